@@ -1,0 +1,77 @@
+"""Lower bounds on the log marginal likelihood, as named terms.
+
+``collapsed`` takes the optimal q(v), ``explicit`` the one stored in the parameters; both take either form of
+data. explicit ≤ collapsed ≤ log p(Y), with equality of the first two at the optimal q(v).
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from lvmogp.data import Data
+from lvmogp.gaussians import (
+    kl_factored_to_standard_normal,
+    kl_kronecker_to_standard_normal,
+    kl_to_standard_normal,
+)
+from lvmogp.linalg import vec
+from lvmogp.parameters import FullInducing, Inducing, KroneckerInducing, Parameters
+from lvmogp.quadratics import Quadratic, quadratic
+from lvmogp.typing import Scalar
+
+
+class Bound(eqx.Module):
+    """A bound split into how well the data are explained and what the explanation costs.
+
+    ``fit`` is ⟨log p(Y|F)⟩ − KL(q(U) ‖ p(U)) and ``kl_latents`` KL(q(H) ‖ p(H)).
+    """
+
+    fit: Scalar
+    kl_latents: Scalar
+
+    @property
+    def total(self) -> Scalar:
+        """The lower bound on log p(Y)."""
+        return self.fit - self.kl_latents
+
+
+def collapsed(parameters: Parameters, data: Data) -> Bound:
+    """Bound with the optimal q(v) (equation 10)."""
+    expected = quadratic(parameters, data)
+    log_det, explained = expected.evidence()
+    # constant − ½ log|I + G| + ½ bᵀ(I + G)⁻¹b
+    fit = expected.constant - log_det / 2 + explained / 2
+    return Bound(fit, _kl_latents(parameters))
+
+
+def explicit(parameters: Parameters, data: Data) -> Bound:
+    """Bound with the q(v) stored in the parameters (equations 11 and 12)."""
+    if parameters.inducing is None:
+        raise TypeError("the explicit bound needs a q(v) in parameters.inducing; the collapsed bound needs none")
+    expected = quadratic(parameters, data)
+    fit = _expected_log_likelihood(expected, parameters.inducing) - kl_inducing(parameters.inducing)
+    return Bound(fit, _kl_latents(parameters))
+
+
+def kl_inducing(inducing: Inducing) -> Scalar:
+    """KL(q(v) ‖ N(0, I))."""
+    if isinstance(inducing, KroneckerInducing):
+        return kl_kronecker_to_standard_normal(inducing.mean, inducing.input_factor, inducing.latent_factor)
+    return kl_factored_to_standard_normal(vec(inducing.mean), inducing.factor)
+
+
+def _expected_log_likelihood(expected: Quadratic, inducing: Inducing) -> Scalar:
+    # constant + bᵀm − ½ tr(G (mmᵀ + Σ))
+    if isinstance(inducing, KroneckerInducing):
+        spread = expected.kronecker_trace(inducing)
+    else:
+        spread = _dense_trace(expected, inducing)
+    return expected.constant + jnp.sum(expected.linear * inducing.mean) - spread / 2
+
+
+def _dense_trace(expected: Quadratic, inducing: FullInducing) -> Scalar:
+    gram, mean = expected.dense_gram(), vec(inducing.mean)
+    return mean @ gram @ mean + jnp.sum((gram @ inducing.factor) * inducing.factor)
+
+
+def _kl_latents(parameters: Parameters) -> Scalar:
+    return kl_to_standard_normal(parameters.latent_mean, parameters.latent_variance)

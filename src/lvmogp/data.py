@@ -1,0 +1,134 @@
+"""The two forms of data, in standardised units: a complete grid, and long form with uneven conditions."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
+
+_BLOCK_SIZES = (4, 8, 16, 32, 64, 128, 256)
+
+
+class GridData(eqx.Module):
+    """Every condition observed at every input."""
+
+    inputs: Float[Array, "N Q_X"]
+    outputs: Float[Array, "N D"]
+
+    @property
+    def counts(self) -> Float[Array, " D"]:
+        """Observations of each condition, N_d = N."""
+        n_inputs, n_conditions = self.outputs.shape
+        return jnp.full(n_conditions, n_inputs, self.outputs.dtype)
+
+    @property
+    def n_conditions(self) -> int:
+        """D."""
+        return self.outputs.shape[1]
+
+    @property
+    def n_observations(self) -> int:
+        """N · D."""
+        return self.outputs.size
+
+
+class LongData(eqx.Module):
+    """Any number of observations of each condition, laid out in blocks of one condition each.
+
+    A condition with many observations fills many blocks, one with few leaves its only block partly empty
+    (``present`` is 0 there), so very uneven conditions cost no more than even ones.
+    """
+
+    inputs: Float[Array, "B b Q_X"]
+    outputs: Float[Array, "B b"]
+    present: Float[Array, "B b"]
+    block_condition: Int[Array, " B"]
+    counts: Float[Array, " D"]
+    n_observations: int = eqx.field(static=True)
+
+    @property
+    def n_conditions(self) -> int:
+        """D."""
+        return self.counts.shape[0]
+
+    def sum_by_condition(self, block_values: Float[Array, "B *S"]) -> Float[Array, "D *S"]:
+        """Sum over the blocks of each condition."""
+        return jax.ops.segment_sum(block_values, self.block_condition, self.n_conditions)
+
+
+Data = GridData | LongData
+
+
+class BlockLayout(NamedTuple):
+    """Where each row goes when rows are gathered in blocks of one condition each."""
+
+    row: HostInt
+    present: HostFloat
+    block_condition: HostInt
+
+
+def block_layout(conditions: HostInt, n_conditions: int) -> BlockLayout:
+    """Assign rows to blocks; ``row`` is (B, b) with row 0 standing in where ``present`` is 0."""
+    counts = np.bincount(conditions, minlength=n_conditions)
+    size = _block_size(counts)
+    blocks_per_condition = -(-counts // size)
+    used = int(blocks_per_condition.sum())
+    n_blocks = _rounded_up(max(used, 1))
+    # Rows in order of condition; each takes the next free place of its condition's run of blocks.
+    order = np.argsort(conditions, kind="stable")
+    sorted_conditions = conditions[order]
+    rank = np.arange(len(order)) - (np.cumsum(counts) - counts)[sorted_conditions]
+    first_block = np.cumsum(blocks_per_condition) - blocks_per_condition
+    place = first_block[sorted_conditions] * size + rank
+    row = np.zeros(n_blocks * size, dtype=int)
+    present = np.zeros(n_blocks * size)
+    row[place] = order
+    present[place] = 1.0
+    block_condition = np.zeros(n_blocks, dtype=int)
+    block_condition[:used] = np.repeat(np.arange(n_conditions), blocks_per_condition)
+    return BlockLayout(row.reshape(n_blocks, size), present.reshape(n_blocks, size), block_condition)
+
+
+def long_data(
+    inputs: HostFloat, outputs: HostFloat, conditions: HostInt, n_conditions: int, dtype: str = "float64"
+) -> LongData:
+    """Lay out rows of (input, output, condition number) in blocks."""
+    layout = block_layout(conditions, n_conditions)
+    present = layout.present.astype(dtype)
+    return LongData(
+        inputs=jnp.asarray(inputs[layout.row], dtype),
+        outputs=jnp.asarray(outputs[layout.row] * present, dtype),
+        present=jnp.asarray(present),
+        block_condition=jnp.asarray(layout.block_condition),
+        counts=jnp.asarray(np.bincount(conditions, minlength=n_conditions), dtype),
+        n_observations=len(outputs),
+    )
+
+
+def grid_as_long(data: GridData) -> LongData:
+    """The same observations in long form."""
+    n_inputs, n_conditions = data.outputs.shape
+    return long_data(
+        np.tile(np.asarray(data.inputs), (n_conditions, 1)),
+        np.asarray(data.outputs).T.ravel(),
+        np.repeat(np.arange(n_conditions), n_inputs),
+        n_conditions,
+        str(data.outputs.dtype),
+    )
+
+
+def _block_size(counts: HostInt) -> int:
+    # Padded places cost as much as observations, and each block costs about as much as eight of them.
+    def cost(size: int) -> int:
+        return int((-(-counts // size)).sum()) * (size + 8)
+
+    return min(_BLOCK_SIZES, key=cost)
+
+
+def _rounded_up(n_blocks: int) -> int:
+    # To three significant binary digits: data sets of similar size share one compiled program.
+    step = 1 << max(n_blocks.bit_length() - 3, 0)
+    return -(-n_blocks // step) * step

@@ -1,0 +1,169 @@
+"""The expected log-likelihood as a quadratic in the whitened inducing variables.
+
+⟨log p(Y|F)⟩ under p(F|v, H) q(H) is  constant + bᵀv − ½ vᵀGv  with b = vec(B). Every bound and every
+posterior is one use of it (docs/mathematics.md, equations 5 to 9):
+
+- G = A_H ⊗ A_X on a grid, A_X = V_X V_Xᵀ, A_H = Σ_d T_d/σ_d²;
+- G = Σ_d T_d/σ_d² ⊗ A_d on long data, A_d = Σ_{n in d} v_n v_nᵀ;
+- B = Σ_d (Σ_{n in d} y_n v_n/σ_d²) ⟨c(h_d)⟩ᵀ;
+- constant = −½ Σ_d [N_d log 2πσ_d² + ‖y_d‖²/σ_d² + (ψ_d tr K_d − tr T_d tr A_d)/σ_d²].
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from lvmogp.data import Data, GridData, LongData
+from lvmogp.gaussians import LOG_2PI
+from lvmogp.kernels import diagonal
+from lvmogp.linalg import dense_evidence, kronecker_evidence, vec, whiten_both_sides
+from lvmogp.parameters import KroneckerInducing, Parameters
+from lvmogp.psi_statistics import psi0, weighted_psi2
+from lvmogp.typing import Array, Float, Scalar
+from lvmogp.whitening import Basis, basis, latent_moments, whitened_mean
+
+
+class Quadratic(eqx.Module):
+    """constant + vec(B)ᵀv − ½ vᵀGv."""
+
+    constant: eqx.AbstractVar[Scalar]
+    linear: eqx.AbstractVar[Float[Array, "M_X M_H"]]
+
+    @abstractmethod
+    def evidence(self) -> tuple[Scalar, Scalar]:
+        """log|I + G| and bᵀ(I + G)⁻¹b."""
+
+    @abstractmethod
+    def dense_gram(self) -> Float[Array, "M M"]:
+        """G as one matrix."""
+
+    @abstractmethod
+    def kronecker_trace(self, inducing: KroneckerInducing) -> Scalar:
+        """⟨vᵀGv⟩ = vec(M)ᵀ G vec(M) + tr(G (Σ_H ⊗ Σ_X))."""
+
+
+class GridQuadratic(Quadratic):
+    """G = A_H ⊗ A_X: two small matrices."""
+
+    constant: Scalar
+    linear: Float[Array, "M_X M_H"]
+    input_gram: Float[Array, "M_X M_X"]
+    latent_gram: Float[Array, "M_H M_H"]
+
+    def evidence(self) -> tuple[Scalar, Scalar]:
+        """By two eigendecompositions."""
+        return kronecker_evidence(self.input_gram, self.latent_gram, self.linear)
+
+    def dense_gram(self) -> Float[Array, "M M"]:
+        """A_H ⊗ A_X."""
+        return jnp.kron(self.latent_gram, self.input_gram)
+
+    def kronecker_trace(self, inducing: KroneckerInducing) -> Scalar:
+        """tr(Mᵀ A_X M A_H) + tr(A_X Σ_X) tr(A_H Σ_H)."""
+        mean_part = jnp.sum((self.input_gram @ inducing.mean) * (inducing.mean @ self.latent_gram))
+        inputs = jnp.sum((self.input_gram @ inducing.input_factor) * inducing.input_factor)
+        latents = jnp.sum((self.latent_gram @ inducing.latent_factor) * inducing.latent_factor)
+        return mean_part + inputs * latents
+
+
+class LongQuadratic(Quadratic):
+    """G = Σ_d T_d/σ_d² ⊗ A_d: two small matrices a condition."""
+
+    constant: Scalar
+    linear: Float[Array, "M_X M_H"]
+    input_grams: Float[Array, "D M_X M_X"]
+    latent_grams: Float[Array, "D M_H M_H"]
+
+    def evidence(self) -> tuple[Scalar, Scalar]:
+        """By a Cholesky factor of size M_X · M_H."""
+        return dense_evidence(self.dense_gram(), vec(self.linear))
+
+    def dense_gram(self) -> Float[Array, "M M"]:
+        """Σ_d T_d/σ_d² ⊗ A_d as one matrix product over conditions."""
+        n_conditions, n_inputs, _ = self.input_grams.shape
+        n_latents = self.latent_grams.shape[1]
+        latents = self.latent_grams.reshape(n_conditions, n_latents**2)
+        inputs = self.input_grams.reshape(n_conditions, n_inputs**2)
+        blocks = (latents.T @ inputs).reshape(n_latents, n_latents, n_inputs, n_inputs)
+        return blocks.transpose(0, 2, 1, 3).reshape(n_latents * n_inputs, n_latents * n_inputs)
+
+    def kronecker_trace(self, inducing: KroneckerInducing) -> Scalar:
+        """Σ_d [tr(Mᵀ A_d M T_d) + tr(A_d Σ_X) tr(T_d Σ_H)]/σ_d²."""
+        projected = jnp.einsum("xh,dxy,yk->dhk", inducing.mean, self.input_grams, inducing.mean)
+        mean_part = jnp.sum(projected * self.latent_grams)
+        inputs = jnp.einsum("dxy,xk,yk->d", self.input_grams, inducing.input_factor, inducing.input_factor)
+        latents = jnp.einsum("dhk,hj,kj->d", self.latent_grams, inducing.latent_factor, inducing.latent_factor)
+        return mean_part + inputs @ latents
+
+
+def quadratic(parameters: Parameters, data: Data) -> Quadratic:
+    """Expected log-likelihood of either form of data."""
+    input_basis = basis(parameters.input_kernel, parameters.inducing_inputs)
+    latent_basis = basis(parameters.latent_kernel, parameters.inducing_latents)
+    if isinstance(data, GridData):
+        return _grid_quadratic(parameters, data, input_basis, latent_basis)
+    return _long_quadratic(parameters, data, input_basis, latent_basis)
+
+
+def _grid_quadratic(
+    parameters: Parameters, data: GridData, input_basis: Basis, latent_basis: Basis
+) -> GridQuadratic:
+    precision = 1 / parameters.noise_per_condition
+    features = input_basis.features(data.inputs)  # V_Xᵀ
+    latent_features = whitened_mean(latent_basis, parameters.latents)  # V_Hᵀ
+    input_gram = features.T @ features  # A_X = V_X V_Xᵀ
+    second = weighted_psi2(latent_basis.kernel, latent_basis.points, parameters.latents, precision)
+    latent_gram = whiten_both_sides(latent_basis.factor, second)  # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ
+    linear = features.T @ (data.outputs * precision) @ latent_features  # B = V_X Y diag(1/σ_d²) V_Hᵀ
+    # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H
+    prior = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * (psi0(latent_basis.kernel, parameters.latents) @ precision)
+    residual = prior - jnp.trace(input_gram) * jnp.trace(latent_gram)
+    squares = jnp.sum(data.outputs**2, axis=0) @ precision
+    constant = _constant(data.counts, precision, squares, residual)
+    return GridQuadratic(constant, linear, input_gram, latent_gram)
+
+
+def _long_quadratic(
+    parameters: Parameters, data: LongData, input_basis: Basis, latent_basis: Basis
+) -> LongQuadratic:
+    precision = 1 / parameters.noise_per_condition
+    moments = latent_moments(latent_basis, parameters.latents)
+    sums = condition_sums(input_basis, data)
+    latent_grams = moments.second * precision[:, None, None]  # T_d/σ_d²
+    linear = (sums.projections * precision[:, None]).T @ moments.mean  # B
+    # Σ_d (ψ_d tr K_d − tr T_d tr A_d)/σ_d²
+    traces = jnp.trace(latent_grams, axis1=1, axis2=2) @ jnp.trace(sums.grams, axis1=1, axis2=2)
+    residual = (moments.prior_variance * precision) @ sums.prior_variances - traces
+    constant = _constant(data.counts, precision, sums.squares @ precision, residual)
+    return LongQuadratic(constant, linear, sums.grams, latent_grams)
+
+
+def _constant(
+    counts: Float[Array, " D"], precision: Float[Array, " D"], squares: Scalar, residual: Scalar
+) -> Scalar:
+    # −½ [Σ_d N_d log 2πσ_d² + Σ_d ‖y_d‖²/σ_d² + residual]
+    return -(counts @ (LOG_2PI - jnp.log(precision)) + squares + residual) / 2
+
+
+class ConditionSums(eqx.Module):
+    """Sums over the observations of each condition: A_d = Σ v vᵀ, Σ y v, Σ y², Σ k(x, x)."""
+
+    grams: Float[Array, "D M_X M_X"]
+    projections: Float[Array, "D M_X"]
+    squares: Float[Array, " D"]
+    prior_variances: Float[Array, " D"]
+
+
+def condition_sums(input_basis: Basis, data: LongData) -> ConditionSums:
+    """Accumulate long data by condition, as batched matrix products of its blocks."""
+    n_blocks, block_size, n_columns = data.inputs.shape
+    points = data.inputs.reshape(-1, n_columns)
+    features = input_basis.features(points).reshape(n_blocks, block_size, -1) * data.present[..., None]
+    variances = diagonal(input_basis.kernel, points).reshape(n_blocks, block_size) * data.present
+    return ConditionSums(
+        grams=data.sum_by_condition(jnp.swapaxes(features, 1, 2) @ features),
+        projections=data.sum_by_condition(jnp.einsum("kbm,kb->km", features, data.outputs)),
+        squares=data.sum_by_condition(jnp.sum(data.outputs**2, axis=1)),
+        prior_variances=data.sum_by_condition(jnp.sum(variances, axis=1)),
+    )

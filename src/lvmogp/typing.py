@@ -1,0 +1,27 @@
+"""Axis names and array aliases shared by every module.
+
+Axes, as in the paper (see ``docs/notation.md``):
+
+=======  =====================================================
+``N``    inputs of a grid
+``D``    conditions
+``n``    observations, or rows of a prediction
+``Q_X``  columns of an input
+``Q_H``  dimensions of the latent space
+``M_X``  inducing inputs
+``M_H``  inducing latents
+``M``    inducing points in all, M_X · M_H
+``B b``  blocks of observations, and observations in a block
+``P``    particles, the weighted latents of a new condition
+=======  =====================================================
+"""
+
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+__all__ = ["Array", "Bool", "Float", "HostFloat", "HostInt", "Int", "Scalar"]
+
+Scalar = Float[Array, ""]
+HostFloat = np.ndarray[tuple[int, ...], np.dtype[np.floating]]
+HostInt = np.ndarray[tuple[int, ...], np.dtype[np.integer]]
