@@ -6,15 +6,16 @@ Unconstrained values exist only inside ``fit``.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
+import numpy as np
 
-from lvmogp.typing import Array, Float
+from lvmogp.typing import Array, Float, HostFloat
 
 _KEY = "constraint"
 
@@ -40,10 +41,14 @@ def _unpack_triangular(packed: Float[Array, " packed"]) -> Float[Array, "M M"]:
     return jnp.tril(square, -1) + jnp.diag(jnp.exp(jnp.diagonal(square)))
 
 
-_REAL = Constraint(lambda value: value, lambda value: value, -jnp.inf, jnp.inf)
+def _identity(value: Array) -> Array:
+    return value
+
+
+_REAL = Constraint(_identity, _identity, -math.inf, math.inf)
 # In standardised units nothing sensible lies beyond e^±16; the box keeps line searches from overflowing.
 _POSITIVE = Constraint(jnp.exp, jnp.log, -16.0, 16.0)
-_LOWER_TRIANGULAR = Constraint(_unpack_triangular, _pack_triangular, -jnp.inf, jnp.inf)
+_LOWER_TRIANGULAR = Constraint(_unpack_triangular, _pack_triangular, -math.inf, math.inf)
 
 
 def positive(**field_options: Any) -> Any:
@@ -72,41 +77,50 @@ def _declaration(root: Any, path: tuple[Any, ...]) -> tuple[Constraint, bool]:
     return constraint, fixed
 
 
-class FreeVector(NamedTuple):
-    """The free part of a tree as one vector, and the way back."""
+class FreeStructure(NamedTuple):
+    """How a tree is split into free and fixed leaves; hashable, so that compiled programs are keyed by it."""
 
-    vector: Float[Array, " free"]
-    rebuild: Callable[[Float[Array, " free"]], Any]
-    lower: Float[Array, " free"]
-    upper: Float[Array, " free"]
+    structure: Any
+    declarations: tuple[tuple[Constraint, bool], ...]
+    free_shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def free_constraints(self) -> tuple[Constraint, ...]:
+        """Constraints of the free leaves, in the order of the vector."""
+        return tuple(constraint for constraint, fixed in self.declarations if not fixed)
 
 
-def free_vector(tree: Any) -> FreeVector:
-    """Split a tree into a vector of unconstrained free values and a function that rebuilds the tree from it."""
+def split(tree: Any) -> tuple[Float[Array, " free"], tuple[Array, ...], FreeStructure]:
+    """A tree as one vector of unconstrained free values, its fixed leaves, and how to put it together again."""
     paths_and_leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
-    declarations = [_declaration(tree, path) for path, _ in paths_and_leaves]
+    declarations = tuple(_declaration(tree, path) for path, _ in paths_and_leaves)
     leaves = [leaf for _, leaf in paths_and_leaves]
-    free = [
-        constraint.unconstrain(leaf)
-        for leaf, (constraint, fixed) in zip(leaves, declarations, strict=True)
-        if not fixed
+    free, fixed_leaves = [], []
+    for leaf, (constraint, fixed) in zip(leaves, declarations, strict=True):
+        if fixed:
+            fixed_leaves.append(leaf)
+        else:
+            free.append(constraint.unconstrain(leaf))
+    vector = jnp.concatenate([value.reshape(-1) for value in free])
+    shapes = tuple(value.shape for value in free)
+    return vector, tuple(fixed_leaves), FreeStructure(structure, declarations, shapes)
+
+
+def join(vector: Float[Array, " free"], fixed_leaves: tuple[Array, ...], structure: FreeStructure) -> Any:
+    """Inverse of :func:`split` for any free vector."""
+    ends = np.cumsum([math.prod(shape) for shape in structure.free_shapes])
+    pieces = jnp.split(vector, ends[:-1])
+    free = (piece.reshape(shape) for piece, shape in zip(pieces, structure.free_shapes, strict=True))
+    kept = iter(fixed_leaves)
+    leaves = [
+        next(kept) if fixed else constraint.constrain(next(free)) for constraint, fixed in structure.declarations
     ]
-    vector, unravel = ravel_pytree(free)
+    return jax.tree_util.tree_unflatten(structure.structure, leaves)
 
-    def bound(side: str) -> Float[Array, " free"]:
-        constraints = [constraint for constraint, fixed in declarations if not fixed]
-        filled = [
-            jnp.full(value.shape, getattr(constraint, side), value.dtype)
-            for value, constraint in zip(free, constraints, strict=True)
-        ]
-        return ravel_pytree(filled)[0]
 
-    def rebuild(vector: Float[Array, " free"]) -> Any:
-        values = iter(unravel(vector))
-        rebuilt = [
-            leaf if fixed else constraint.constrain(next(values))
-            for leaf, (constraint, fixed) in zip(leaves, declarations, strict=True)
-        ]
-        return jax.tree_util.tree_unflatten(structure, rebuilt)
-
-    return FreeVector(vector, rebuild, bound("lower"), bound("upper"))
+def search_box(structure: FreeStructure) -> tuple[HostFloat, HostFloat]:
+    """Lowest and highest value worth trying of each entry of the free vector."""
+    sizes = [math.prod(shape) for shape in structure.free_shapes]
+    lower = np.repeat([constraint.lower for constraint in structure.free_constraints], sizes)
+    upper = np.repeat([constraint.upper for constraint in structure.free_constraints], sizes)
+    return lower, upper

@@ -244,7 +244,7 @@ def leaves(kernel: Kernel) -> tuple[Kernel, ...]:
     return (kernel,)
 
 
-def complete(kernel: Kernel, scale: HostFloat, lengthscale: float) -> Kernel:
+def complete(kernel: Kernel, scale: HostFloat, lengthscale: float | HostFloat) -> Kernel:
     """The kernel in standardised units with every hyperparameter filled in.
 
     Parameters
@@ -254,7 +254,7 @@ def complete(kernel: Kernel, scale: HostFloat, lengthscale: float) -> Kernel:
     scale
         Standard deviation of each column in the user's units, by which points have been divided.
     lengthscale
-        Lengthscale, in standardised units, where none is given.
+        Lengthscale in standardised units, for all columns or one a column, where none is given.
     """
     if isinstance(kernel, Composite):
         return type(kernel)(tuple(complete(term, scale, lengthscale) for term in kernel.terms))
@@ -284,7 +284,7 @@ def complete(kernel: Kernel, scale: HostFloat, lengthscale: float) -> Kernel:
         changes["period"] = per_column(kernel.period, "period", column_scale)
         changes["lengthscale"] = per_column(kernel.lengthscale, "lengthscale", unitless)
     elif kernel.lengthscale is None:
-        changes["lengthscale"] = jnp.full(len(column_scale), lengthscale)
+        changes["lengthscale"] = jnp.asarray(np.broadcast_to(lengthscale, scale.shape)[np.asarray(columns)])
     else:
         changes["lengthscale"] = per_column(kernel.lengthscale, "lengthscale", column_scale)
     changes["variance"] = jnp.asarray(changes["variance"])

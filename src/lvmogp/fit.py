@@ -1,0 +1,254 @@
+"""Fitting: from data and settings to the best of several optimised starts, with an account of what happened."""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from lvmogp.bounds import collapsed, explicit
+from lvmogp.data import Data, GridData
+from lvmogp.errors import NumericalError
+from lvmogp.initialise import Curves, independent_start, recipe_names, start
+from lvmogp.kernels import Kernel, gram
+from lvmogp.linalg import jitter_needed
+from lvmogp.optimise import Run, Status, maximise
+from lvmogp.parameters import FullInducing, KroneckerInducing, Parameters
+from lvmogp.posterior import optimal_inducing
+from lvmogp.quadratics import quadratic
+from lvmogp.typing import HostFloat, Scalar
+
+# Operations of one bound below which threads cost more than they give.
+_LARGE = 2e8
+
+
+class Settings(NamedTuple):
+    """What a fit needs to know beyond the data."""
+
+    input_kernel: Kernel
+    latent_kernel: Kernel
+    n_latent: int
+    n_inducing_inputs: int
+    n_inducing_latents: int
+    noise_per_condition: bool
+    inference: str
+    n_restarts: int
+    max_iterations: int
+    seed: int
+    tolerance: float = 0.02
+
+
+class Restart(NamedTuple):
+    """One optimised start."""
+
+    recipe: str
+    bound: float
+    status: Status
+    history: tuple[float, ...]
+    n_evaluations: int
+    seconds: float
+
+
+class Outcome(NamedTuple):
+    """The best parameters found, and how they were found."""
+
+    parameters: Parameters
+    bound: float
+    status: Status
+    restarts: tuple[Restart, ...]
+    jitter_inputs: float
+    jitter_latents: float
+    seconds: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether the best restart converged."""
+        return self.status is Status.CONVERGED
+
+    @property
+    def history(self) -> tuple[float, ...]:
+        """Bound after each iteration of the best restart."""
+        return max(self.restarts, key=lambda restart: restart.bound).history
+
+    @property
+    def n_iterations(self) -> int:
+        """Iterations of all restarts together."""
+        return sum(len(restart.history) for restart in self.restarts)
+
+    @property
+    def n_evaluations(self) -> int:
+        """Evaluations of the bound in all restarts together."""
+        return sum(restart.n_evaluations for restart in self.restarts)
+
+    def __str__(self) -> str:
+        """The account in one sentence."""
+        return (
+            f"bound {self.bound:.2f}, {self.status.value}; best of {len(self.restarts)} starts, "
+            f"{self.n_iterations} iterations in {self.seconds:.1f} s"
+        )
+
+
+class Progress(NamedTuple):
+    """What a fit reports while it runs."""
+
+    restart: int
+    n_restarts: int
+    recipe: str
+    iteration: int
+    bound: float
+
+
+def collapsed_objective(parameters: Parameters, data: Data) -> Scalar:
+    """The collapsed bound as one number."""
+    return collapsed(parameters, data).total
+
+
+def explicit_objective(parameters: Parameters, data: Data) -> Scalar:
+    """The explicit bound as one number."""
+    return explicit(parameters, data).total
+
+
+def operations(data: Data, settings: Settings) -> float:
+    """Operations of one bound with its gradient, to the order of magnitude."""
+    n_inputs, n_latents = settings.n_inducing_inputs, settings.n_inducing_latents
+    conditions = data.n_conditions * n_latents**2
+    if isinstance(data, GridData):
+        n_rows = data.inputs.shape[0]
+        return n_rows * n_inputs**2 + conditions + data.n_observations * n_inputs + n_inputs**3 + n_latents**3
+    dense = 0.0 if settings.inference == "kronecker" else float(n_inputs * n_latents) ** 3
+    return data.n_observations * n_inputs**2 + conditions * (n_latents + n_inputs**2) + dense
+
+
+def fit(
+    data: Data,
+    inputs: HostFloat,
+    input_scale: HostFloat,
+    settings: Settings,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Optimise several starts that differ in kind and keep the one with the best bound.
+
+    Parameters
+    ----------
+    data
+        Observations in standardised units.
+    inputs
+        The inputs of the data as rows, for placing inducing inputs.
+    input_scale
+        What the user's inputs were divided by.
+    settings
+        Sizes, kernels and the kind of inference.
+    on_progress
+        Called after every iteration.
+    """
+    began = time.perf_counter()
+    one_thread = operations(data, settings) < _LARGE
+    with threadpool_limits(limits=1 if one_thread else None):
+        independent = independent_start(
+            settings.input_kernel,
+            data,
+            inputs,
+            input_scale=input_scale,
+            n_inducing=settings.n_inducing_inputs,
+            seed=settings.seed,
+        )
+        runs: list[tuple[str, Run]] = []
+        names = recipe_names(settings.n_restarts)
+        for number, recipe in enumerate(names):
+            rng = np.random.default_rng([settings.seed, number])
+            parameters = _start(recipe, independent, data, settings, rng)
+            report = None if on_progress is None else _reporter(on_progress, number, names)
+            runs.append((recipe, _optimise(parameters, data, settings, one_thread, report)))
+    _, best = max(runs, key=lambda named: named[1].bound)
+    if best.status is Status.NOT_FINITE:
+        raise NumericalError(
+            f"none of {len(runs)} starts gave a finite bound; look for outputs or inputs of extreme size, or try "
+            'dtype="float64", another kernel or fewer inducing points'
+        )
+    restarts = tuple(
+        Restart(recipe, run.bound, run.status, run.history, run.n_evaluations, run.seconds) for recipe, run in runs
+    )
+    parameters = best.tree
+    return Outcome(
+        parameters=parameters,
+        bound=best.bound,
+        status=best.status,
+        restarts=restarts,
+        jitter_inputs=_jitter(parameters.input_kernel, parameters.inducing_inputs),
+        jitter_latents=_jitter(parameters.latent_kernel, parameters.inducing_latents),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _start(
+    recipe: str, independent: Curves, data: Data, settings: Settings, rng: np.random.Generator
+) -> Parameters:
+    parameters = start(
+        recipe,
+        independent,
+        settings.latent_kernel,
+        n_latent=settings.n_latent,
+        n_inducing=settings.n_inducing_latents,
+        noise_per_condition=settings.noise_per_condition,
+        rng=rng,
+    )
+    if settings.inference == "collapsed":
+        return parameters
+    return with_explicit_inducing(parameters, data, settings.inference)
+
+
+@eqx.filter_jit
+def with_explicit_inducing(parameters: Parameters, data: Data, inference: str) -> Parameters:
+    """The same parameters with a q(v) of their own: the optimal one, or the nearest of Kronecker form."""
+    expected = quadratic(parameters, data)
+    mean, covariance = optimal_inducing(expected)
+    n_inputs, n_latents = mean.shape
+    if inference == "full":
+        matrix = jnp.linalg.inv(covariance.precision())
+        inducing = FullInducing(mean, jnp.linalg.cholesky((matrix + matrix.T) / 2))
+    else:
+        # Average the diagonal blocks of S over latents, then what is left over inputs.
+        over_latents = covariance.contract(jnp.eye(n_latents, dtype=mean.dtype)[None])[0] / n_latents
+        projected = covariance.project(jnp.eye(n_inputs, dtype=mean.dtype))
+        over_inputs = jnp.trace(projected, axis1=2, axis2=3) / jnp.trace(over_latents)
+        inducing = KroneckerInducing(mean, jnp.linalg.cholesky(over_latents), jnp.linalg.cholesky(over_inputs))
+    return eqx.tree_at(lambda tree: tree.inducing, parameters, inducing, is_leaf=lambda leaf: leaf is None)
+
+
+def _optimise(
+    parameters: Parameters,
+    data: Data,
+    settings: Settings,
+    one_thread: bool,
+    report: Callable[[float], None] | None,
+) -> Run:
+    return maximise(
+        collapsed_objective if settings.inference == "collapsed" else explicit_objective,
+        parameters,
+        data,
+        max_iterations=settings.max_iterations,
+        tolerance=settings.tolerance,
+        one_thread=one_thread,
+        on_iteration=report,
+    )
+
+
+def _reporter(
+    on_progress: Callable[[Progress], None], number: int, names: list[str]
+) -> Callable[[float], None]:
+    iteration = 0
+
+    def report(bound: float) -> None:
+        nonlocal iteration
+        iteration += 1
+        on_progress(Progress(number + 1, len(names), names[number], iteration, bound))
+
+    return report
+
+
+def _jitter(kernel: Kernel, points: jax.Array) -> float:
+    return float(jitter_needed(gram(kernel, points)))

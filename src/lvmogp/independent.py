@@ -1,0 +1,79 @@
+"""Sparse Gaussian processes that treat the conditions as independent and share their hyperparameters."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.scipy.linalg
+
+from lvmogp.constraints import positive
+from lvmogp.data import Data, GridData
+from lvmogp.gaussians import LOG_2PI
+from lvmogp.kernels import Kernel, diagonal
+from lvmogp.quadratics import condition_sums
+from lvmogp.typing import Array, Float, Scalar
+from lvmogp.whitening import Basis, basis
+
+
+class IndependentParameters(eqx.Module):
+    """One kernel and one noise variance for all conditions; the inducing inputs are given."""
+
+    kernel: Kernel
+    inducing_inputs: Float[Array, "M_X Q_X"]
+    noise_variance: Scalar = positive()
+    fixed: tuple[str, ...] = eqx.field(static=True, default=("inducing_inputs",))
+
+
+class _Statistics(eqx.Module):
+    # Sums over observations; one gram matrix serves all conditions of a grid.
+    grams: Float[Array, "G M_X M_X"]
+    projections: Float[Array, "D M_X"]
+    squares: Scalar
+    residual: Scalar
+    n_observations: Scalar
+
+
+def _statistics(input_basis: Basis, data: Data) -> _Statistics:
+    if isinstance(data, GridData):
+        features = input_basis.features(data.inputs)
+        gram = features.T @ features
+        prior = jnp.sum(diagonal(input_basis.kernel, data.inputs))
+        residual = data.n_conditions * (prior - jnp.trace(gram))
+        squares = jnp.sum(data.outputs**2)
+        return _Statistics(gram[None], data.outputs.T @ features, squares, residual, jnp.sum(data.counts))
+    sums = condition_sums(input_basis, data)
+    residual = jnp.sum(sums.prior_variances) - jnp.sum(jnp.trace(sums.grams, axis1=1, axis2=2))
+    return _Statistics(sums.grams, sums.projections, jnp.sum(sums.squares), residual, jnp.sum(data.counts))
+
+
+def _whitened_solve(
+    statistics: _Statistics, noise: Scalar
+) -> tuple[Float[Array, "G M_X M_X"], Float[Array, "G M_X K"]]:
+    # chol(I + A_d/σ²) and its solve of Σ y v; the conditions of a grid are columns of one right-hand side.
+    identity = jnp.eye(statistics.grams.shape[-1], dtype=statistics.grams.dtype)
+    factors = jnp.linalg.cholesky(identity + statistics.grams / noise)
+    shared = statistics.grams.shape[0] == 1
+    right = statistics.projections.T[None] if shared else statistics.projections[:, :, None]
+    return factors, jax.scipy.linalg.solve_triangular(factors, right, lower=True)
+
+
+def independent_bound(parameters: IndependentParameters, data: Data) -> Scalar:
+    """Σ_d of Titsias' collapsed bound of each condition (equation 13)."""
+    noise = parameters.noise_variance
+    statistics = _statistics(basis(parameters.kernel, parameters.inducing_inputs), data)
+    factors, solved = _whitened_solve(statistics, noise)
+    repeats = data.n_conditions / statistics.grams.shape[0]
+    log_det = 2 * repeats * jnp.sum(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)))
+    # −½ [n log 2πσ² + log|I + A_d/σ²| + ‖y‖²/σ² − ‖L⁻¹Σyv‖²/σ⁴ + (tr K − tr A)/σ²]
+    explained = jnp.sum(solved**2) / noise**2
+    misfit = (statistics.squares + statistics.residual) / noise - explained
+    return -(statistics.n_observations * (LOG_2PI + jnp.log(noise)) + log_det + misfit) / 2
+
+
+def independent_curves(
+    parameters: IndependentParameters, data: Data, points: Float[Array, "G Q_X"]
+) -> Float[Array, "D G"]:
+    """Posterior mean of each condition's own curve at common points."""
+    input_basis = basis(parameters.kernel, parameters.inducing_inputs)
+    factors, solved = _whitened_solve(_statistics(input_basis, data), parameters.noise_variance)
+    weights = jax.scipy.linalg.solve_triangular(factors, solved, lower=True, trans=1)  # (G, M_X, K)
+    by_condition = weights[0].T if weights.shape[0] == 1 else weights[:, :, 0]
+    return by_condition @ input_basis.features(points).T / parameters.noise_variance

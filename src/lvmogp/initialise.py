@@ -1,0 +1,168 @@
+"""Named recipes for where a fit starts.
+
+Every recipe begins with sparse GPs that treat the conditions independently: their kernel and noise are where
+the joint model starts, and their curves say how the conditions differ.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.manifold import Isomap
+
+from lvmogp.data import Data
+from lvmogp.independent import IndependentParameters, independent_bound, independent_curves
+from lvmogp.kernels import Kernel, complete
+from lvmogp.optimise import maximise
+from lvmogp.parameters import Parameters
+from lvmogp.typing import HostFloat
+
+_FIRST_LENGTHSCALES = (0.15, 0.5, 1.5)
+_FIRST_NOISE = 0.2
+_LATENT_VARIANCE = 0.05
+_MOST_CURVE_POINTS = 200
+_MOST_CLUSTERED = 10_000
+_MOST_FOR_ISOMAP = 2_000
+
+
+class Curves(NamedTuple):
+    """Independent GPs fitted to the conditions, with the mean curve of each at common points."""
+
+    parameters: IndependentParameters
+    values: HostFloat
+
+
+class Embedding(NamedTuple):
+    """Where each condition starts in the latent space, and how fast curves change along each dimension."""
+
+    means: HostFloat
+    lengthscales: HostFloat
+
+
+def representatives(points: HostFloat, n_wanted: int, seed: int) -> HostFloat:
+    """At most ``n_wanted`` points that cover a set of points: the points themselves, or cluster centres."""
+    distinct = np.unique(points, axis=0)
+    if len(distinct) <= n_wanted:
+        return distinct
+    if len(distinct) > _MOST_CLUSTERED:
+        chosen = np.random.default_rng(seed).choice(len(distinct), _MOST_CLUSTERED, replace=False)
+        distinct = distinct[chosen]
+    return KMeans(n_wanted, n_init=1, random_state=seed).fit(distinct).cluster_centers_
+
+
+def independent_start(
+    kernel: Kernel, data: Data, inputs: HostFloat, *, input_scale: HostFloat, n_inducing: int, seed: int
+) -> Curves:
+    """Fit independent sparse GPs from several lengthscales and keep the best."""
+    dtype = data.outputs.dtype
+    inducing = jnp.asarray(representatives(inputs, n_inducing, seed), dtype)
+    dimension_factor = inputs.shape[1] ** 0.5
+    runs = []
+    for lengthscale in _FIRST_LENGTHSCALES:
+        completed = complete(kernel, input_scale, lengthscale * dimension_factor)
+        start = IndependentParameters(_as_dtype(completed, dtype), inducing, jnp.asarray(_FIRST_NOISE, dtype))
+        runs.append(maximise(independent_bound, start, data, max_iterations=50, tolerance=0.1))
+    best = max(runs, key=lambda run: run.bound).tree
+    points = jnp.asarray(representatives(inputs, _MOST_CURVE_POINTS, seed), dtype)
+    values = eqx.filter_jit(independent_curves)(best, data, points)
+    return Curves(best, np.asarray(values, dtype=float))
+
+
+def _as_dtype(kernel: Kernel, dtype: jnp.dtype) -> Kernel:
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), kernel)
+
+
+def principal_components(values: HostFloat, n_latent: int, rng: np.random.Generator) -> Embedding:
+    """Scores of the curves on their first principal components, scaled to the prior's unit variance."""
+    left, singular, _ = np.linalg.svd(values - values.mean(axis=0), full_matrices=False)
+    n_useful = min(n_latent, int(np.sum(singular > 1e-8 * max(singular[0], 1e-300))))
+    means = rng.standard_normal((len(values), n_latent)) * 0.1
+    lengthscales = np.full(n_latent, 3.0)
+    means[:, :n_useful] = left[:, :n_useful] * np.sqrt(len(values))
+    lengthscales[:n_useful] = np.clip(singular[0] / singular[:n_useful], 1.0, 5.0)
+    return Embedding(means, lengthscales)
+
+
+def unrolled(values: HostFloat, n_latent: int, rng: np.random.Generator, *, n_neighbours: int) -> Embedding:
+    """Isomap of the latent distances that the correlations of the curves imply.
+
+    Under an RBF of unit lengthscale two curves correlate as ρ = exp(−r²/2), so r = √(−2 log ρ). Large
+    distances drown in noise (ρ ≈ 0); Isomap rebuilds them from chains of neighbours.
+    """
+    n_conditions = len(values)
+    if n_conditions > _MOST_FOR_ISOMAP or n_conditions < max(n_latent + 2, 4):
+        return principal_components(values, n_latent, rng)
+    norms = np.maximum(np.linalg.norm(values, axis=1), 1e-12)
+    correlations = np.clip(values @ values.T / np.outer(norms, norms), 0.05, 1 - 1e-6)
+    distances = np.sqrt(-2 * np.log(correlations))
+    np.fill_diagonal(distances, 0.0)
+    embedder = Isomap(
+        n_neighbors=min(n_neighbours, n_conditions - 1),
+        n_components=n_latent,
+        eigen_solver="dense",
+        metric="precomputed",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a neighbourhood graph in several pieces is joined, which is what we want
+        means = embedder.fit_transform(distances)
+    spread = np.maximum(means.std(axis=0), 0.2)
+    return Embedding(means / spread, 1 / spread)
+
+
+def random_latents(values: HostFloat, n_latent: int, rng: np.random.Generator) -> Embedding:
+    """Latents drawn from the prior."""
+    return Embedding(rng.standard_normal((len(values), n_latent)), np.ones(n_latent))
+
+
+Recipe = Callable[[HostFloat, int, np.random.Generator], Embedding]
+# In the order in which they have earned their place.
+RECIPES: dict[str, Recipe] = {
+    "isomap of 8 neighbours": partial(unrolled, n_neighbours=8),
+    "principal components": principal_components,
+    "isomap of 5 neighbours": partial(unrolled, n_neighbours=5),
+    "isomap of 12 neighbours": partial(unrolled, n_neighbours=12),
+    "isomap of 3 neighbours": partial(unrolled, n_neighbours=3),
+    "isomap of 20 neighbours": partial(unrolled, n_neighbours=20),
+    "random latents": random_latents,
+}
+
+
+def recipe_names(n_restarts: int) -> list[str]:
+    """Names of the recipes of the first ``n_restarts`` starts; beyond the table, random latents."""
+    names = list(RECIPES)
+    return (names + [names[-1]] * n_restarts)[:n_restarts]
+
+
+def start(
+    recipe: str,
+    independent: Curves,
+    latent_kernel: Kernel,
+    *,
+    n_latent: int,
+    n_inducing: int,
+    noise_per_condition: bool,
+    rng: np.random.Generator,
+) -> Parameters:
+    """Parameters at which the joint model starts."""
+    dtype = independent.parameters.inducing_inputs.dtype
+    n_conditions = len(independent.values)
+    embedding = RECIPES[recipe](independent.values, n_latent, rng)
+    # A little noise keeps conditions with equal curves apart, so that their gradients differ.
+    means = embedding.means + 0.01 * rng.standard_normal(embedding.means.shape)
+    inducing = representatives(means, n_inducing, int(rng.integers(2**31)))
+    kernel = complete(latent_kernel, np.ones(n_latent), embedding.lengthscales)
+    return Parameters(
+        input_kernel=independent.parameters.kernel,
+        latent_kernel=_as_dtype(kernel, dtype),
+        inducing_inputs=independent.parameters.inducing_inputs,
+        inducing_latents=jnp.asarray(inducing, dtype),
+        latent_mean=jnp.asarray(means, dtype),
+        latent_variance=jnp.full(means.shape, _LATENT_VARIANCE, dtype),
+        noise_variance=jnp.full(n_conditions if noise_per_condition else 1, independent.parameters.noise_variance),
+    )

@@ -1,0 +1,140 @@
+"""Maximising a bound over the free values of a tree by L-BFGS."""
+
+import enum
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+
+from lvmogp.constraints import FreeStructure, join, search_box, split
+from lvmogp.typing import Array, Float, HostFloat, Scalar
+
+Objective = Callable[[Any, Any], Scalar]
+_MEMORY = 50
+_WINDOW = 20
+
+
+class Status(enum.Enum):
+    """How an optimisation ended."""
+
+    CONVERGED = "converged"
+    ITERATION_LIMIT = "stopped at the iteration limit"
+    STALLED = "stopped because no step improved the bound"
+    INTERRUPTED = "interrupted"
+    NOT_FINITE = "failed: the bound is not finite at the start"
+
+
+class Run(NamedTuple):
+    """One run of the optimiser: the best tree found with the bound after each iteration."""
+
+    tree: Any
+    bound: float
+    status: Status
+    history: tuple[float, ...]
+    n_evaluations: int
+    seconds: float
+
+
+def _negative_value_and_gradient(
+    vector: Float[Array, " free"],
+    fixed_leaves: tuple[Array, ...],
+    data: Any,
+    *,
+    objective: Objective,
+    structure: FreeStructure,
+) -> tuple[Scalar, Float[Array, " free"]]:
+    # The only minus sign: optimisers minimise, bounds are maximised.
+    def loss(vector: Float[Array, " free"]) -> Scalar:
+        return -objective(join(vector, fixed_leaves, structure), data)
+
+    return jax.value_and_grad(loss)(vector)
+
+
+_compile = partial(jax.jit, _negative_value_and_gradient, static_argnames=("objective", "structure"))
+# XLA's thread pool costs more than it gives on small problems.
+_on_one_thread = _compile(compiler_options={"xla_cpu_multi_thread_eigen": False})
+_on_all_threads = _compile()
+
+
+def maximise(
+    objective: Objective,
+    start: Any,
+    data: Any,
+    *,
+    max_iterations: int,
+    tolerance: float,
+    one_thread: bool = True,
+    on_iteration: Callable[[float], None] | None = None,
+) -> Run:
+    """Maximise ``objective(tree, data)`` from a starting tree.
+
+    Stops when the bound has gained less than ``tolerance`` over the last twenty iterations.
+    """
+    began = time.perf_counter()
+    vector, fixed_leaves, structure = split(start)
+    evaluate = _on_one_thread if one_thread else _on_all_threads
+    history: list[float] = []
+    best: tuple[float, HostFloat] = (math.inf, np.asarray(vector))
+    n_evaluations = 0
+
+    def loss_and_gradient(candidate: HostFloat) -> tuple[float, HostFloat]:
+        nonlocal best, n_evaluations
+        n_evaluations += 1
+        loss, gradient = evaluate(
+            jnp.asarray(candidate, vector.dtype), fixed_leaves, data, objective=objective, structure=structure
+        )
+        loss, gradient = float(loss), np.asarray(gradient, dtype=float)
+        if not (math.isfinite(loss) and np.all(np.isfinite(gradient))):
+            # A wall that the line search backs away from.
+            return max(abs(best[0]), 1.0) * 1e6, np.zeros_like(gradient)
+        if loss < best[0]:
+            best = (loss, candidate.copy())
+        return loss, gradient
+
+    def after_iteration(intermediate_result: scipy.optimize.OptimizeResult) -> None:
+        history.append(-float(intermediate_result.fun))
+        if on_iteration is not None:
+            on_iteration(history[-1])
+        if len(history) > _WINDOW and history[-1] - history[-1 - _WINDOW] < tolerance:
+            raise StopIteration
+
+    def finish(status: Status) -> Run:
+        tree = join(jnp.asarray(best[1], vector.dtype), fixed_leaves, structure)
+        return Run(tree, -best[0], status, tuple(history), n_evaluations, time.perf_counter() - began)
+
+    lower, upper = search_box(structure)
+    first = np.clip(np.asarray(vector, dtype=float), lower, upper)
+    loss_and_gradient(first)
+    if not math.isfinite(best[0]):
+        return finish(Status.NOT_FINITE)
+    result = scipy.optimize.minimize(
+        loss_and_gradient,
+        first,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=scipy.optimize.Bounds(lower, upper),
+        callback=after_iteration,
+        options={
+            "maxiter": max_iterations,
+            "maxfun": 20 * max_iterations,
+            "maxcor": _MEMORY,
+            "ftol": 1e-15,
+            "gtol": 1e-7,
+        },
+    )
+    return finish(_status(result, history, tolerance))
+
+
+def _status(result: scipy.optimize.OptimizeResult, history: list[float], tolerance: float) -> Status:
+    gained_little = len(history) > _WINDOW and history[-1] - history[-1 - _WINDOW] < tolerance
+    if result.success or gained_little:
+        return Status.CONVERGED
+    if result.status == 1:
+        return Status.ITERATION_LIMIT
+    return Status.STALLED

@@ -1,0 +1,64 @@
+"""Standardising inputs and outputs, and undoing it."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lvmogp.errors import DataError
+from lvmogp.typing import HostFloat
+
+
+class Scaling(NamedTuple):
+    """Shift and scale of each input column and of the output, with an optional logarithm of the output first."""
+
+    input_mean: HostFloat
+    input_scale: HostFloat
+    output_mean: float
+    output_scale: float
+    log_output: bool
+
+    def inputs(self, inputs: HostFloat) -> HostFloat:
+        """Inputs in standardised units."""
+        return (inputs - self.input_mean) / self.input_scale
+
+    def outputs(self, outputs: HostFloat) -> HostFloat:
+        """Outputs in standardised units."""
+        values = np.log(outputs) if self.log_output else outputs
+        return (values - self.output_mean) / self.output_scale
+
+    def location(self, values: HostFloat) -> HostFloat:
+        """Standardised values of the modelled quantity (the output or its logarithm) in its own units."""
+        return values * self.output_scale + self.output_mean
+
+    def variance(self, variances: HostFloat) -> HostFloat:
+        """Standardised variances of the modelled quantity in its own units."""
+        return variances * self.output_scale**2
+
+    def quantity(self, values: HostFloat) -> HostFloat:
+        """Standardised values as outputs in the user's units; right for quantiles and samples."""
+        located = self.location(values)
+        return np.exp(located) if self.log_output else located
+
+
+def scaling_of(inputs: HostFloat, outputs: HostFloat, *, log_output: bool) -> Scaling:
+    """Shifts and scales of the training data; what does not vary is shifted only."""
+    if log_output and np.any(outputs <= 0):
+        raise DataError(
+            f'output_transform="log" needs positive outputs, but {int(np.sum(outputs <= 0))} of {len(outputs)} are '
+            "zero or negative; leave it out, or shift the outputs"
+        )
+    values = np.log(outputs) if log_output else outputs
+    return Scaling(
+        input_mean=inputs.mean(axis=0),
+        input_scale=_scale(inputs),
+        output_mean=float(values.mean()),
+        output_scale=float(_scale(values)),
+        log_output=log_output,
+    )
+
+
+def _scale(values: HostFloat) -> HostFloat:
+    deviation = values.std(axis=0)
+    # Equal values can have a standard deviation of rounding size; that is not a scale.
+    rounding = 1e-12 * np.maximum(np.abs(values).max(axis=0), 1e-300)
+    return np.where(deviation > rounding, deviation, 1.0)
