@@ -76,7 +76,7 @@ def block_layout(conditions: HostInt, n_conditions: int) -> BlockLayout:
     size = _block_size(counts)
     blocks_per_condition = -(-counts // size)
     used = int(blocks_per_condition.sum())
-    n_blocks = _rounded_up(max(used, 1))
+    n_blocks = rounded_up(max(used, 1))
     # Rows in order of condition; each takes the next free place of its condition's run of blocks.
     order = np.argsort(conditions, kind="stable")
     sorted_conditions = conditions[order]
@@ -128,7 +128,7 @@ def _block_size(counts: HostInt) -> int:
     return min(_BLOCK_SIZES, key=cost)
 
 
-def _rounded_up(n_blocks: int) -> int:
-    # To three significant binary digits: data sets of similar size share one compiled program.
+def rounded_up(n_blocks: int) -> int:
+    """To three significant binary digits, so that data of similar size share one compiled program."""
     step = 1 << max(n_blocks.bit_length() - 3, 0)
     return -(-n_blocks // step) * step

@@ -33,6 +33,7 @@ class Settings(NamedTuple):
     latent_kernel: Kernel
     n_latent: int
     n_inducing_inputs: int
+    most_inducing_inputs: int
     n_inducing_latents: int
     noise_per_condition: bool
     inference: str
@@ -154,6 +155,7 @@ def fit(
             inputs,
             input_scale=input_scale,
             n_inducing=settings.n_inducing_inputs,
+            most_inducing=settings.most_inducing_inputs,
             seed=settings.seed,
         )
         runs: list[tuple[str, Run]] = []

@@ -18,14 +18,16 @@ from sklearn.manifold import Isomap
 
 from lvmogp.data import Data
 from lvmogp.independent import IndependentParameters, independent_bound, independent_curves
-from lvmogp.kernels import Kernel, complete
-from lvmogp.optimise import maximise
+from lvmogp.kernels import Kernel, Stationary, complete
+from lvmogp.optimise import Run, maximise
 from lvmogp.parameters import Parameters
 from lvmogp.typing import HostFloat
 
 _FIRST_LENGTHSCALES = (0.15, 0.5, 1.5)
 _FIRST_NOISE = 0.2
 _LATENT_VARIANCE = 0.05
+_LEAST_GAIN = 5.0
+_LEAST_GAIN_PER_POINT = 0.02
 _MOST_CURVE_POINTS = 200
 _MOST_CLUSTERED = 10_000
 _MOST_FOR_ISOMAP = 2_000
@@ -57,21 +59,61 @@ def representatives(points: HostFloat, n_wanted: int, seed: int) -> HostFloat:
 
 
 def independent_start(
-    kernel: Kernel, data: Data, inputs: HostFloat, *, input_scale: HostFloat, n_inducing: int, seed: int
+    kernel: Kernel,
+    data: Data,
+    inputs: HostFloat,
+    *,
+    input_scale: HostFloat,
+    n_inducing: int,
+    most_inducing: int,
+    seed: int,
 ) -> Curves:
-    """Fit independent sparse GPs from several lengthscales and keep the best."""
+    """Fit independent sparse GPs from several lengthscales and keep the best.
+
+    The number of inducing inputs doubles from ``n_inducing`` up to ``most_inducing`` while that pays.
+    """
     dtype = data.outputs.dtype
     inducing = jnp.asarray(representatives(inputs, n_inducing, seed), dtype)
     dimension_factor = inputs.shape[1] ** 0.5
     runs = []
     for lengthscale in _FIRST_LENGTHSCALES:
         completed = complete(kernel, input_scale, lengthscale * dimension_factor)
-        start = IndependentParameters(_as_dtype(completed, dtype), inducing, jnp.asarray(_FIRST_NOISE, dtype))
-        runs.append(maximise(independent_bound, start, data, max_iterations=50, tolerance=0.1))
-    best = max(runs, key=lambda run: run.bound).tree
+        begin = IndependentParameters(_as_dtype(completed, dtype), inducing, jnp.asarray(_FIRST_NOISE, dtype))
+        runs.append(_maximise_independent(begin, data))
+    best = max(runs, key=lambda run: run.bound)
+    while len(best.tree.inducing_inputs) == n_inducing and 2 * n_inducing <= most_inducing:
+        n_inducing *= 2
+        finer = jnp.asarray(representatives(inputs, n_inducing, seed), dtype)
+        run = _maximise_independent(eqx.tree_at(lambda tree: tree.inducing_inputs, best.tree, finer), data)
+        if run.bound - best.bound < max(_LEAST_GAIN, _LEAST_GAIN_PER_POINT * data.n_observations):
+            break
+        best = run
+    parameters = best.tree
+    reachable = _within_reach(parameters.kernel, np.asarray(parameters.inducing_inputs))
+    parameters = eqx.tree_at(lambda tree: tree.kernel, parameters, reachable)
     points = jnp.asarray(representatives(inputs, _MOST_CURVE_POINTS, seed), dtype)
-    values = eqx.filter_jit(independent_curves)(best, data, points)
-    return Curves(best, np.asarray(values, dtype=float))
+    values = eqx.filter_jit(independent_curves)(parameters, data, points)
+    return Curves(parameters, np.asarray(values, dtype=float))
+
+
+def _maximise_independent(begin: IndependentParameters, data: Data) -> Run:
+    return maximise(independent_bound, begin, data, max_iterations=50, tolerance=0.1)
+
+
+def _within_reach(kernel: Kernel, inducing: HostFloat) -> Kernel:
+    # A few points a condition often say nothing about lengthscales, which then run away. Below the distance
+    # of neighbouring inducing inputs a lengthscale cannot be represented, and beyond a few standard
+    # deviations it makes no difference: start inside.
+    distances = np.linalg.norm(inducing[:, None] - inducing[None], axis=-1)
+    spacing = np.median(np.partition(distances, 1, axis=1)[:, 1]) if len(inducing) > 1 else 1.0
+    lowest, highest = min(spacing, 1.0), max(3.0, 3 * spacing)
+
+    def clipped(leaf: Kernel) -> Kernel:
+        if not isinstance(leaf, Stationary) or "lengthscale" in leaf.fixed:
+            return leaf
+        return eqx.tree_at(lambda tree: tree.lengthscale, leaf, jnp.clip(leaf.lengthscale, lowest, highest))
+
+    return jax.tree.map(clipped, kernel, is_leaf=lambda node: isinstance(node, Stationary))
 
 
 def _as_dtype(kernel: Kernel, dtype: jnp.dtype) -> Kernel:

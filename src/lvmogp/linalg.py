@@ -16,7 +16,7 @@ _JITTER_LIMIT = 1e-2
 
 def smallest_jitter(dtype: jnp.dtype) -> float:
     """Jitter that is always added, relative to the mean of the diagonal."""
-    return 1e-8 if dtype == jnp.float64 else 1e-5
+    return 1e-7 if dtype == jnp.float64 else 1e-5
 
 
 @jax.custom_jvp

@@ -25,8 +25,6 @@ class Status(enum.Enum):
 
     CONVERGED = "converged"
     ITERATION_LIMIT = "stopped at the iteration limit"
-    STALLED = "stopped because no step improved the bound"
-    INTERRUPTED = "interrupted"
     NOT_FINITE = "failed: the bound is not finite at the start"
 
 
@@ -108,33 +106,35 @@ def maximise(
         tree = join(jnp.asarray(best[1], vector.dtype), fixed_leaves, structure)
         return Run(tree, -best[0], status, tuple(history), n_evaluations, time.perf_counter() - began)
 
+    def descend(first: HostFloat) -> scipy.optimize.OptimizeResult:
+        return scipy.optimize.minimize(
+            loss_and_gradient,
+            first,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=scipy.optimize.Bounds(lower, upper),
+            callback=after_iteration,
+            options={
+                "maxiter": max(max_iterations - len(history), 1),
+                "maxfun": 20 * max_iterations,
+                "maxcor": _MEMORY,
+                "ftol": 1e-15,
+                "gtol": 1e-7,
+            },
+        )
+
     lower, upper = search_box(structure)
     first = np.clip(np.asarray(vector, dtype=float), lower, upper)
     loss_and_gradient(first)
     if not math.isfinite(best[0]):
         return finish(Status.NOT_FINITE)
-    result = scipy.optimize.minimize(
-        loss_and_gradient,
-        first,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=scipy.optimize.Bounds(lower, upper),
-        callback=after_iteration,
-        options={
-            "maxiter": max_iterations,
-            "maxfun": 20 * max_iterations,
-            "maxcor": _MEMORY,
-            "ftol": 1e-15,
-            "gtol": 1e-7,
-        },
-    )
-    return finish(_status(result, history, tolerance))
-
-
-def _status(result: scipy.optimize.OptimizeResult, history: list[float], tolerance: float) -> Status:
-    gained_little = len(history) > _WINDOW and history[-1] - history[-1 - _WINDOW] < tolerance
-    if result.success or gained_little:
-        return Status.CONVERGED
-    if result.status == 1:
-        return Status.ITERATION_LIMIT
-    return Status.STALLED
+    while True:
+        before = best[0]
+        result = descend(best[1])
+        gained_little = len(history) > _WINDOW and history[-1] - history[-1 - _WINDOW] < tolerance
+        # A line search that fails twice running, the second time with its memory cleared, is at the
+        # rounding error of the bound.
+        if result.success or gained_little or (result.status == 2 and before - best[0] < tolerance):
+            return finish(Status.CONVERGED)
+        if result.status != 2 or len(history) >= max_iterations:
+            return finish(Status.ITERATION_LIMIT)

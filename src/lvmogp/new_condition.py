@@ -1,0 +1,419 @@
+"""The posterior of a condition's latents from a few observations, with the trained model fixed.
+
+Given h and the model's q(v), the observations are Gaussian (docs/mathematics.md, equations 18 to 22): with
+a_n = L_X⁻¹k_u(x_n) as rows of A and c = L_H⁻¹k_u(h),
+
+    y | h ~ N(A M c, κ_h(X, X) + σ²I),   κ_h(x, x') = k_H(h, h) k_X(x, x') + Σ_jk c_j c_k aᵀS_jk a' − |c|² aᵀa'.
+
+So p(h | y) can be evaluated exactly, and is often multimodal. It is represented by weighted particles: Newton
+steps from many starts give a mixture of local Gaussian approximations, from which quasi-random points are
+drawn and weighted by the exact posterior. Everything is deterministic.
+
+Where noise is per condition, log σ² of the new one joins the latents, with a prior fitted to the trained ones;
+θ = (h, z) collects both, z being standard normal a priori.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp, ndtri
+from scipy.stats import qmc
+
+from lvmogp.data import rounded_up
+from lvmogp.gaussians import LOG_2PI, log_density
+from lvmogp.kernels import cross, diagonal, gram
+from lvmogp.linalg import cholesky, whiten
+from lvmogp.posterior import Curves, Posterior, curves_at, positive_part
+from lvmogp.typing import Array, Bool, Float, HostFloat, Scalar
+from lvmogp.whitening import Basis
+
+N_PARTICLES = 512
+_N_SCOUTS = 1024
+_N_STARTS = 32
+_N_PRIOR_STARTS = 64
+_MOST_TRAINED_STARTS = 128
+_NEWTON_STEPS = 20
+_STEP_FRACTIONS = (1.0, 0.3, 0.1, 0.01)
+_WIDENING = 1.5
+_PRIOR_SHARE = 0.1
+_MOST_EXACT_POINTS = 64
+_PADDED_SIZES = (4, 8, 16, 32, 64)
+_POINTS_AT_ONCE = 64
+
+
+class Evidence(eqx.Module):
+    """Observations of one condition as features, their prior covariance and their values.
+
+    Up to 64 points are used as they are, padded to a common size (``present`` is 0 where padded) so that
+    similar calls share one compiled program. More points are compressed to M_X pseudo-points by A = QR, which
+    is exact for the part of the curve that the inducing inputs can express; ``excess_count``,
+    ``excess_squares`` and ``residual`` complete the likelihood as in the sparse GP's bound.
+    """
+
+    inputs: Float[Array, "m Q_X"]
+    features: Float[Array, "m M_X"]
+    gram: Float[Array, "m m"]
+    values: Float[Array, " m"]
+    present: Float[Array, " m"]
+    excess_count: Scalar
+    excess_squares: Scalar
+    residual: Scalar
+    compressed: Bool[Array, ""]
+
+    def cross_gram(self, input_basis: Basis, points: Float[Array, "n Q_X"]) -> Float[Array, "n m"]:
+        """Prior covariances k_X between points and the observations."""
+        through_inducing = input_basis.features(points) @ self.features.T
+        exact = cross(input_basis.kernel, points, self.inputs) * self.present
+        return jnp.where(self.compressed, through_inducing, exact)
+
+    def gram_with(self, input_basis: Basis, other: "Evidence") -> Float[Array, "m k"]:
+        """Prior covariances k_X between the observations of two conditions."""
+        through_inducing = self.features @ other.features.T
+        exact = cross(input_basis.kernel, self.inputs, other.inputs) * self.present[:, None] * other.present
+        return jnp.where(self.compressed | other.compressed, through_inducing, exact)
+
+    def padded(self, size: int) -> "Evidence":
+        """The same evidence in ``size`` places."""
+        more = size - self.values.shape[0]
+        return Evidence(
+            inputs=jnp.pad(self.inputs, ((0, more), (0, 0))),
+            features=jnp.pad(self.features, ((0, more), (0, 0))),
+            gram=jnp.pad(self.gram, ((0, more), (0, more))),
+            values=jnp.pad(self.values, (0, more)),
+            present=jnp.pad(self.present, (0, more)),
+            excess_count=self.excess_count,
+            excess_squares=self.excess_squares,
+            residual=self.residual,
+            compressed=self.compressed,
+        )
+
+
+class NoisePrior(eqx.Module):
+    """log σ² of a new condition: N(mean, deviation²); a deviation of zero for noise shared by all."""
+
+    mean: Scalar
+    deviation: Scalar
+    shared: bool = eqx.field(static=True)
+
+
+class ConditionPosterior(eqx.Module):
+    """A condition as weighted particles: latents, noise, and the curve at each given the evidence."""
+
+    latents: Float[Array, "P Q_H"]
+    noise: Float[Array, " P"]
+    log_weights: Float[Array, " P"]
+    curves: Curves
+    evidence: Evidence
+    factor: Float[Array, "P m m"]
+    solution: Float[Array, "P m"]
+
+    @property
+    def weights(self) -> Float[Array, " P"]:
+        """Weights of the particles, summing to one."""
+        return jnp.exp(self.log_weights)
+
+    @property
+    def effective_size(self) -> Scalar:
+        """Number of equally weighted particles that would be worth as much."""
+        return 1 / jnp.sum(self.weights**2)
+
+    @property
+    def latent_mean(self) -> Float[Array, " Q_H"]:
+        """Posterior mean of the latents."""
+        return self.weights @ self.latents
+
+    @property
+    def latent_variance(self) -> Float[Array, " Q_H"]:
+        """Posterior variance of each latent."""
+        return self.weights @ (self.latents - self.latent_mean) ** 2
+
+
+def noise_prior(model: Posterior) -> NoisePrior:
+    """Distribution of the trained conditions' log noise."""
+    log_noise = jnp.log(model.parameters.noise_per_condition)
+    shared = model.parameters.noise_variance.shape[0] == 1
+    return NoisePrior(jnp.mean(log_noise), jnp.std(log_noise), shared)
+
+
+def evidence(model: Posterior, inputs: HostFloat, values: HostFloat) -> Evidence:
+    """Observations in standardised units, prepared once for all particles."""
+    dtype = model.mean.dtype
+    n_points = len(values)
+    if n_points > _MOST_EXACT_POINTS:
+        return _compressed(model.input_basis, jnp.asarray(inputs, dtype), jnp.asarray(values, dtype))
+    size = next(size for size in _PADDED_SIZES if size >= n_points)
+    padding = size - n_points
+    present = jnp.asarray(np.r_[np.ones(n_points), np.zeros(padding)], dtype)
+    padded = jnp.asarray(np.pad(inputs, ((0, padding), (0, 0))), dtype)
+    return _exact(model.input_basis, padded, jnp.asarray(np.pad(values, (0, padding)), dtype), present)
+
+
+@eqx.filter_jit
+def _exact(
+    input_basis: Basis,
+    inputs: Float[Array, "m Q_X"],
+    values: Float[Array, " m"],
+    present: Float[Array, " m"],
+) -> Evidence:
+    zero = jnp.zeros((), values.dtype)
+    return Evidence(
+        inputs=inputs,
+        features=input_basis.features(inputs) * present[:, None],
+        gram=gram(input_basis.kernel, inputs) * present[:, None] * present,
+        values=values,
+        present=present,
+        excess_count=zero,
+        excess_squares=zero,
+        residual=zero,
+        compressed=jnp.asarray(False),
+    )
+
+
+@eqx.filter_jit
+def _compressed(input_basis: Basis, inputs: Float[Array, "n Q_X"], values: Float[Array, " n"]) -> Evidence:
+    features = input_basis.features(inputs)
+    rotation, triangular = jnp.linalg.qr(features)  # A = QR: y enters through Qᵀy and what is left of ‖y‖²
+    rotated = rotation.T @ values
+    residual = jnp.sum(diagonal(input_basis.kernel, inputs)) - jnp.sum(features**2)  # tr(K − AAᵀ)
+    size = rotated.shape[0]
+    return Evidence(
+        inputs=jnp.zeros((size, inputs.shape[1]), values.dtype),
+        features=triangular,
+        gram=triangular @ triangular.T,
+        values=rotated,
+        present=jnp.ones(size, values.dtype),
+        excess_count=jnp.asarray(values.shape[0] - size, values.dtype),
+        excess_squares=values @ values - rotated @ rotated,
+        residual=residual,
+        compressed=jnp.asarray(True),
+    )
+
+
+def _noise_at(theta: Float[Array, " T"], n_latent: int, prior: NoisePrior) -> Scalar:
+    if prior.shared:
+        return jnp.exp(prior.mean)
+    return jnp.exp(prior.mean + prior.deviation * theta[n_latent])
+
+
+def _noise_diagonal(seen: Evidence, noise: Scalar) -> Float[Array, " m"]:
+    # A padded place is an observation of nothing with unit noise: a constant.
+    return jnp.where(seen.present > 0, noise, 1.0)
+
+
+def log_posterior(
+    theta: Float[Array, " T"],
+    model: Posterior,
+    seen: Evidence,
+    projected: Float[Array, "M_H M_H m m"],
+    prior: NoisePrior,
+) -> Scalar:
+    """log p(θ) + log p(y | θ) up to a constant (equation 19).
+
+    ``projected`` is A S_jk Aᵀ, which serves all θ.
+    """
+    n_latent = model.latent_basis.points.shape[1]
+    latent = theta[:n_latent]
+    noise = _noise_at(theta, n_latent, prior)
+    features = model.latent_basis.features(latent[None])[0]  # c(h)
+    prior_variance = model.latent_basis.kernel.evaluate(latent, latent)
+    mean = seen.features @ (model.mean @ features)
+    covariance = (
+        prior_variance * seen.gram
+        + jnp.einsum("j,jkmn,k->mn", features, projected, features)
+        - (features @ features) * (seen.features @ seen.features.T)
+    )
+    factor = cholesky(covariance + jnp.diag(_noise_diagonal(seen, noise)))
+    likelihood = log_density(seen.values - mean, factor)
+    # What compression left out: −½ [(n − m) log 2πσ² + (‖y‖² − ‖Qᵀy‖² + k_H(h, h) tr(K − AAᵀ))/σ²]
+    left_out = seen.excess_squares + prior_variance * seen.residual
+    likelihood -= (seen.excess_count * (LOG_2PI + jnp.log(noise)) + left_out / noise) / 2
+    return likelihood - theta @ theta / 2
+
+
+class _Mixture(NamedTuple):
+    # A Gaussian mixture over θ; the last component is the prior.
+    log_shares: Float[Array, " K"]
+    means: Float[Array, "K T"]
+    factors: Float[Array, "K T T"]
+
+    def component_log_densities(self, thetas: Float[Array, "P T"]) -> Float[Array, "P K"]:
+        """log N(θ; μ_k, Σ_k)."""
+        return jax.vmap(
+            lambda theta: jax.vmap(lambda mean, factor: log_density(theta - mean, factor))(self.means, self.factors)
+        )(thetas)
+
+    def draw(self, nodes: Float[Array, "P 1+T"]) -> Float[Array, "P T"]:
+        """Push quasi-random points of the unit cube through the mixture; the first coordinate picks the component."""
+        ends = jnp.cumsum(jnp.exp(self.log_shares))
+        chosen = jnp.minimum(jnp.searchsorted(ends, nodes[:, 0]), len(ends) - 1)
+        return self.means[chosen] + jnp.einsum("pij,pj->pi", self.factors[chosen], ndtri(nodes[:, 1:]))
+
+
+@lru_cache(maxsize=32)
+def _unit_nodes(n_points: int, n_dimensions: int) -> HostFloat:
+    # Scrambled with a fixed seed: deterministic, and never exactly 0 or 1.
+    nodes = qmc.Sobol(n_dimensions, scramble=True, rng=np.random.default_rng(0)).random(n_points)
+    return np.clip(nodes, 1e-10, 1 - 1e-10)
+
+
+def normal_nodes(n_points: int, n_dimensions: int) -> HostFloat:
+    """Quasi-random standard normal points, the same in every call."""
+    return np.asarray(ndtri(_unit_nodes(n_points, n_dimensions)))
+
+
+def infer(model: Posterior, seen: Evidence) -> ConditionPosterior:
+    """Posterior of a new condition given its evidence; with none, the prior."""
+    prior = noise_prior(model)
+    n_latent = model.latent_basis.points.shape[1]
+    n_theta = n_latent if prior.shared else n_latent + 1
+    dtype = model.mean.dtype
+    trained = np.asarray(model.parameters.latent_mean)
+    trained = trained[:: -(-len(trained) // _MOST_TRAINED_STARTS)]
+    starts = np.vstack([trained, normal_nodes(_N_PRIOR_STARTS, n_latent)])
+    starts = np.pad(starts, ((0, 0), (0, n_theta - n_latent)))
+    return _infer(
+        model,
+        seen,
+        prior,
+        jnp.asarray(starts, dtype),
+        jnp.asarray(_unit_nodes(_N_SCOUTS, 1 + n_theta), dtype),
+        jnp.asarray(_unit_nodes(N_PARTICLES, 1 + n_theta), dtype),
+    )
+
+
+@eqx.filter_jit
+def _infer(
+    model: Posterior,
+    seen: Evidence,
+    prior: NoisePrior,
+    starts: Float[Array, "S T"],
+    scout_nodes: Float[Array, "P0 1+T"],
+    nodes: Float[Array, "P 1+T"],
+) -> ConditionPosterior:
+    projected = model.covariance.project(seen.features)
+
+    def target(theta: Float[Array, " T"]) -> Scalar:
+        return log_posterior(theta, model, seen, projected, prior)
+
+    proposal = _local_gaussians(target, _chosen_starts(target, starts))
+    # One round of scouts tells which local Gaussians carry the mass (one step of expectation-maximisation).
+    scouts = proposal.draw(scout_nodes)
+    log_weights, responsibilities = _importance(target, proposal, scouts)
+    shares = jnp.exp(log_weights) @ responsibilities
+    shares = shares.at[-1].set(jnp.maximum(shares[-1], _PRIOR_SHARE)) + 1e-4
+    proposal = proposal._replace(log_shares=jnp.log(shares / jnp.sum(shares)))
+    thetas = proposal.draw(nodes)
+    log_weights, _ = _importance(target, proposal, thetas)
+    n_latent = model.latent_basis.points.shape[1]
+    noise = jax.vmap(lambda theta: _noise_at(theta, n_latent, prior))(thetas)
+    return condition_on(model, seen, thetas[:, :n_latent], noise, log_weights)
+
+
+def _chosen_starts(target, starts: Float[Array, "S T"]) -> Float[Array, "K T"]:
+    # Half the best, half spread over the rest.
+    order = jnp.argsort(-jax.vmap(target)(starts))
+    n_best = min(_N_STARTS // 2, starts.shape[0])
+    spread = np.unique(np.linspace(n_best, starts.shape[0] - 1, _N_STARTS - n_best).astype(int))
+    return starts[order[np.r_[np.arange(n_best), spread]]]
+
+
+def _local_gaussians(target, starts: Float[Array, "K T"]) -> _Mixture:
+    hessian = jax.hessian(target)
+    n_theta = starts.shape[1]
+
+    def curvature(theta: Float[Array, " T"]) -> tuple[Float[Array, " T"], Float[Array, "T T"]]:
+        values, vectors = jnp.linalg.eigh(-hessian(theta))
+        return jnp.maximum(jnp.abs(values), 1.0), vectors  # never wider than the prior
+
+    def newton_step(_, theta: Float[Array, " T"]) -> Float[Array, " T"]:
+        values, vectors = curvature(theta)
+        step = vectors @ ((vectors.T @ jax.grad(target)(theta)) / values)
+        step = step / jnp.maximum(jnp.linalg.norm(step), 1.0)
+        tries = jnp.stack([theta, *(theta + fraction * step for fraction in _STEP_FRACTIONS)])
+        heights = jax.vmap(target)(tries)
+        return tries[jnp.argmax(jnp.where(jnp.isfinite(heights), heights, -jnp.inf))]
+
+    means = jax.vmap(lambda theta: jax.lax.fori_loop(0, _NEWTON_STEPS, newton_step, theta))(starts)
+    values, vectors = jax.vmap(curvature)(means)
+    factors = vectors * jnp.sqrt(_WIDENING / values)[:, None, :]
+    factors = jax.vmap(lambda factor: jnp.linalg.qr(factor.T)[1].T)(factors)  # lower triangular, same FFᵀ
+    factors = factors * jnp.sign(jnp.diagonal(factors, axis1=1, axis2=2))[:, None, :]
+    # Square-rooted evidence of each local Gaussian: peaks lead, but none takes all before it is scouted.
+    heights = jax.vmap(target)(means) - jnp.sum(jnp.log(values), axis=1) / 2
+    log_shares = jax.nn.log_softmax(heights / 2)
+    prior_mean, prior_factor = jnp.zeros((1, n_theta), means.dtype), jnp.eye(n_theta, dtype=means.dtype)[None]
+    return _Mixture(
+        jnp.append(log_shares + jnp.log(1 - _PRIOR_SHARE), jnp.log(_PRIOR_SHARE)),
+        jnp.concatenate([means, prior_mean]),
+        jnp.concatenate([factors, prior_factor]),
+    )
+
+
+def _importance(
+    target, proposal: _Mixture, thetas: Float[Array, "P T"]
+) -> tuple[Float[Array, " P"], Float[Array, "P K"]]:
+    # Normalised log weights, and how much of each point belongs to each component of the proposal.
+    joint = proposal.component_log_densities(thetas) + proposal.log_shares
+    log_proposal = logsumexp(joint, axis=1)
+    heights = jax.vmap(target)(thetas)
+    log_weights = jnp.where(jnp.isfinite(heights), heights, -jnp.inf) - log_proposal
+    return jax.nn.log_softmax(log_weights), jnp.exp(joint - log_proposal[:, None])
+
+
+@eqx.filter_jit
+def condition_on(
+    model: Posterior,
+    seen: Evidence,
+    latents: Float[Array, "P Q_H"],
+    noise: Float[Array, " P"],
+    log_weights: Float[Array, " P"],
+) -> ConditionPosterior:
+    """Curves at weighted latents, each conditioned on the evidence."""
+    shapes = curves_at(model, latents)
+
+    def one_particle(weights: Array, spread: Array, prior_variance: Array, variance: Array) -> tuple[Array, Array]:
+        covariance = prior_variance * seen.gram + seen.features @ spread @ seen.features.T
+        factor = cholesky(covariance + jnp.diag(_noise_diagonal(seen, variance)))
+        residual = seen.values - seen.features @ weights
+        return factor, jax.scipy.linalg.cho_solve((factor, True), residual)
+
+    factor, solution = jax.vmap(one_particle)(shapes.weights, shapes.spread, shapes.prior_variance, noise)
+    return ConditionPosterior(latents, noise, log_weights, shapes, seen, factor, solution)
+
+
+@eqx.filter_jit
+def components(
+    input_basis: Basis, condition: ConditionPosterior, inputs: Float[Array, "B b Q_X"]
+) -> tuple[Float[Array, "B P b"], Float[Array, "B P b"]]:
+    """Mean and variance of f at blocks of inputs under each particle (equation 22)."""
+    seen = condition.evidence
+
+    def one_block(points: Float[Array, "b Q_X"]) -> tuple[Array, Array]:
+        features = input_basis.features(points)
+        own = diagonal(input_basis.kernel, points)
+        to_evidence = seen.cross_gram(input_basis, points)
+
+        def one_particle(shape: Curves, factor: Array, solution: Array) -> tuple[Array, Array]:
+            spread_features = features @ shape.spread
+            covariance = shape.prior_variance * to_evidence + spread_features @ seen.features.T
+            mean = features @ shape.weights + covariance @ solution
+            prior = shape.prior_variance * own
+            explained = jnp.sum(whiten(factor, covariance.T) ** 2, axis=0)
+            variance = prior + jnp.sum(spread_features * features, axis=1) - explained
+            return mean, positive_part(variance, prior)
+
+        return jax.vmap(one_particle)(condition.curves, condition.factor, condition.solution)
+
+    return jax.lax.map(one_block, inputs)
+
+
+def in_blocks(inputs: HostFloat) -> HostFloat:
+    """Rows padded and reshaped to (B, b, Q_X), in few different shapes."""
+    size = min(_POINTS_AT_ONCE, 1 << max(len(inputs) - 1, 0).bit_length())
+    n_blocks = rounded_up(-(-len(inputs) // size))
+    padded = np.pad(inputs, ((0, n_blocks * size - len(inputs)), (0, 0)), mode="edge")
+    return padded.reshape(n_blocks, size, inputs.shape[1])

@@ -1,0 +1,162 @@
+"""Model files: tensors with JSON metadata, checked when read, never half-written.
+
+A file is a safetensors container. Its metadata hold the format's name and version, a JSON document, and a
+SHA-256 digest of document and tensors, so that a damaged or edited file is noticed. Nothing in it is executed.
+"""
+
+import datetime
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors
+from safetensors.numpy import save
+
+from lvmogp.__about__ import __version__
+from lvmogp.errors import ModelFileError
+from lvmogp.kernels import Composite, Kernel, Product, Sum
+from lvmogp.kernels import KERNELS as SIMPLE_KERNELS
+
+FORMAT = "lvmogp-model"
+VERSION = 1
+_COMPOSITES: dict[str, type[Composite]] = {"sum": Sum, "product": Product}
+
+
+class ModelFile(NamedTuple):
+    """What a model file holds: named arrays and a document of plain values."""
+
+    tensors: dict[str, np.ndarray]
+    document: dict[str, Any]
+
+
+def write(path: str | os.PathLike[str], content: ModelFile) -> None:
+    """Write a model file to the side and rename it, so that a crash never leaves half a file."""
+    target = Path(path)
+    tensors = {name: np.ascontiguousarray(value) for name, value in content.tensors.items()}
+    document = json.dumps(content.document, sort_keys=True, allow_nan=False)
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "document": document,
+        "digest": _digest(tensors, document),
+    }
+    payload = save(tensors, metadata)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent or ".")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read(path: str | os.PathLike[str]) -> ModelFile:
+    """Read a model file and check its format, version and digest."""
+    source = Path(path)
+    if not source.is_file():
+        raise ModelFileError(f"there is no model file at {source}")
+    try:
+        with safetensors.safe_open(source, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            _check_format(source, metadata)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
+    except (safetensors.SafetensorError, OSError, ValueError, TypeError) as error:
+        if isinstance(error, ModelFileError):
+            raise
+        raise ModelFileError(f"{source} is not a model file, or it is damaged: {error}") from error
+    document = metadata.get("document", "")
+    if metadata.get("digest") != _digest(tensors, document):
+        raise ModelFileError(f"{source} is damaged: its content does not match its digest; restore it from a copy")
+    return ModelFile(tensors, json.loads(document))
+
+
+def _check_format(source: Path, metadata: dict[str, str]) -> None:
+    if metadata.get("format") != FORMAT:
+        raise ModelFileError(f"{source} is a safetensors file, but not a model saved by lvmogp")
+    version = metadata.get("version", "")
+    if not version.isdigit() or int(version) > VERSION:
+        raise ModelFileError(
+            f"{source} has format version {version}, but this lvmogp {__version__} reads versions up to "
+            f"{VERSION}; upgrade lvmogp to read it"
+        )
+
+
+def _digest(tensors: dict[str, np.ndarray], document: str) -> str:
+    digest = hashlib.sha256(document.encode())
+    for name in sorted(tensors):
+        digest.update(f"|{name}|{tensors[name].dtype.str}|{tensors[name].shape}|".encode())
+        digest.update(tensors[name].tobytes())
+    return digest.hexdigest()
+
+
+def encode_id(value: Any) -> Any:
+    """A condition id as JSON: a type and a value."""
+    if isinstance(value, tuple):
+        return ["tuple", [encode_id(part) for part in value]]
+    if isinstance(value, datetime.datetime):
+        return ["datetime", value.isoformat()]
+    if isinstance(value, datetime.date):
+        return ["date", value.isoformat()]
+    if isinstance(value, float):
+        return ["float", value.hex()]
+    return [type(value).__name__, value]
+
+
+def decode_id(encoded: Any) -> Any:
+    """Inverse of :func:`encode_id`."""
+    kind, value = encoded
+    if kind == "tuple":
+        return tuple(decode_id(part) for part in value)
+    readers = {
+        "datetime": datetime.datetime.fromisoformat,
+        "date": datetime.date.fromisoformat,
+        "float": float.fromhex,
+        "str": str,
+        "int": int,
+        "bool": bool,
+    }
+    if kind not in readers:
+        raise ModelFileError(f"the file holds a condition id of unknown type {kind!r}")
+    return readers[kind](value)
+
+
+def encode_kernel(kernel: str | Kernel) -> Any:
+    """A kernel as JSON: its kind, hyperparameters (``None`` where left open), columns and fixed names."""
+    if isinstance(kernel, str):
+        return kernel
+    if isinstance(kernel, Composite):
+        kind = next(name for name, composite in _COMPOSITES.items() if type(kernel) is composite)
+        return {"kind": kind, "terms": [encode_kernel(term) for term in kernel.terms]}
+    kind = next(name for name, simple in SIMPLE_KERNELS.items() if type(kernel) is simple)
+    encoded: dict[str, Any] = {"kind": kind, "fixed": list(kernel.fixed)}  # type: ignore[attr-defined]
+    for name in _HYPERPARAMETERS:
+        if hasattr(kernel, name):
+            value = getattr(kernel, name)
+            encoded[name] = None if value is None else np.asarray(value, dtype=float).tolist()
+    if getattr(kernel, "columns", None) is not None:
+        encoded["columns"] = list(kernel.columns)  # type: ignore[attr-defined]
+    return encoded
+
+
+_HYPERPARAMETERS = ("period", "lengthscale", "variance", "shape")
+
+
+def decode_kernel(encoded: Any) -> Any:
+    """Inverse of :func:`encode_kernel`; hyperparameters come back as NumPy arrays."""
+    if isinstance(encoded, str):
+        return encoded
+    kind = encoded.get("kind")
+    if kind in _COMPOSITES:
+        return _COMPOSITES[kind](tuple(decode_kernel(term) for term in encoded["terms"]))
+    if kind not in SIMPLE_KERNELS:
+        raise ModelFileError(f"the file holds a kernel of unknown kind {kind!r}")
+    options = {name: value for name, value in encoded.items() if name != "kind"}
+    options["fixed"] = tuple(options["fixed"])
+    return SIMPLE_KERNELS[kind](**options)

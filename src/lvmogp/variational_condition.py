@@ -1,0 +1,87 @@
+"""The paper's own answer for a new condition: the one Gaussian over its latents that maximises the bound."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.constraints import positive
+from lvmogp.gaussians import LOG_2PI, kl_to_standard_normal
+from lvmogp.new_condition import Evidence, NoisePrior, noise_prior, normal_nodes
+from lvmogp.optimise import maximise
+from lvmogp.posterior import Curves, Posterior, curves
+from lvmogp.psi_statistics import LatentGaussians
+from lvmogp.typing import Array, Float, Scalar
+from lvmogp.whitening import latent_moments
+
+_N_STARTS = 8
+_START_VARIANCE = 0.1
+
+
+class GaussianCondition(eqx.Module):
+    """A condition whose latents are Gaussian: its q(h), noise and curve."""
+
+    latents: LatentGaussians
+    noise: Scalar
+    curves: Curves
+
+
+class _Variational(eqx.Module):
+    mean: Float[Array, " Q_H"]
+    noise_deviation: Scalar
+    variance: Float[Array, " Q_H"] = positive()
+    fixed: tuple[str, ...] = eqx.field(static=True, default=())
+
+
+class _Setting(eqx.Module):
+    model: Posterior
+    seen: Evidence
+    prior: NoisePrior
+
+
+def _bound(candidate: _Variational, setting: _Setting) -> Scalar:
+    # −½ [n log 2πσ² + (‖y‖² − 2wᵀAᵀy + tr((G + wwᵀ)AᵀA) + ψ tr K)/σ²] − KL(q(h) ‖ p(h)), equation 21
+    seen = setting.seen
+    noise = _noise(candidate, setting.prior)
+    curve = _curve(setting.model, LatentGaussians(candidate.mean[None], candidate.variance[None]))
+    weights, spread = curve.weights[0], curve.spread[0]
+    fitted = seen.features @ weights
+    squares = jnp.sum((seen.values - fitted) ** 2) + seen.excess_squares
+    spread_part = jnp.sum((seen.features @ spread) * seen.features)
+    prior_part = curve.prior_variance[0] * (jnp.trace(seen.gram) + seen.residual)
+    count = jnp.sum(seen.present) + seen.excess_count
+    fit = -(count * (LOG_2PI + jnp.log(noise)) + (squares + spread_part + prior_part) / noise) / 2
+    log_noise_prior = -(candidate.noise_deviation**2) / 2
+    return fit + log_noise_prior - kl_to_standard_normal(candidate.mean, candidate.variance)
+
+
+def _noise(candidate: _Variational, prior: NoisePrior) -> Scalar:
+    return jnp.exp(prior.mean + prior.deviation * candidate.noise_deviation)
+
+
+def _curve(model: Posterior, latents: LatentGaussians) -> Curves:
+    return curves(model, latent_moments(model.latent_basis, latents))
+
+
+def infer_gaussian(model: Posterior, seen: Evidence) -> GaussianCondition:
+    """Maximise the bound over q(h) from the trained latents that explain the evidence best and from the prior."""
+    prior = noise_prior(model)
+    setting = _Setting(model, seen, prior)
+    n_latent = model.latent_basis.points.shape[1]
+    dtype = model.mean.dtype
+    candidates = np.vstack([np.asarray(model.parameters.latent_mean), normal_nodes(_N_STARTS, n_latent)])
+
+    def at(mean: np.ndarray) -> _Variational:
+        return _Variational(
+            mean=jnp.asarray(mean, dtype),
+            noise_deviation=jnp.zeros((), dtype),
+            variance=jnp.full(n_latent, _START_VARIANCE, dtype),
+            fixed=("noise_deviation",) if prior.shared else (),
+        )
+
+    bound = eqx.filter_jit(_bound)
+    heights = [float(bound(at(mean), setting)) for mean in candidates]
+    chosen = candidates[np.argsort(heights)[::-1][:_N_STARTS]]
+    runs = [maximise(_bound, at(mean), setting, max_iterations=200, tolerance=1e-4) for mean in chosen]
+    best = max(runs, key=lambda run: run.bound).tree
+    latents = LatentGaussians(best.mean[None], best.variance[None])
+    return GaussianCondition(latents, _noise(best, prior), _curve(model, latents))

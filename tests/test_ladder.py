@@ -1,0 +1,133 @@
+"""The modules form a ladder: imports point to earlier rungs only, and importing is free."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lvmogp
+
+# A module imports only from modules named before it.
+LADDER = [
+    "errors",
+    "typing",
+    "linalg",
+    "gaussians",
+    "constraints",
+    "kernels",
+    "psi_statistics",
+    "data",
+    "parameters",
+    "whitening",
+    "quadratics",
+    "bounds",
+    "posterior",
+    "new_condition",
+    "scaling",
+    "intake",
+    "independent",
+    "optimise",
+    "initialise",
+    "storage",
+    "fit",
+    "estimator",
+    "plots",
+    "demo",
+    "cli",
+]
+# Asides may import anything; of the ladder, only what people see may import asides.
+ASIDES = ["simulate", "metrics", "baselines", "datasets", "experiments"]
+MAY_IMPORT_ASIDES = ["plots", "demo", "cli"]
+
+ROOT = Path(lvmogp.__file__).parent
+SOURCES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))
+}
+MODULES = [name for name in SOURCES if name != "__init__"]
+PLACED = [name for name in MODULES if name in {*LADDER, *ASIDES}]
+
+
+def imported_modules(tree):
+    """Names of the package's own modules that a syntax tree imports anywhere; "" is the package itself."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno} imports relatively; name the defining module in full"
+            names = [node.module]
+        else:
+            continue
+        found |= {name.partition(".")[2] for name in names if name.partition(".")[0] == "lvmogp"}
+    return found
+
+
+def allowed_imports(module):
+    if module in ASIDES:
+        return {*LADDER, *ASIDES}
+    earlier = LADDER[: LADDER.index(module)]
+    return {*earlier, *(ASIDES if module in MAY_IMPORT_ASIDES else ())}
+
+
+def test_every_module_has_its_place():
+    assert sorted(set(MODULES) - {*LADDER, *ASIDES}) == []
+    assert len({*LADDER, *ASIDES}) == len(LADDER) + len(ASIDES)
+
+
+@pytest.mark.parametrize("module", PLACED)
+def test_imports_point_up_the_ladder(module):
+    found = imported_modules(ast.parse(SOURCES[module].read_text()))
+    assert "" not in found, f"{module} imports the package itself; import from the defining module"
+    assert sorted(found - allowed_imports(module)) == [], f"{module} imports from a rung not above it"
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("import lvmogp", {""}),
+        ("from lvmogp import kernels", {""}),
+        ("import numpy, lvmogp.fit as fit", {"fit"}),
+        ("def f():\n    from lvmogp.data import GridData", {"data"}),
+        ("import lvmogp_extras", set()),
+    ],
+)
+def test_all_ways_to_import_are_seen(statement, expected):
+    assert imported_modules(ast.parse(statement)) == expected
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_a_module_says_in_one_sentence_what_it_knows(module):
+    docstring = ast.get_docstring(ast.parse(SOURCES[module].read_text()))
+    assert docstring, f"{module} has no docstring"
+    opening = docstring.split("\n\n")[0]
+    assert opening.endswith("."), f"{module} opens with: {opening}"
+    assert not re.search(r"[.!?]\s", opening), f"{module} opens with more than one sentence: {opening}"
+
+
+def backend_started_by(code):
+    """Whether a fresh process that runs the code has a JAX backend at the end."""
+    ask = "from jax._src import xla_bridge; print(xla_bridge.backends_are_initialized())"
+    process = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{ask}"], check=True, stdout=subprocess.PIPE, text=True
+    )
+    return process.stdout.split()[-1] == "True"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import lvmogp",
+        "\n".join(f"import lvmogp.{module}" for module in PLACED),
+        "from lvmogp.kernels import RBF, Periodic\nRBF(lengthscale=0.5) + RBF([1, 2]) * Periodic(period=7)",
+    ],
+    ids=["the package", "every module", "describing a kernel"],
+)
+def test_importing_starts_no_backend(code):
+    assert not backend_started_by(code)
+
+
+def test_a_started_backend_is_seen():
+    assert backend_started_by("import jax; jax.numpy.ones(1)")
