@@ -75,13 +75,9 @@ def latent_expectations(parameters: Parameters, n_nodes: int = NODES) -> LatentE
     nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
     n_dimensions = inducing.shape[1]
     unit = np.stack([axis.ravel() for axis in np.meshgrid(*[nodes] * n_dimensions)], axis=1)
-    weight = np.prod(
-        [axis.ravel() for axis in np.meshgrid(*[weights / weights.sum()] * n_dimensions)], axis=0
-    )
+    weight = np.prod([axis.ravel() for axis in np.meshgrid(*[weights / weights.sum()] * n_dimensions)], axis=0)
     psi0, psi1, psi2 = [], [], []
-    for mean, variance in zip(
-        np.asarray(parameters.latent_mean), np.asarray(parameters.latent_variance), strict=True
-    ):
+    for mean, variance in zip(np.asarray(parameters.latent_mean), np.asarray(parameters.latent_variance), strict=True):
         points = mean + np.sqrt(variance) * unit
         values = covariance(kernel, points, inducing)
         psi0.append(weight @ kernel_values(kernel, points, points))
@@ -147,9 +143,7 @@ def log_det(matrix: np.ndarray) -> float:
 def gaussian_kl(mean: np.ndarray, variance: np.ndarray, prior: np.ndarray) -> float:
     """KL(N(m, S) ‖ N(0, K))."""
     inverse = np.linalg.inv(prior)
-    return (
-        log_det(prior) - log_det(variance) + mean @ inverse @ mean + np.trace(inverse @ variance) - len(mean)
-    ) / 2
+    return (log_det(prior) - log_det(variance) + mean @ inverse @ mean + np.trace(inverse @ variance) - len(mean)) / 2
 
 
 def latent_kl(parameters: Parameters) -> float:
@@ -161,9 +155,7 @@ def latent_kl(parameters: Parameters) -> float:
 # The paper's bounds.
 
 
-def first_formulation(
-    parameters: Parameters, inputs: np.ndarray, outputs: np.ndarray, n_nodes: int = NODES
-) -> float:
+def first_formulation(parameters: Parameters, inputs: np.ndarray, outputs: np.ndarray, n_nodes: int = NODES) -> float:
     """Equations lower_bound and F_3: a grid with one noise variance."""
     (noise,) = np.asarray(parameters.noise_variance)
     n_inputs, n_conditions = outputs.shape
@@ -188,9 +180,7 @@ def first_formulation(
     return expected_log_likelihood - gaussian_kl(*q, gram) - latent_kl(parameters)
 
 
-def missing_data_formulation(
-    parameters: Parameters, observations: Observations, n_nodes: int = NODES
-) -> float:
+def missing_data_formulation(parameters: Parameters, observations: Observations, n_nodes: int = NODES) -> float:
     """The bound of the section on missing data: a sum over conditions, each with its own noise."""
     inducing_inputs = np.asarray(parameters.inducing_inputs)
     input_gram, latent_gram = grams(parameters)
@@ -230,8 +220,7 @@ def efficient_formulation(parameters: Parameters, inputs: np.ndarray, outputs: n
     expected_log_likelihood = (
         -n_inputs * n_conditions / 2 * np.log(2 * np.pi * noise)
         - y @ y / (2 * noise)
-        - np.trace(mean.T @ inverse_x @ phi_x @ inverse_x @ mean @ inverse_h @ phi_h @ inverse_h)
-        / (2 * noise)
+        - np.trace(mean.T @ inverse_x @ phi_x @ inverse_x @ mean @ inverse_h @ phi_h @ inverse_h) / (2 * noise)
         - np.trace(inverse_h @ phi_h @ inverse_h @ sigma_h)
         * np.trace(inverse_x @ phi_x @ inverse_x @ sigma_x)
         / (2 * noise)
@@ -314,10 +303,7 @@ def optimal_inducing(parameters: Parameters, observations: Observations) -> tupl
 
 def log_normal(values: np.ndarray, variance: np.ndarray) -> float:
     """log N(y; 0, C)."""
-    return (
-        -(len(values) * np.log(2 * np.pi) + log_det(variance) + values @ np.linalg.solve(variance, values))
-        / 2
-    )
+    return -(len(values) * np.log(2 * np.pi) + log_det(variance) + values @ np.linalg.solve(variance, values)) / 2
 
 
 def exact_grid_log_likelihood(parameters: Parameters, inputs: np.ndarray, outputs: np.ndarray) -> float:

@@ -116,9 +116,7 @@ def random_full(seed: int = 4) -> FullInducing:
 
 def random_kronecker(seed: int = 5) -> KroneckerInducing:
     rng = np.random.default_rng(seed)
-    return KroneckerInducing(
-        jnp.asarray(rng.normal(size=(M_X, M_H))), random_factor(rng, M_X), random_factor(rng, M_H)
-    )
+    return KroneckerInducing(jnp.asarray(rng.normal(size=(M_X, M_H))), random_factor(rng, M_X), random_factor(rng, M_H))
 
 
 def optimal_full(parameters: Parameters, observations: references.Observations) -> FullInducing:
@@ -314,16 +312,12 @@ def test_collapsed_bound_with_known_latents_is_below_the_exact_log_likelihood(ca
 def test_collapsed_bound_with_inducing_points_at_the_data_is_the_exact_log_likelihood(case: Case):
     parameters = pinned(example())
     inputs = np.unique(rows(case.observations)[0], axis=0)
-    parameters = replace(
-        parameters, inducing_inputs=jnp.asarray(inputs), inducing_latents=parameters.latent_mean
-    )
+    parameters = replace(parameters, inducing_inputs=jnp.asarray(inputs), inducing_latents=parameters.latent_mean)
     gap = exact_log_likelihood(parameters, case) - log_likelihood_bound(parameters, case.data)
     # The jitter leaves at most ε·mean(diag K) of each kernel's variance unexplained at each observation.
     variances = float(parameters.input_kernel.variance * parameters.latent_kernel.variance)
     n_observations = len(rows(case.observations)[1])
-    unexplained = (
-        2 * references.JITTER * variances * n_observations / float(jnp.min(parameters.noise_variance))
-    )
+    unexplained = 2 * references.JITTER * variances * n_observations / float(jnp.min(parameters.noise_variance))
     assert -1e-9 < gap < unexplained
 
 
@@ -346,9 +340,7 @@ def test_conditions_without_observations_contribute_only_their_divergence(method
     for d in empty:
         observations[d] = (np.empty((0, Q_X)), np.empty(0))
     parameters = example(inducing=method.inducing())
-    expected = evaluate(
-        method, take_conditions(parameters, observed), as_long([observations[d] for d in observed])
-    )
+    expected = evaluate(method, take_conditions(parameters, observed), as_long([observations[d] for d in observed]))
     expected -= references.latent_kl(take_conditions(parameters, empty))
     assert evaluate(method, parameters, as_long(observations)) == close(expected)
 

@@ -65,9 +65,7 @@ def test_splitting_and_joining_is_the_identity(rng, choice):
 
 def test_the_vector_holds_every_free_number_once(rng):
     vector, fixed_leaves, _ = split(full_parameters(rng, inducing_choices(rng)["kronecker"]))
-    input_kernel = (
-        3 + 2
-    )  # lengthscales and variance of the RBF; those of the periodic kernel but not its period
+    input_kernel = 3 + 2  # lengthscales and variance of the RBF; those of the periodic kernel but not its period
     input_kernel += 1
     latent_kernel = 2 + 1
     rest = 2 * 2 + 3 * 2 + 2 * (4 * 2) + 1
@@ -126,18 +124,14 @@ def test_fixed_hyperparameters_stay_out_of_the_vector(kernel, free, fixed):
 
 
 def test_a_fixed_field_fixes_all_below_it():
-    tree = Mixed(
-        jnp.zeros(2), jnp.ones(2), jnp.eye(1), completed(RBF(0.5) + Constant(3.0)), fixed=("kernel",)
-    )
+    tree = Mixed(jnp.zeros(2), jnp.ones(2), jnp.eye(1), completed(RBF(0.5) + Constant(3.0)), fixed=("kernel",))
     vector, fixed_leaves, _ = split(tree)
     assert_allclose(vector, np.zeros(5))
     assert_allclose(np.concatenate([np.ravel(leaf) for leaf in fixed_leaves]), [0.5, 0.5, 1.0, 3.0])
 
 
 def test_gradients_pass_through_joining(rng):
-    vector, fixed_leaves, structure = split(
-        completed(RBF([0.5, 2.0], 3.0) * Periodic(1.3) + Linear([0.4, 0.6]))
-    )
+    vector, fixed_leaves, structure = split(completed(RBF([0.5, 2.0], 3.0) * Periodic(1.3) + Linear([0.4, 0.6])))
     points, weights = jnp.asarray(rng.normal(size=(3, 2))), jnp.asarray(rng.normal(size=(3, 3)))
 
     def objective(vector):
@@ -163,9 +157,7 @@ def test_trees_of_one_shape_share_their_structure_and_so_their_program(rng):
     assert hash(structure) == hash(other)
     assert structure != split(full_parameters(rng, None))[2]
     compiled = partial(jax.jit, static_argnums=2)(join)
-    jax.tree.map(
-        lambda a, b: assert_allclose(a, b, rtol=1e-14), compiled(vector, fixed_leaves, structure), first
-    )
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-14), compiled(vector, fixed_leaves, structure), first)
 
 
 def test_trees_with_dictionaries_are_refused():

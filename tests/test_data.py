@@ -10,9 +10,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from lvmogp.data import GridData, block_layout, grid_as_long, long_data
 
 # From conditions without rows to one that dwarfs all others.
-row_counts = st.lists(
-    st.one_of(st.just(0), st.integers(1, 5), st.integers(1, 2000)), min_size=1, max_size=40
-).filter(any)
+row_counts = st.lists(st.one_of(st.just(0), st.integers(1, 5), st.integers(1, 2000)), min_size=1, max_size=40).filter(
+    any
+)
 
 
 def shuffled_conditions(counts, seed=0):
@@ -45,9 +45,7 @@ def test_padding_is_modest(counts):
     n_blocks, size = block_layout(shuffled_conditions(counts), len(counts)).row.shape
     for other_size in (4, 8, 16, 32, 64, 128, 256):  # a block costs about as much as eight places
         other_blocks = sum(-(-count // other_size) for count in counts)
-        assert n_blocks * (size + 8) <= 1.25 * other_blocks * (
-            other_size + 8
-        )  # rounding adds a quarter at most
+        assert n_blocks * (size + 8) <= 1.25 * other_blocks * (other_size + 8)  # rounding adds a quarter at most
 
 
 def test_large_even_conditions_are_hardly_padded():
@@ -82,9 +80,7 @@ def test_long_data_hold_the_rows_as_given(rng):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_long_data_have_the_dtype_asked_for(rng, dtype):
     data = long_data(rng.normal(size=(5, 1)), rng.normal(size=5), np.array([0, 1, 1, 0, 1]), 2, dtype)
-    assert {data.inputs.dtype, data.outputs.dtype, data.present.dtype, data.counts.dtype} == {
-        jnp.dtype(dtype)
-    }
+    assert {data.inputs.dtype, data.outputs.dtype, data.present.dtype, data.counts.dtype} == {jnp.dtype(dtype)}
 
 
 def test_sum_by_condition_equals_a_loop(rng):

@@ -87,9 +87,7 @@ def gpy_parameters(model) -> dict:
 def our_parameters(values: Values) -> Parameters:
     values = {name: jnp.asarray(value) for name, value in values.items()}
     inputs = basis(RBF(values["input lengthscale"], values["input variance"]), values["inducing inputs"])
-    latents = basis(
-        RBF(values["latent lengthscale"], values["latent kernel variance"]), values["inducing latents"]
-    )
+    latents = basis(RBF(values["latent lengthscale"], values["latent kernel variance"]), values["inducing latents"])
     mean = whiten(inputs.factor, whiten(latents.factor, values["mean of q(U)"].T).T)  # L_X⁻¹ M L_H⁻ᵀ
     return Parameters(
         input_kernel=inputs.kernel,

@@ -234,9 +234,7 @@ def test_completing_keeps_columns_and_what_is_fixed():
 
 @pytest.mark.parametrize("columns", [(0, 2), (-1,)])
 def test_columns_outside_the_input_fail(columns):
-    with pytest.raises(
-        SettingError, match=r"columns \(.*\) of a kernel lie outside the 2 columns of the input"
-    ):
+    with pytest.raises(SettingError, match=r"columns \(.*\) of a kernel lie outside the 2 columns of the input"):
         complete(RBF(columns=columns), np.ones(2), 1.0)
 
 

@@ -101,10 +101,7 @@ def even_grid(mean, variance, n_nodes):
 
 
 def grids_of(latents, n_nodes):
-    return [
-        even_grid(m, s, n_nodes)
-        for m, s in zip(*map(np.asarray, (latents.mean, latents.variance)), strict=True)
-    ]
+    return [even_grid(m, s, n_nodes) for m, s in zip(*map(np.asarray, (latents.mean, latents.variance)), strict=True)]
 
 
 def statistics_on_grids(kernel, inducing, latents, n_nodes=65):
@@ -171,9 +168,7 @@ def test_closed_forms_equal_monte_carlo_in_three_dimensions(rng):
     kernel = RBF([0.8, 1.6, 1.1], 1.3) + RBF([0.7, 0.9], columns=(2, 0)) + Linear([0.3, 0.5], columns=(1, 2))
     inducing, latents = random_inducing(rng, 3), random_latents(rng, 2, 3)
     n_draws = 40_000
-    draws = np.asarray(latents.mean)[:, None] + np.sqrt(latents.variance)[:, None] * rng.normal(
-        size=(2, n_draws, 3)
-    )
+    draws = np.asarray(latents.mean)[:, None] + np.sqrt(latents.variance)[:, None] * rng.normal(size=(2, n_draws, 3))
     to_inducing = covariance(kernel, draws[:, :, None], np.asarray(inducing))
     per_draw = (
         covariance(kernel, draws, draws),
@@ -226,9 +221,7 @@ def conditions_with_weights(rng):
 
 
 @pytest.mark.parametrize("elements", [2**24, 3 * 16, 1], ids=["at once", "three at a time", "one at a time"])
-@pytest.mark.parametrize(
-    "kernel", [CLOSED_FORMS["rbf"], Matern32([0.8, 1.1])], ids=["closed form", "quadrature"]
-)
+@pytest.mark.parametrize("kernel", [CLOSED_FORMS["rbf"], Matern32([0.8, 1.1])], ids=["closed form", "quadrature"])
 def test_weighted_sums_equal_a_loop(rng, monkeypatch, kernel, elements):
     monkeypatch.setattr(psi_statistics, "_ELEMENTS_AT_ONCE", elements)
     inducing = random_inducing(rng)
@@ -243,11 +236,7 @@ def test_few_elements_at_once_means_slices(rng, monkeypatch):
     latents, weights = conditions_with_weights(rng)
 
     def program():
-        return str(
-            jax.make_jaxpr(lambda *args: weighted_psi2(CLOSED_FORMS["rbf"], *args))(
-                inducing, latents, weights
-            )
-        )
+        return str(jax.make_jaxpr(lambda *args: weighted_psi2(CLOSED_FORMS["rbf"], *args))(inducing, latents, weights))
 
     assert "scan[" not in program()
     monkeypatch.setattr(psi_statistics, "_ELEMENTS_AT_ONCE", 3 * 16)

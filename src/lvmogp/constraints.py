@@ -112,9 +112,7 @@ def join(vector: Float[Array, " free"], fixed_leaves: tuple[Array, ...], structu
     pieces = jnp.split(vector, ends[:-1])
     free = (piece.reshape(shape) for piece, shape in zip(pieces, structure.free_shapes, strict=True))
     kept = iter(fixed_leaves)
-    leaves = [
-        next(kept) if fixed else constraint.constrain(next(free)) for constraint, fixed in structure.declarations
-    ]
+    leaves = [next(kept) if fixed else constraint.constrain(next(free)) for constraint, fixed in structure.declarations]
     return jax.tree_util.tree_unflatten(structure.structure, leaves)
 
 

@@ -47,12 +47,16 @@ class LongData(eqx.Module):
     present: Float[Array, "B b"]
     block_condition: Int[Array, " B"]
     counts: Float[Array, " D"]
-    n_observations: int = eqx.field(static=True)
 
     @property
     def n_conditions(self) -> int:
         """D."""
         return self.counts.shape[0]
+
+    @property
+    def n_observations(self) -> int:
+        """Observations of all conditions together; a value, so not to be asked for in traced code."""
+        return int(np.sum(np.asarray(self.counts)))
 
     def sum_by_condition(self, block_values: Float[Array, "B *S"]) -> Float[Array, "D *S"]:
         """Sum over the blocks of each condition."""
@@ -104,7 +108,6 @@ def long_data(
         present=jnp.asarray(present),
         block_condition=jnp.asarray(layout.block_condition),
         counts=jnp.asarray(np.bincount(conditions, minlength=n_conditions), dtype),
-        n_observations=len(outputs),
     )
 
 

@@ -186,9 +186,7 @@ def fit(
     )
 
 
-def _start(
-    recipe: str, independent: Curves, data: Data, settings: Settings, rng: np.random.Generator
-) -> Parameters:
+def _start(recipe: str, independent: Curves, data: Data, settings: Settings, rng: np.random.Generator) -> Parameters:
     parameters = start(
         recipe,
         independent,
@@ -239,9 +237,7 @@ def _optimise(
     )
 
 
-def _reporter(
-    on_progress: Callable[[Progress], None], number: int, names: list[str]
-) -> Callable[[float], None]:
+def _reporter(on_progress: Callable[[Progress], None], number: int, names: list[str]) -> Callable[[float], None]:
     iteration = 0
 
     def report(bound: float) -> None:

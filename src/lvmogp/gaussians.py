@@ -40,7 +40,7 @@ def kl_kronecker_to_standard_normal(
 
 
 def log_density(residual: Float[Array, " n"], factor: Float[Array, "n n"]) -> Scalar:
-    """log N(r; 0, LLᵀ)."""
+    """Log N(r; 0, LLᵀ)."""
     whitened = whiten(factor, residual)
     return -whitened @ whitened / 2 - jnp.sum(jnp.log(jnp.diagonal(factor))) - residual.shape[0] * LOG_2PI / 2
 
@@ -51,7 +51,7 @@ def mixture_log_density(
     variances: Float[Array, "P n"],
     log_weights: Float[Array, "P n"],
 ) -> Float[Array, " n"]:
-    """log Σ_p w_p N(y; m_p, s_p), one mixture an entry."""
+    """Log Σ_p w_p N(y; m_p, s_p), one mixture an entry."""
     log_terms = -((value - means) ** 2) / variances / 2 - jnp.log(variances) / 2 - LOG_2PI / 2
     return jax.scipy.special.logsumexp(log_weights + log_terms, axis=0)
 

@@ -55,7 +55,7 @@ def representatives(points: HostFloat, n_wanted: int, seed: int) -> HostFloat:
     if len(distinct) > _MOST_CLUSTERED:
         chosen = np.random.default_rng(seed).choice(len(distinct), _MOST_CLUSTERED, replace=False)
         distinct = distinct[chosen]
-    return KMeans(n_wanted, n_init=1, random_state=seed).fit(distinct).cluster_centers_
+    return KMeans(n_wanted, n_init="auto", random_state=seed).fit(distinct).cluster_centers_
 
 
 def independent_start(

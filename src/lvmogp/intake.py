@@ -6,10 +6,13 @@ import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from lvmogp.data import Data, GridData, long_data
 from lvmogp.errors import DataError, LVMOGPWarning, UnknownConditionError
+from lvmogp.scaling import Scaling
 from lvmogp.typing import HostFloat, HostInt
 
 Id = Hashable
@@ -36,10 +39,16 @@ class Observations(NamedTuple):
     is_grid: bool
 
 
-def read_inputs(X: Any, *, condition: str | None = None, expected: Inputs | None = None) -> Inputs:
+def read_inputs(
+    X: Any,
+    *,
+    condition: str | None = None,
+    columns: tuple[str, ...] | None = None,
+    n_columns: int | None = None,
+) -> Inputs:
     """Check a table of inputs; a condition column named ``condition`` is taken out of it.
 
-    ``expected`` holds the training inputs, whose columns a new table must have.
+    ``columns`` and ``n_columns`` are those of the training inputs, which a new table must have.
     """
     row_ids = None
     if isinstance(X, pd.DataFrame):
@@ -51,7 +60,7 @@ def read_inputs(X: Any, *, condition: str | None = None, expected: Inputs | None
                 )
             row_ids = read_ids(frame[condition])
             frame = frame.drop(columns=[condition])
-        columns = tuple(str(column) for column in frame.columns)
+        own_columns = tuple(str(column) for column in frame.columns)
         values = _numeric_frame(frame)
     else:
         if condition is not None:
@@ -59,7 +68,7 @@ def read_inputs(X: Any, *, condition: str | None = None, expected: Inputs | None
                 f"condition={condition!r} names a column, so X must be a pandas DataFrame, got "
                 f"{type(X).__name__}; or pass conditions= beside a plain array"
             )
-        columns, values = None, _numeric_array(X, "X")
+        own_columns, values = None, _numeric_array(X, "X")
     if values.ndim != 2:
         raise DataError(
             f"X must be two-dimensional (rows × columns), got shape {values.shape}; reshape a single column with "
@@ -70,27 +79,19 @@ def read_inputs(X: Any, *, condition: str | None = None, expected: Inputs | None
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         row, column = bad[0]
-        name = columns[column] if columns else column
+        name = own_columns[column] if own_columns else int(column)
         raise DataError(
             f"X holds {len(bad)} NaN or infinite values, the first in row {row}, column {name!r}; inputs must be "
             "finite (only outputs may be missing)"
         )
-    inputs = Inputs(values, columns, row_ids)
-    return inputs if expected is None else _as_trained(inputs, expected)
-
-
-def _as_trained(inputs: Inputs, expected: Inputs) -> Inputs:
-    if inputs.columns is not None and expected.columns is not None and inputs.columns != expected.columns:
-        missing = [column for column in expected.columns if column not in inputs.columns]
-        if missing or len(inputs.columns) != len(expected.columns):
-            raise DataError(f"X must have the columns {list(expected.columns)}, got {list(inputs.columns)}")
-        order = [inputs.columns.index(column) for column in expected.columns]
-        inputs = Inputs(inputs.values[:, order], expected.columns, inputs.row_ids)
-    if inputs.values.shape[1] != expected.values.shape[1]:
-        raise DataError(
-            f"X has {inputs.values.shape[1]} columns, but the model was fitted with {expected.values.shape[1]}"
-        )
-    return inputs
+    if columns is not None and own_columns is not None and own_columns != columns:
+        if sorted(own_columns) != sorted(columns):
+            raise DataError(f"X must have the columns {list(columns)}, got {list(own_columns)}")
+        values = values[:, [own_columns.index(column) for column in columns]]
+        own_columns = columns
+    if n_columns is not None and values.shape[1] != n_columns:
+        raise DataError(f"X has {values.shape[1]} columns, but the model was fitted with {n_columns}")
+    return Inputs(values, own_columns, row_ids)
 
 
 def _numeric_frame(frame: pd.DataFrame) -> HostFloat:
@@ -266,6 +267,19 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
     )
 
 
+def standardised(observations: Observations, scaling: Scaling, dtype: str) -> Data:
+    """The observations in standardised units: a grid if every condition was observed once at every input."""
+    inputs, outputs = scaling.inputs(observations.inputs), scaling.outputs(observations.outputs)
+    n_conditions = len(observations.ids)
+    distinct, places = np.unique(inputs, axis=0, return_inverse=True)
+    cells = places.reshape(-1) * n_conditions + observations.conditions
+    if len(np.unique(cells)) == len(cells) == len(distinct) * n_conditions:
+        grid = np.empty(len(cells))
+        grid[cells] = outputs
+        return GridData(jnp.asarray(distinct, dtype), jnp.asarray(grid.reshape(len(distinct), n_conditions), dtype))
+    return long_data(inputs, outputs, observations.conditions, n_conditions, dtype)
+
+
 def _grid_ids(y: Any, n_conditions: int, conditions: Any) -> tuple[Id, ...]:
     if conditions is not None:
         names = [_plain_id(conditions)] if is_single_id(conditions) else read_ids(conditions)
@@ -284,9 +298,7 @@ def _observed_grid(inputs: Inputs, outputs: HostFloat, ids: tuple[Id, ...]) -> O
     observed = np.isfinite(outputs)
     _check_any_observed(observed)
     numbers, rows = np.nonzero(observed.T)
-    return Observations(
-        inputs.values[rows], outputs[rows, numbers], numbers, ids, inputs.columns, is_grid=True
-    )
+    return Observations(inputs.values[rows], outputs[rows, numbers], numbers, ids, inputs.columns, is_grid=True)
 
 
 def _check_any_observed(observed: np.ndarray) -> None:

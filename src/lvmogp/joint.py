@@ -55,9 +55,7 @@ def trained_functional(
 
 
 @eqx.filter_jit
-def new_functional(
-    model: Posterior, condition: ConditionPosterior, points: Float[Array, "n Q_X"]
-) -> ErrorFunctional:
+def new_functional(model: Posterior, condition: ConditionPosterior, points: Float[Array, "n Q_X"]) -> ErrorFunctional:
     """Errors at rows of a new condition: within it, the covariance of the mixture over its particles."""
     seen = condition.evidence
     features = model.input_basis.features(points)
@@ -91,9 +89,7 @@ def new_functional(
 
 
 @eqx.filter_jit
-def cross_covariance(
-    model: Posterior, first: ErrorFunctional, second: ErrorFunctional
-) -> Float[Array, "n m"]:
+def cross_covariance(model: Posterior, first: ErrorFunctional, second: ErrorFunctional) -> Float[Array, "n m"]:
     """Covariance of the errors of two different conditions, whose latents are independent (equation 25)."""
     through_inducing = model.covariance.bilinear(first.features, second.features) - jnp.einsum(
         "nxh,mxh->nm", first.features, second.features
@@ -173,7 +169,7 @@ def sample_curves(
     rows: Float[Array, "C n Q_X"],
     normals: Float[Array, "C n"],
 ) -> Float[Array, "C n"]:
-    """f at the rows of C conditions given one draw of all their latents, from standard normal numbers.
+    """F at the rows of C conditions given one draw of all their latents, from standard normal numbers.
 
     ``draws`` is stacked over conditions. Prediction errors are drawn jointly: with E = [I, −W] over rows and
     evidence, cov(e) = E κ Eᵀ + W diag(σ²) Wᵀ.
@@ -184,18 +180,16 @@ def sample_curves(
     covariance = model.covariance.bilinear(features, features) - jnp.einsum("nxh,mxh->nm", features, features)
     covariance += jax.scipy.linalg.block_diag(*functionals.from_noise)
     between = gram(model.latent_basis.kernel, functionals.latent)
-    blocks = jax.vmap(
-        lambda first: jax.vmap(lambda second: _functional_gram(model, first, second))(functionals)
-    )(functionals)
+    blocks = jax.vmap(lambda first: jax.vmap(lambda second: _functional_gram(model, first, second))(functionals))(
+        functionals
+    )
     through_kernel = (between[:, :, None, None] * blocks).transpose(0, 2, 1, 3)
     covariance += through_kernel.reshape(covariance.shape)
     errors = cholesky(covariance) @ normals.reshape(-1)
     return functionals.mean + errors.reshape(n_conditions, n_rows)
 
 
-def _functional_gram(
-    model: Posterior, first: _DrawnFunctional, second: _DrawnFunctional
-) -> Float[Array, "n n"]:
+def _functional_gram(model: Posterior, first: _DrawnFunctional, second: _DrawnFunctional) -> Float[Array, "n n"]:
     # [I, −W] k_X [I, −W']ᵀ over the rows and the evidence of two conditions.
     covariance = cross(model.input_basis.kernel, first.points, second.points)
     covariance = covariance - first.gain @ first.evidence.cross_gram(model.input_basis, second.points).T

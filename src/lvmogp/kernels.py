@@ -16,7 +16,8 @@ from lvmogp.constraints import positive
 from lvmogp.errors import SettingError
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
-Values = Float[Array | np.ndarray, "..."] | None
+# A hyperparameter: a number or an array in a kernel as described, ``None`` where left open, a JAX array once completed.
+Values = Any
 
 
 def _values(name: str) -> Any:
@@ -65,7 +66,7 @@ def _terms(kernel: Kernel, kind: type[Composite]) -> tuple[Kernel, ...]:
 
 
 class Sum(Composite):
-    """k₁(x, y) + k₂(x, y) + …"""
+    """Sum of kernels, k₁(x, y) + k₂(x, y) + …."""
 
     terms: tuple[Kernel, ...]
 
@@ -75,7 +76,7 @@ class Sum(Composite):
 
 
 class Product(Composite):
-    """k₁(x, y) · k₂(x, y) · …"""
+    """Product of kernels, k₁(x, y) · k₂(x, y) · …."""
 
     terms: tuple[Kernel, ...]
 
@@ -268,7 +269,6 @@ def complete(kernel: Kernel, scale: HostFloat, lengthscale: float | HostFloat) -
     column_scale = scale[np.asarray(columns)]
 
     def per_column(values: Values, name: str, units: HostFloat) -> Array:
-        assert values is not None
         if np.ndim(values) == 1 and len(values) != len(column_scale):
             raise SettingError(
                 f"{name} of {type(kernel).__name__} has {len(values)} values for {len(column_scale)} columns; "

@@ -211,7 +211,7 @@ def log_posterior(
     projected: Float[Array, "M_H M_H m m"],
     prior: NoisePrior,
 ) -> Scalar:
-    """log p(θ) + log p(y | θ) up to a constant (equation 19).
+    """Log p(θ) + log p(y | θ) up to a constant (equation 19).
 
     ``projected`` is A S_jk Aᵀ, which serves all θ.
     """
@@ -241,7 +241,7 @@ class _Mixture(NamedTuple):
     factors: Float[Array, "K T T"]
 
     def component_log_densities(self, thetas: Float[Array, "P T"]) -> Float[Array, "P K"]:
-        """log N(θ; μ_k, Σ_k)."""
+        """Log N(θ; μ_k, Σ_k)."""
         return jax.vmap(
             lambda theta: jax.vmap(lambda mean, factor: log_density(theta - mean, factor))(self.means, self.factors)
         )(thetas)

@@ -112,7 +112,7 @@ def maximise(
             first,
             jac=True,
             method="L-BFGS-B",
-            bounds=scipy.optimize.Bounds(lower, upper),
+            bounds=list(zip(lower, upper, strict=True)),
             callback=after_iteration,
             options={
                 "maxiter": max(max_iterations - len(history), 1),

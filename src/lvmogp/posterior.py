@@ -39,9 +39,7 @@ class Covariance(eqx.Module):
         """A S_jk Aᵀ for all j, k."""
 
     @abstractmethod
-    def bilinear(
-        self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]
-    ) -> Float[Array, "n m"]:
+    def bilinear(self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]) -> Float[Array, "n m"]:
         """vec(B)ᵀ S vec(B') for all pairs of rows."""
 
     @abstractmethod
@@ -68,9 +66,7 @@ class KroneckerCovariance(Covariance):
         per_latent = jnp.einsum("mx,xl,nx->lmn", rotated, self.variances, rotated)
         return jnp.einsum("jl,kl,lmn->jkmn", self.latent_basis, self.latent_basis, per_latent)
 
-    def bilinear(
-        self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]
-    ) -> Float[Array, "n m"]:
+    def bilinear(self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]) -> Float[Array, "n m"]:
         """Σ_ij W_ij (U_Xᵀ B U_H)_ij (U_Xᵀ B' U_H)_ij."""
 
         def rotate(rows: Float[Array, "n M_X M_H"]) -> Float[Array, "n M"]:
@@ -103,9 +99,7 @@ class DenseCovariance(Covariance):
         """A S_jk Aᵀ."""
         return jnp.einsum("mx,jxky,ny->jkmn", features, self._blocks(), features)
 
-    def bilinear(
-        self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]
-    ) -> Float[Array, "n m"]:
+    def bilinear(self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]) -> Float[Array, "n m"]:
         """vec(B)ᵀ S vec(B')."""
 
         def stacked(rows: Float[Array, "n M_X M_H"]) -> Float[Array, "n M"]:

@@ -15,7 +15,14 @@ import numpy as np
 from lvmogp.data import block_layout
 from lvmogp.gaussians import mixture_log_density, mixture_quantile
 from lvmogp.joint import Draw, cross_covariance, new_functional, sample_curves, trained_functional
-from lvmogp.new_condition import ConditionPosterior, components, condition_on, evidence, in_blocks, normal_nodes
+from lvmogp.new_condition import (
+    ConditionPosterior,
+    components,
+    condition_on,
+    evidence,
+    in_blocks,
+    normal_nodes,
+)
 from lvmogp.posterior import Curves, Posterior, marginals
 from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.scaling import Scaling
@@ -88,9 +95,7 @@ class Mixture(eqx.Module):
         return mean, self.weights @ (self.variances + (self.means - mean) ** 2)
 
 
-def mixture(
-    model: Posterior, particles: ConditionPosterior, inputs: HostFloat, *, include_noise: bool
-) -> Mixture:
+def mixture(model: Posterior, particles: ConditionPosterior, inputs: HostFloat, *, include_noise: bool) -> Mixture:
     """Predictive mixtures at rows of one condition, of f or of a new observation."""
     blocks = jnp.asarray(in_blocks(inputs), model.mean.dtype)
     means, variances = components(model.input_basis, particles, blocks)
@@ -177,9 +182,7 @@ def _gradients(
     return jax.vmap(jax.jacfwd(at))(points)
 
 
-def joint_covariance(
-    model: Posterior, conditions: list[Condition], rows: list[HostFloat]
-) -> list[list[HostFloat]]:
+def joint_covariance(model: Posterior, conditions: list[Condition], rows: list[HostFloat]) -> list[list[HostFloat]]:
     """Covariance of f between the rows of each pair of conditions, in standardised units, as blocks."""
     size = 1 << (max(len(points) for points in rows) - 1).bit_length()  # few different shapes
     functionals = []

@@ -53,9 +53,7 @@ def psi1(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGauss
     return _added([_PSI1[type(term)](term, inducing, latents) for term in terms])
 
 
-def psi2(
-    kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians
-) -> Float[Array, "D M_H M_H"]:
+def psi2(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians) -> Float[Array, "D M_H M_H"]:
     """Φ_dmm' = ⟨k(h_d, z_m) k(h_d, z_m')⟩."""
     return unpack_symmetric(_packed_psi2(kernel, inducing, latents), inducing.shape[0])
 
@@ -198,9 +196,7 @@ def _rbf_psi1(kernel: RBF, inducing: Array, latents: LatentGaussians) -> Float[A
 def _rbf_cross(kernel: RBF, first: LatentGaussians, second: LatentGaussians) -> Float[Array, "D E"]:
     # h_d − h_e ~ N(μ_d − μ_e, s_d + s_e)
     (mean, variance), (other_mean, other_variance) = _restricted(kernel, first), _restricted(kernel, second)
-    return _rbf_convolved(
-        kernel, mean[:, None], other_mean[None], variance[:, None] + other_variance[None]
-    )
+    return _rbf_convolved(kernel, mean[:, None], other_mean[None], variance[:, None] + other_variance[None])
 
 
 def _rbf_convolved(kernel: RBF, mean: Array, point: Array, variance: Array) -> Array:
@@ -237,10 +233,9 @@ def _rbf_psi2(kernel: RBF, inducing: Array, latents: LatentGaussians) -> Float[A
 def _product_expectation(
     first: Kernel, second: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians
 ) -> Float[Array, "D M_H M_H"]:
-    pair = (type(first), type(second))
-    if pair in _PRODUCTS:
-        return _PRODUCTS[pair](first, second, inducing, latents)
-    return jnp.swapaxes(_PRODUCTS[pair[::-1]](second, first, inducing, latents), -1, -2)
+    if (type(first), type(second)) in _PRODUCTS:
+        return _PRODUCTS[type(first), type(second)](first, second, inducing, latents)
+    return jnp.swapaxes(_PRODUCTS[type(second), type(first)](second, first, inducing, latents), -1, -2)
 
 
 def _constant_with_any(first: Constant, second: Kernel, inducing: Array, latents: LatentGaussians) -> Array:
@@ -293,10 +288,26 @@ def _rbf_rbf(first: RBF, second: RBF, inducing: Array, latents: LatentGaussians)
     return first.variance * second.variance * jnp.exp(log_shrink - (apart + distance) / 2)
 
 
-_PSI0: dict[type[Kernel], Callable[..., Array]] = {RBF: _rbf_psi0, Linear: _linear_psi0, Constant: _constant_psi0}
-_PSI1: dict[type[Kernel], Callable[..., Array]] = {RBF: _rbf_psi1, Linear: _linear_psi1, Constant: _constant_psi1}
-_PSI2: dict[type[Kernel], Callable[..., Array]] = {RBF: _rbf_psi2, Linear: _linear_psi2, Constant: _constant_psi2}
-_CROSS: dict[type[Kernel], Callable[..., Array]] = {RBF: _rbf_cross, Linear: _linear_cross, Constant: _constant_cross}
+_PSI0: dict[type[Kernel], Callable[..., Array]] = {
+    RBF: _rbf_psi0,
+    Linear: _linear_psi0,
+    Constant: _constant_psi0,
+}
+_PSI1: dict[type[Kernel], Callable[..., Array]] = {
+    RBF: _rbf_psi1,
+    Linear: _linear_psi1,
+    Constant: _constant_psi1,
+}
+_PSI2: dict[type[Kernel], Callable[..., Array]] = {
+    RBF: _rbf_psi2,
+    Linear: _linear_psi2,
+    Constant: _constant_psi2,
+}
+_CROSS: dict[type[Kernel], Callable[..., Array]] = {
+    RBF: _rbf_cross,
+    Linear: _linear_cross,
+    Constant: _constant_cross,
+}
 _PRODUCTS: dict[tuple[type[Kernel], type[Kernel]], Callable[..., Array]] = {
     (Constant, Constant): _constant_with_any,
     (Constant, Linear): _constant_with_any,

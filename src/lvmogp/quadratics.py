@@ -106,9 +106,7 @@ def quadratic(parameters: Parameters, data: Data) -> Quadratic:
     return _long_quadratic(parameters, data, input_basis, latent_basis)
 
 
-def _grid_quadratic(
-    parameters: Parameters, data: GridData, input_basis: Basis, latent_basis: Basis
-) -> GridQuadratic:
+def _grid_quadratic(parameters: Parameters, data: GridData, input_basis: Basis, latent_basis: Basis) -> GridQuadratic:
     precision = 1 / parameters.noise_per_condition
     features = input_basis.features(data.inputs)  # V_Xᵀ
     latent_features = whitened_mean(latent_basis, parameters.latents)  # V_Hᵀ
@@ -117,16 +115,16 @@ def _grid_quadratic(
     latent_gram = whiten_both_sides(latent_basis.factor, second)  # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ
     linear = features.T @ (data.outputs * precision) @ latent_features  # B = V_X Y diag(1/σ_d²) V_Hᵀ
     # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H
-    prior = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * (psi0(latent_basis.kernel, parameters.latents) @ precision)
+    prior = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * (
+        psi0(latent_basis.kernel, parameters.latents) @ precision
+    )
     residual = prior - jnp.trace(input_gram) * jnp.trace(latent_gram)
     squares = jnp.sum(data.outputs**2, axis=0) @ precision
     constant = _constant(data.counts, precision, squares, residual)
     return GridQuadratic(constant, linear, input_gram, latent_gram)
 
 
-def _long_quadratic(
-    parameters: Parameters, data: LongData, input_basis: Basis, latent_basis: Basis
-) -> LongQuadratic:
+def _long_quadratic(parameters: Parameters, data: LongData, input_basis: Basis, latent_basis: Basis) -> LongQuadratic:
     precision = 1 / parameters.noise_per_condition
     moments = latent_moments(latent_basis, parameters.latents)
     sums = condition_sums(input_basis, data)
@@ -139,9 +137,7 @@ def _long_quadratic(
     return LongQuadratic(constant, linear, sums.grams, latent_grams)
 
 
-def _constant(
-    counts: Float[Array, " D"], precision: Float[Array, " D"], squares: Scalar, residual: Scalar
-) -> Scalar:
+def _constant(counts: Float[Array, " D"], precision: Float[Array, " D"], squares: Scalar, residual: Scalar) -> Scalar:
     # −½ [Σ_d N_d log 2πσ_d² + Σ_d ‖y_d‖²/σ_d² + residual]
     return -(counts @ (LOG_2PI - jnp.log(precision)) + squares + residual) / 2
 

@@ -1,11 +1,13 @@
 """Standardising inputs and outputs, and undoing it."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from lvmogp.errors import DataError
-from lvmogp.typing import HostFloat
+from lvmogp.typing import Array, HostFloat
+
+AnyArray = TypeVar("AnyArray", np.ndarray, Array)
 
 
 class Scaling(NamedTuple):
@@ -26,11 +28,11 @@ class Scaling(NamedTuple):
         values = np.log(outputs) if self.log_output else outputs
         return (values - self.output_mean) / self.output_scale
 
-    def location(self, values: HostFloat) -> HostFloat:
+    def location(self, values: AnyArray) -> AnyArray:
         """Standardised values of the modelled quantity (the output or its logarithm) in its own units."""
         return values * self.output_scale + self.output_mean
 
-    def variance(self, variances: HostFloat) -> HostFloat:
+    def variance(self, variances: AnyArray) -> AnyArray:
         """Standardised variances of the modelled quantity in its own units."""
         return variances * self.output_scale**2
 

@@ -4,6 +4,7 @@ A file is a safetensors container. Its metadata hold the format's name and versi
 SHA-256 digest of document and tensors, so that a damaged or edited file is noticed. Nothing in it is executed.
 """
 
+import dataclasses
 import datetime
 import hashlib
 import json
@@ -18,8 +19,8 @@ from safetensors.numpy import save
 
 from lvmogp.__about__ import __version__
 from lvmogp.errors import ModelFileError
-from lvmogp.kernels import Composite, Kernel, Product, Sum
 from lvmogp.kernels import KERNELS as SIMPLE_KERNELS
+from lvmogp.kernels import Composite, Kernel, Product, Sum
 
 FORMAT = "lvmogp-model"
 VERSION = 1
@@ -135,17 +136,14 @@ def encode_kernel(kernel: str | Kernel) -> Any:
         kind = next(name for name, composite in _COMPOSITES.items() if type(kernel) is composite)
         return {"kind": kind, "terms": [encode_kernel(term) for term in kernel.terms]}
     kind = next(name for name, simple in SIMPLE_KERNELS.items() if type(kernel) is simple)
-    encoded: dict[str, Any] = {"kind": kind, "fixed": list(kernel.fixed)}  # type: ignore[attr-defined]
-    for name in _HYPERPARAMETERS:
-        if hasattr(kernel, name):
-            value = getattr(kernel, name)
-            encoded[name] = None if value is None else np.asarray(value, dtype=float).tolist()
-    if getattr(kernel, "columns", None) is not None:
-        encoded["columns"] = list(kernel.columns)  # type: ignore[attr-defined]
-    return encoded
+    values = {field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel)}
+    return {"kind": kind, **{name: _plain(value) for name, value in values.items()}}
 
 
-_HYPERPARAMETERS = ("period", "lengthscale", "variance", "shape")
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, tuple):
+        return value
+    return np.asarray(value, dtype=float).tolist()
 
 
 def decode_kernel(encoded: Any) -> Any:
@@ -157,6 +155,4 @@ def decode_kernel(encoded: Any) -> Any:
         return _COMPOSITES[kind](tuple(decode_kernel(term) for term in encoded["terms"]))
     if kind not in SIMPLE_KERNELS:
         raise ModelFileError(f"the file holds a kernel of unknown kind {kind!r}")
-    options = {name: value for name, value in encoded.items() if name != "kind"}
-    options["fixed"] = tuple(options["fixed"])
-    return SIMPLE_KERNELS[kind](**options)
+    return SIMPLE_KERNELS[kind](**{name: value for name, value in encoded.items() if name != "kind"})

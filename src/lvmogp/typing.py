@@ -23,5 +23,6 @@ from jaxtyping import Bool, Float, Int
 __all__ = ["Array", "Bool", "Float", "HostFloat", "HostInt", "Int", "Scalar"]
 
 Scalar = Float[Array, ""]
-HostFloat = np.ndarray[tuple[int, ...], np.dtype[np.floating]]
-HostInt = np.ndarray[tuple[int, ...], np.dtype[np.integer]]
+# Arrays outside traced code.
+HostFloat = np.ndarray
+HostInt = np.ndarray

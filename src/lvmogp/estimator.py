@@ -1,0 +1,500 @@
+"""The scikit-learn face of the library."""
+
+import functools
+import numbers
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from lvmogp import predictions, trained
+from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
+from lvmogp.fit import Outcome, fit
+from lvmogp.intake import (
+    Id,
+    Inputs,
+    Observations,
+    is_single_id,
+    read_inputs,
+    read_outputs,
+    read_training,
+    row_conditions,
+    standardised,
+)
+from lvmogp.kernels import Kernel
+from lvmogp.model_file import load_model, save_model
+from lvmogp.options import Options, fit_settings, latent_dimensions
+from lvmogp.posterior import posterior
+from lvmogp.progress import progress_bar
+from lvmogp.scaling import scaling_of
+from lvmogp.typing import HostFloat
+
+_LEAST_GAIN_PER_DIMENSION = 1.0
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _in_own_precision(
+    method: Callable[Concatenate["LVMOGPRegressor", _P], _R],
+) -> Callable[Concatenate["LVMOGPRegressor", _P], _R]:
+    # float64 is switched on for our own computations only, not for the rest of the user's program.
+    @functools.wraps(method)
+    def wrapped(self: "LVMOGPRegressor", *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with jax.enable_x64(self.dtype != "float32"):
+            return method(self, *args, **kwargs)
+
+    return wrapped
+
+
+class LVMOGPRegressor(RegressorMixin, BaseEstimator):
+    """Regression on data from many conditions, each a point in a latent space that is learnt with the curves.
+
+    Parameters
+    ----------
+    n_latent : int or "auto", default=2
+        Dimensions of the latent space; ``"auto"`` tries 1, 2, … and keeps the number with the best bound.
+    condition : str, optional
+        Name of the column of a DataFrame ``X`` that holds the condition of each row.
+    input_kernel, latent_kernel : str or Kernel, default="rbf"
+        Covariance over inputs and over latents: a name (``"rbf"``, ``"matern52"``, …) or a kernel such as
+        ``RBF() + Periodic(period=24.0)``. Lengthscales and periods are in the units of the inputs.
+    n_inducing_inputs, n_inducing_latents : int or "auto", default="auto"
+        Numbers of inducing points. More are more exact and cost more.
+    noise : {"shared", "per-condition"}, default="shared"
+        One noise variance, or one for each condition.
+    inference : {"auto", "collapsed", "full", "kronecker"}, default="auto"
+        The variational family of the inducing variables: optimal and never stored, explicit with a full
+        covariance, or explicit with a Kronecker covariance (the paper's). ``"auto"`` takes the first while it
+        is affordable, else the last.
+    n_restarts : int or "auto", default="auto"
+        Starts, different in kind, of which the best bound wins.
+    max_iter : int or "auto", default="auto"
+        Most iterations of each start.
+    output_transform : {None, "log"}, default=None
+        ``"log"`` models the logarithm of a positive output; predictions stay positive and in its units.
+    unseen : {"error", "prior"}, default="error"
+        What to do with a condition never seen: refuse, or predict it from the prior over latents.
+    dtype : {"float64", "float32"}, default="float64"
+        Precision of the computations.
+    random_state : int, RandomState or None, default=None
+        Seed; ``None`` is the same as 0, so that fits are reproducible.
+    verbose : bool, default=False
+        Show progress while fitting.
+
+    Attributes
+    ----------
+    outcome_ : Outcome
+        How the fit went: bound, status, history, counts and time.
+    latents_ : pandas.DataFrame
+        Mean and standard deviation of each condition's latents.
+    conditions_ : tuple
+        Ids of all conditions, trained and added.
+    n_latent_ : int
+        Dimensions of the latent space.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lvmogp import LVMOGPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> ids = np.repeat(["a", "b", "c", "d"], 10)
+    >>> X = rng.uniform(0, 1, (40, 1))
+    >>> slope = np.repeat([1.0, 2.0, 3.0, 4.0], 10)
+    >>> y = slope * X[:, 0] + 0.01 * rng.standard_normal(40)
+    >>> model = LVMOGPRegressor(n_latent=1).fit(X, y, conditions=ids)
+    >>> model = model.add_condition("e", [[0.5]], [1.25])
+    >>> round(float(model.predict([[1.0]], "e")[0]), 1)
+    2.5
+    """
+
+    def __init__(
+        self,
+        n_latent: int | str = 2,
+        *,
+        condition: str | None = None,
+        input_kernel: str | Kernel = "rbf",
+        latent_kernel: str | Kernel = "rbf",
+        n_inducing_inputs: int | str = "auto",
+        n_inducing_latents: int | str = "auto",
+        noise: str = "shared",
+        inference: str = "auto",
+        n_restarts: int | str = "auto",
+        max_iter: int | str = "auto",
+        output_transform: str | None = None,
+        unseen: str = "error",
+        dtype: str = "float64",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.n_latent = n_latent
+        self.condition = condition
+        self.input_kernel = input_kernel
+        self.latent_kernel = latent_kernel
+        self.n_inducing_inputs = n_inducing_inputs
+        self.n_inducing_latents = n_inducing_latents
+        self.noise = noise
+        self.inference = inference
+        self.n_restarts = n_restarts
+        self.max_iter = max_iter
+        self.output_transform = output_transform
+        self.unseen = unseen
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # Fitting
+
+    @_in_own_precision
+    def fit(self, X: Any, y: Any, conditions: Any = None) -> Self:
+        """Learn the curves and the latents of all conditions.
+
+        Parameters
+        ----------
+        X : array or DataFrame of shape (n, columns)
+            Inputs, one row an observation (long form) or one row a point of the grid.
+        y : array of shape (n,) or (n, conditions)
+            Outputs: one a row, or one column a condition (grid form). NaN means not observed.
+        conditions : sequence of ids, optional
+            The condition of each row (long form), or the names of the columns of ``y`` (grid form).
+        """
+        options = self._options().checked()
+        observations = read_training(X, y, conditions, condition=self.condition)
+        _warn_about(observations)
+        scaling = scaling_of(observations.inputs, observations.outputs, log_output=options.output_transform == "log")
+        data = standardised(observations, scaling, options.dtype)
+        inputs = scaling.inputs(observations.inputs)
+        outcomes: list[Outcome] = []
+        with progress_bar(shown=bool(self.verbose)) as on_progress:
+            for n_latent in latent_dimensions(options, data.n_conditions):
+                settings = fit_settings(options, data, inputs, n_latent)
+                outcomes.append(fit(data, inputs, scaling.input_scale, settings, on_progress))
+                if len(outcomes) > 1 and outcomes[-1].bound < outcomes[-2].bound + _LEAST_GAIN_PER_DIMENSION:
+                    break
+        outcome = max(outcomes, key=lambda candidate: candidate.bound)
+        model = eqx.filter_jit(posterior)(outcome.parameters, data)
+        self.model_ = trained.trained_model(
+            model, outcome, ids=observations.ids, scaling=scaling, observations=observations
+        )
+        self.bounds_by_n_latent_ = {
+            candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes
+        }
+        self.n_features_in_ = observations.inputs.shape[1]
+        if not outcome.converged:
+            warnings.warn(
+                f"the fit did not converge: {outcome.status.value} ({outcome.n_iterations} iterations in all). "
+                "Predictions can be used, but raise max_iter for a better fit",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return self
+
+    def _options(self) -> Options:
+        return Options(**{name: getattr(self, name) for name in Options._fields})
+
+    # What was learnt
+
+    @property
+    def outcome_(self) -> Outcome:
+        """How the fit went: bound, status, history, counts and time."""
+        return self._fitted().outcome
+
+    @property
+    def conditions_(self) -> tuple[Id, ...]:
+        """Ids of all conditions, trained ones first."""
+        return self._fitted().all_ids
+
+    @property
+    def n_latent_(self) -> int:
+        """Dimensions of the latent space."""
+        return self._fitted().posterior.parameters.latent_mean.shape[1]
+
+    @property
+    def latents_(self) -> pd.DataFrame:
+        """One row a condition: its id, mean and standard deviation of each latent dimension, whether it was added."""
+        return self._latent_table()
+
+    @_in_own_precision
+    def _latent_table(self) -> pd.DataFrame:
+        model = self._fitted()
+        latents = trained.all_latents(model)
+        table: dict[str, Any] = {"condition": pd.Series(list(model.all_ids), dtype=object)}
+        for dimension in range(self.n_latent_):
+            table[f"mean_{dimension + 1}"] = np.asarray(latents.mean[:, dimension])
+            table[f"sd_{dimension + 1}"] = np.sqrt(np.asarray(latents.variance[:, dimension]))
+        table["added"] = [name in model.added for name in model.all_ids]
+        return pd.DataFrame(table)
+
+    @_in_own_precision
+    def similarities(self) -> pd.DataFrame:
+        """How alike the curves of each pair of conditions are expected to be: 1 the same, 0 unrelated."""
+        model = self._fitted()
+        names = pd.Index(list(model.all_ids), dtype=object, tupleize_cols=False)
+        return pd.DataFrame(trained.similarities(model), index=names, columns=names)
+
+    # Prediction
+
+    @_in_own_precision
+    def predict(
+        self,
+        X: Any,
+        conditions: Any = None,
+        *,
+        return_std: bool = False,
+        return_cov: bool = False,
+        include_noise: bool = True,
+    ) -> Any:
+        """Mean of the output, with its standard deviation or joint covariance on request.
+
+        Parameters
+        ----------
+        X : array or DataFrame of shape (n, columns)
+            Inputs in the user's units.
+        conditions : id or sequence of ids, optional
+            One condition for all rows, or one a row. A list, array or Series is one id a row; a string, number,
+            date or tuple is one id for all rows. Left out, a model fitted on a grid predicts all its conditions
+            and returns arrays of shape (n, conditions).
+        return_std : bool, default=False
+            Return ``(mean, std)``.
+        return_cov : bool, default=False
+            Return ``(mean, cov)``, the covariance being joint over all rows, across conditions too.
+        include_noise : bool, default=True
+            Whether std and covariance are those of a new observation, or of the function behind it.
+        """
+        if return_std and return_cov:
+            raise SettingError("return_std and return_cov exclude each other; ask for one of them")
+        model = self._fitted()
+        inputs, row_ids, n_columns = self._rows(X, conditions)
+        mean, variance = trained.moments(model, inputs, row_ids, unseen=self.unseen, include_noise=include_noise)
+        if return_cov:
+            return mean, trained.covariance(model, inputs, row_ids, unseen=self.unseen, include_noise=include_noise)
+        mean, deviation = _as_columns(mean, n_columns), _as_columns(np.sqrt(variance), n_columns)
+        return (mean, deviation) if return_std else mean
+
+    @_in_own_precision
+    def predict_interval(
+        self, X: Any, conditions: Any = None, *, level: float = 0.95, include_noise: bool = True
+    ) -> tuple[HostFloat, HostFloat]:
+        """Lower and upper end of the central interval that holds the output with probability ``level``.
+
+        Quantiles of the predictive distribution itself, which is a mixture over the latents and no Gaussian.
+        """
+        if not 0 < level < 1:
+            raise SettingError(f"level must lie between 0 and 1, got {level!r}")
+        inputs, row_ids, n_columns = self._rows(X, conditions)
+        ends = np.empty((2, len(inputs)))
+        for rows, mixture in trained.mixtures(
+            self._fitted(), inputs, row_ids, unseen=self.unseen, include_noise=include_noise
+        ):
+            for end, probability in enumerate(((1 - level) / 2, (1 + level) / 2)):
+                ends[end, rows] = predictions.quantile(mixture, self._fitted().scaling, probability)
+        return _as_columns(ends[0], n_columns), _as_columns(ends[1], n_columns)
+
+    @_in_own_precision
+    def sample(
+        self,
+        X: Any,
+        conditions: Any = None,
+        n: int = 1,
+        *,
+        include_noise: bool = False,
+        random_state: Any = None,
+    ) -> HostFloat:
+        """Draw functions: ``n`` joint draws of the output at all rows, of shape (n, rows)."""
+        if not isinstance(n, numbers.Integral) or n < 1:
+            raise SettingError(f"n must be a whole number of at least 1, got {n!r}")
+        inputs, row_ids, _ = self._rows(X, conditions)
+        seed = check_random_state(self.random_state if random_state is None else random_state).randint(2**31)
+        return trained.sample(
+            self._fitted(),
+            inputs,
+            row_ids,
+            n_draws=int(n),
+            unseen=self.unseen,
+            include_noise=include_noise,
+            rng=np.random.default_rng(seed),
+        )
+
+    @_in_own_precision
+    def predict_gradient(
+        self, X: Any, conditions: Any = None, *, include_noise: bool = True
+    ) -> tuple[HostFloat, HostFloat]:
+        """Derivatives of the mean and of the variance in each input, two arrays of the shape of ``X``."""
+        inputs, row_ids, _ = self._rows(X, conditions)
+        return trained.moment_gradients(
+            self._fitted(), inputs, row_ids, unseen=self.unseen, include_noise=include_noise
+        )
+
+    @_in_own_precision
+    def predict_at_latent(self, X: Any, H: Any, *, return_std: bool = False, include_noise: bool = True) -> Any:
+        """Predict at given latents: one for all rows of ``X``, or one a row."""
+        model = self._fitted()
+        inputs = self._inputs(X).values
+        latents = np.atleast_2d(np.asarray(H, dtype=float))
+        if latents.ndim != 2 or latents.shape[1] != self.n_latent_ or len(latents) not in (1, len(inputs)):
+            raise DataError(
+                f"H must hold {self.n_latent_} latent coordinates, once or for each of the {len(inputs)} rows, got "
+                f"shape {np.shape(H)}"
+            )
+        if not np.all(np.isfinite(latents)):
+            raise DataError("H holds NaN or infinite values; latents must be finite")
+        mean, variance = trained.moments_at_latents(model, inputs, latents, include_noise=include_noise)
+        return (mean, np.sqrt(variance)) if return_std else mean
+
+    @_in_own_precision
+    def log_predictive_density(self, X: Any, y: Any, conditions: Any = None) -> HostFloat:
+        """Log density of each observation under its predictive distribution, per unit of the output."""
+        inputs, row_ids, _ = self._rows(X, conditions)
+        outputs = read_outputs(y, len(inputs)).reshape(-1)
+        values = np.empty(len(outputs))
+        for rows, mixture in trained.mixtures(self._fitted(), inputs, row_ids, unseen=self.unseen, include_noise=True):
+            values[rows] = predictions.log_density(mixture, self._fitted().scaling, outputs[rows])
+        return values
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, conditions: Any = None) -> float:
+        """Coefficient of determination R² of the predictions; entries of ``y`` that are NaN do not count."""
+        predicted = self.predict(X, conditions)
+        observed = read_outputs(y, len(predicted))
+        known = np.isfinite(observed)
+        weights = None if sample_weight is None else np.broadcast_to(np.asarray(sample_weight), observed.shape)[known]
+        return float(r2_score(observed[known], predicted[known], sample_weight=weights))
+
+    # New conditions
+
+    @_in_own_precision
+    def add_condition(self, name: Id, X: Any, y: Any, *, method: str = "exact") -> Self:
+        """Take in a new condition from a few observations; the trained model stays as it is.
+
+        Parameters
+        ----------
+        name : id
+            Name of the condition. For one added earlier, the new points join its earlier ones.
+        X, y : arrays of shape (n, columns) and (n,)
+            Its observations, none, one or many. Rows whose output is NaN do not count.
+        method : {"exact", "gaussian"}, default="exact"
+            The exact posterior over the latents as weighted particles, or the paper's single Gaussian.
+        """
+        return self._add([(name, X, y)], method)
+
+    @_in_own_precision
+    def add_conditions(self, X: Any, y: Any, conditions: Any = None, *, method: str = "exact") -> Self:
+        """Take in several new conditions at once, from data in long form."""
+        inputs, row_ids, _ = self._rows(X, conditions)
+        outputs = read_outputs(y, len(inputs))
+        if outputs.ndim != 1:
+            raise DataError("add_conditions takes long form: y must have one dimension")
+        groups = trained.rows_by_condition(row_ids)
+        return self._add([(name, inputs[rows], outputs[rows]) for name, rows in groups.items()], method)
+
+    def _add(self, entries: list[tuple[Id, Any, Any]], method: str) -> Self:
+        if method not in trained.METHODS:
+            raise SettingError(f"method must be one of {list(trained.METHODS)}, got {method!r}")
+        model = self._fitted()
+        for name, X, y in entries:
+            (plain_name,) = row_conditions(name if is_single_id(name) else [name], 1)
+            inputs = self._inputs(_at_least_no_rows(X, model.n_columns)).values
+            outputs = read_outputs(y, len(inputs)).reshape(-1)
+            known = np.isfinite(outputs)
+            if model.scaling.log_output and np.any(outputs[known] <= 0):
+                raise DataError(
+                    f'condition {name!r} has outputs that are not positive; output_transform="log" needs that'
+                )
+            model = trained.with_condition(model, plain_name, inputs[known], outputs[known], method=method)
+        self.model_ = model  # only once all of them worked
+        return self
+
+    def remove_condition(self, name: Id) -> Self:
+        """Forget a condition that was added."""
+        self.model_ = trained.without_condition(self._fitted(), name)
+        return self
+
+    @_in_own_precision
+    def absorb(self) -> Self:
+        """Fold all added conditions into the trained model in closed form, with its hyperparameters as they are."""
+        self.model_ = trained.absorbed(self._fitted())
+        return self
+
+    # Files
+
+    @_in_own_precision
+    def save(self, path: str | os.PathLike[str], *, include_data: bool = True) -> None:
+        """Write the fitted model to a file; ``include_data=False`` leaves the training data out."""
+        save_model(path, self._fitted(), self.get_params(deep=False), include_data=include_data)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a fitted model from a file."""
+        with jax.enable_x64(True):
+            model, settings = load_model(path)
+        estimator = cls(**settings)
+        estimator.model_ = model
+        estimator.n_features_in_ = model.n_columns
+        return estimator
+
+    # At the door
+
+    def _fitted(self) -> trained.TrainedModel:
+        check_is_fitted(
+            self, "model_", msg="this LVMOGPRegressor is not fitted yet; call fit(X, y, conditions=…) first"
+        )
+        return self.model_
+
+    def _inputs(self, X: Any, *, condition: str | None = None) -> Inputs:
+        model = self._fitted()
+        return read_inputs(X, condition=condition, columns=model.columns, n_columns=model.n_columns)
+
+    def _rows(self, X: Any, conditions: Any) -> tuple[HostFloat, list[Id], int | None]:
+        # Inputs and condition of each row; for all conditions of a grid, rows repeated once a condition.
+        model = self._fitted()
+        if conditions is not None:
+            column = None if self.condition is None or not _has_column(X, self.condition) else self.condition
+            inputs = self._inputs(X, condition=column)
+            return inputs.values, row_conditions(conditions, len(inputs.values)), None
+        inputs = self._inputs(X, condition=self.condition)
+        if inputs.row_ids is not None:
+            return inputs.values, inputs.row_ids, None
+        if len(model.ids) == 1:
+            return inputs.values, [model.ids[0]] * len(inputs.values), None
+        if model.observations is not None and not model.observations.is_grid:
+            raise DataError(
+                "predict needs to know the condition of each row: pass conditions=, one id for all rows or one a row"
+            )
+        n_rows = len(inputs.values)
+        repeated = np.tile(inputs.values, (len(model.ids), 1))
+        return repeated, [name for name in model.ids for _ in range(n_rows)], len(model.ids)
+
+
+def _has_column(X: Any, name: str) -> bool:
+    return isinstance(X, pd.DataFrame) and name in X.columns
+
+
+def _at_least_no_rows(X: Any, n_columns: int) -> Any:
+    # An empty list has no columns to check.
+    return np.empty((0, n_columns)) if np.size(X) == 0 else X
+
+
+def _as_columns(values: HostFloat, n_columns: int | None) -> HostFloat:
+    return values if n_columns is None else values.reshape(n_columns, -1).T
+
+
+def _warn_about(observations: Observations) -> None:
+    if len(observations.ids) == 1:
+        warnings.warn(
+            "there is one condition only, so nothing can be shared between conditions; this is a plain sparse GP",
+            LVMOGPWarning,
+            stacklevel=4,
+        )
+    if np.ptp(observations.outputs) == 0 and len(observations.outputs) > 1:
+        warnings.warn(
+            f"all {len(observations.outputs)} outputs equal {observations.outputs[0]:g}; there is nothing to learn",
+            LVMOGPWarning,
+            stacklevel=4,
+        )

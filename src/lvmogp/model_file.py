@@ -1,0 +1,247 @@
+"""A fitted model as a model file, and back."""
+
+import os
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.__about__ import __version__
+from lvmogp.errors import ModelFileError
+from lvmogp.fit import Outcome, Restart
+from lvmogp.intake import Observations
+from lvmogp.new_condition import ConditionPosterior, condition_on, evidence
+from lvmogp.optimise import Status
+from lvmogp.parameters import Parameters
+from lvmogp.posterior import (
+    Covariance,
+    DenseCovariance,
+    KroneckerCovariance,
+    Posterior,
+    curves,
+    trained_curves,
+)
+from lvmogp.predictions import Condition
+from lvmogp.psi_statistics import LatentGaussians
+from lvmogp.scaling import Scaling
+from lvmogp.storage import ModelFile, decode_id, decode_kernel, encode_id, encode_kernel, read, write
+from lvmogp.trained import AddedCondition, TrainedModel
+from lvmogp.variational_condition import GaussianCondition
+from lvmogp.whitening import basis, latent_moments
+
+_PARAMETER_ARRAYS = (
+    "inducing_inputs",
+    "inducing_latents",
+    "latent_mean",
+    "latent_variance",
+    "noise_variance",
+)
+_COVARIANCES: dict[str, type[Covariance]] = {"kronecker": KroneckerCovariance, "dense": DenseCovariance}
+
+
+def save_model(
+    path: str | os.PathLike[str], model: TrainedModel, settings: dict[str, Any], *, include_data: bool
+) -> None:
+    """Write a fitted model and the settings of its estimator."""
+    tensors = _posterior_tensors(model.posterior)
+    document: dict[str, Any] = {
+        "lvmogp": __version__,
+        "settings": {name: _encode_setting(value) for name, value in settings.items()},
+        "ids": [encode_id(name) for name in model.ids],
+        "columns": model.columns,
+        "input_kernel": encode_kernel(model.posterior.parameters.input_kernel),
+        "latent_kernel": encode_kernel(model.posterior.parameters.latent_kernel),
+        "covariance": _covariance_kind(model.posterior.covariance),
+        "output_mean": model.scaling.output_mean.hex(),
+        "output_scale": model.scaling.output_scale.hex(),
+        "log_output": model.scaling.log_output,
+        "outcome": _encode_outcome(model.outcome),
+        "added": [],
+        "is_grid": None,
+    }
+    tensors |= {
+        "scaling.input_mean": model.scaling.input_mean,
+        "scaling.input_scale": model.scaling.input_scale,
+    }
+    for number, restart in enumerate(model.outcome.restarts):
+        tensors[f"history.{number}"] = np.asarray(restart.history, dtype=float)
+    if include_data and model.observations is not None:
+        document["is_grid"] = model.observations.is_grid
+        tensors["data.inputs"] = model.observations.inputs
+        tensors["data.outputs"] = model.observations.outputs
+        tensors["data.conditions"] = model.observations.conditions
+    for number, (name, entry) in enumerate(model.added.items()):
+        document["added"].append({"id": encode_id(name), "method": entry.method})
+        tensors |= {f"added.{number}.{key}": value for key, value in _added_tensors(entry).items()}
+    write(path, ModelFile(tensors, document))
+
+
+def load_model(path: str | os.PathLike[str]) -> tuple[TrainedModel, dict[str, Any]]:
+    """Read a fitted model and the settings of its estimator."""
+    content = read(path)
+    try:
+        return _decode(content)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ModelFileError(f"{path} does not hold what a model file must hold: {error!r}") from error
+
+
+def _posterior_tensors(model: Posterior) -> dict[str, np.ndarray]:
+    arrays = {f"parameters.{name}": getattr(model.parameters, name) for name in _PARAMETER_ARRAYS}
+    arrays["posterior.mean"] = model.mean
+    covariance = model.covariance
+    if isinstance(covariance, KroneckerCovariance):
+        arrays["covariance.input_basis"] = covariance.input_basis
+        arrays["covariance.latent_basis"] = covariance.latent_basis
+        arrays["covariance.variances"] = covariance.variances
+    elif isinstance(covariance, DenseCovariance):
+        arrays["covariance.matrix"] = covariance.matrix
+    return {name: np.asarray(value) for name, value in arrays.items()}
+
+
+def _covariance_kind(covariance: Covariance) -> str:
+    return next(name for name, kind in _COVARIANCES.items() if isinstance(covariance, kind))
+
+
+def _added_tensors(entry: AddedCondition) -> dict[str, np.ndarray]:
+    tensors = {"inputs": entry.inputs, "outputs": entry.outputs}
+    found = entry.posterior
+    if isinstance(found, ConditionPosterior):
+        arrays = {"latents": found.latents, "noise": found.noise, "log_weights": found.log_weights}
+    else:
+        arrays = {"mean": found.latents.mean, "variance": found.latents.variance, "noise": found.noise}
+    return tensors | {name: np.asarray(value) for name, value in arrays.items()}
+
+
+def _encode_setting(value: Any) -> Any:
+    if isinstance(value, str | bool | int | float | None):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        return None
+    return encode_kernel(value)
+
+
+def _encode_outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "bound": outcome.bound,
+        "status": outcome.status.name,
+        "jitter_inputs": outcome.jitter_inputs,
+        "jitter_latents": outcome.jitter_latents,
+        "seconds": outcome.seconds,
+        "restarts": [
+            {
+                "recipe": restart.recipe,
+                "bound": restart.bound if np.isfinite(restart.bound) else None,
+                "status": restart.status.name,
+                "n_evaluations": restart.n_evaluations,
+                "seconds": restart.seconds,
+            }
+            for restart in outcome.restarts
+        ],
+    }
+
+
+def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
+    tensors, document = content
+    posterior = _decode_posterior(content)
+    ids = tuple(decode_id(name) for name in document["ids"])
+    columns = None if document["columns"] is None else tuple(document["columns"])
+    scaling = Scaling(
+        tensors["scaling.input_mean"],
+        tensors["scaling.input_scale"],
+        float.fromhex(document["output_mean"]),
+        float.fromhex(document["output_scale"]),
+        document["log_output"],
+    )
+    observations = None
+    if document["is_grid"] is not None:
+        observations = Observations(
+            tensors["data.inputs"],
+            tensors["data.outputs"],
+            tensors["data.conditions"],
+            ids,
+            columns,
+            document["is_grid"],
+        )
+    added = {}
+    for number, entry in enumerate(document["added"]):
+        prefix = f"added.{number}."
+        arrays = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        found = _decode_condition(posterior, scaling, arrays, entry["method"])
+        added[decode_id(entry["id"])] = AddedCondition(arrays["inputs"], arrays["outputs"], entry["method"], found)
+    model = TrainedModel(
+        ids=ids,
+        columns=columns,
+        n_columns=len(scaling.input_mean),
+        scaling=scaling,
+        posterior=posterior,
+        curves=eqx.filter_jit(trained_curves)(posterior),
+        outcome=_decode_outcome(content, posterior.parameters),
+        observations=observations,
+        added=added,
+    )
+    settings = {
+        name: decode_kernel(value) if isinstance(value, dict) else value for name, value in document["settings"].items()
+    }
+    return model, settings
+
+
+def _decode_posterior(content: ModelFile) -> Posterior:
+    tensors, document = content
+    dtype = tensors["posterior.mean"].dtype
+    input_kernel, latent_kernel = (
+        jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), decode_kernel(document[name]))
+        for name in ("input_kernel", "latent_kernel")
+    )
+    arrays: dict[str, Any] = {name: jnp.asarray(tensors[f"parameters.{name}"]) for name in _PARAMETER_ARRAYS}
+    parameters = Parameters(input_kernel=input_kernel, latent_kernel=latent_kernel, **arrays)
+    mean = jnp.asarray(tensors["posterior.mean"])
+    if document["covariance"] == "kronecker":
+        names = ("input_basis", "latent_basis", "variances")
+        covariance = KroneckerCovariance(*(jnp.asarray(tensors[f"covariance.{name}"]) for name in names))
+    else:
+        covariance = DenseCovariance(jnp.asarray(tensors["covariance.matrix"]), mean.shape[0])
+    return Posterior(
+        parameters=parameters,
+        input_basis=eqx.filter_jit(basis)(input_kernel, parameters.inducing_inputs),
+        latent_basis=eqx.filter_jit(basis)(latent_kernel, parameters.inducing_latents),
+        mean=mean,
+        covariance=covariance,
+    )
+
+
+def _decode_condition(posterior: Posterior, scaling: Scaling, arrays: dict[str, np.ndarray], method: str) -> Condition:
+    if method == "gaussian":
+        latents = LatentGaussians(jnp.asarray(arrays["mean"]), jnp.asarray(arrays["variance"]))
+        found = curves(posterior, latent_moments(posterior.latent_basis, latents))
+        return GaussianCondition(latents, jnp.asarray(arrays["noise"]), found)
+    seen = evidence(posterior, scaling.inputs(arrays["inputs"]), scaling.outputs(arrays["outputs"]))
+    particles = (jnp.asarray(arrays[name]) for name in ("latents", "noise", "log_weights"))
+    return condition_on(posterior, seen, *particles)
+
+
+def _decode_outcome(content: ModelFile, parameters: Parameters) -> Outcome:
+    stored = content.document["outcome"]
+    restarts = tuple(
+        Restart(
+            recipe=restart["recipe"],
+            bound=-np.inf if restart["bound"] is None else restart["bound"],
+            status=Status[restart["status"]],
+            history=tuple(content.tensors[f"history.{number}"].tolist()),
+            n_evaluations=restart["n_evaluations"],
+            seconds=restart["seconds"],
+        )
+        for number, restart in enumerate(stored["restarts"])
+    )
+    return Outcome(
+        parameters=parameters,
+        bound=stored["bound"],
+        status=Status[stored["status"]],
+        restarts=restarts,
+        jitter_inputs=stored["jitter_inputs"],
+        jitter_latents=stored["jitter_latents"],
+        seconds=stored["seconds"],
+    )

@@ -1,0 +1,160 @@
+"""The choices a user leaves open, made from the data, and those a user made, checked."""
+
+import numbers
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from lvmogp.data import Data, GridData
+from lvmogp.errors import LVMOGPWarning, SettingError
+from lvmogp.fit import Settings, operations
+from lvmogp.kernels import Kernel, named
+from lvmogp.typing import HostFloat
+
+AUTO = "auto"
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "noise": ("shared", "per-condition"),
+    "inference": (AUTO, "collapsed", "full", "kronecker"),
+    "output_transform": (None, "log"),
+    "unseen": ("error", "prior"),
+    "dtype": ("float64", "float32"),
+}
+_NOT_YET = {
+    "stochastic": "minibatches",
+    "nuts": "fully Bayesian inference",
+}
+_FEWEST_INDUCING_INPUTS = 25
+_MOST_INDUCING_INPUTS = 200
+_INDUCING_LATENTS = {1: 20, 2: 30}
+_MOST_INDUCING_LATENTS = 40
+_MOST_COLLAPSED = 2_500
+_MOST_FULL = 1_000
+_MAX_ITERATIONS = 3_000
+_MOST_AUTO_LATENT = 5
+# Operations of one bound, and how many starts they leave time for.
+_RESTARTS_BY_COST = ((1e9, 6), (1e10, 3), (np.inf, 1))
+
+
+class Options(NamedTuple):
+    """The settings of the estimator, as given."""
+
+    n_latent: int | str
+    input_kernel: str | Kernel
+    latent_kernel: str | Kernel
+    n_inducing_inputs: int | str
+    n_inducing_latents: int | str
+    noise: str
+    inference: str
+    n_restarts: int | str
+    max_iter: int | str
+    output_transform: str | None
+    unseen: str
+    dtype: str
+    random_state: Any
+
+    def checked(self) -> "Options":
+        """The same options, once each is known to be one that can be honoured."""
+        for name in ("n_latent", "n_inducing_inputs", "n_inducing_latents", "n_restarts", "max_iter"):
+            _check_count(name, getattr(self, name))
+        if self.inference in _NOT_YET:
+            raise SettingError(
+                f"inference={self.inference!r} ({_NOT_YET[self.inference]}) is not available in this version; use "
+                f"one of {list(_CHOICES['inference'])}"
+            )
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise SettingError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
+        named(self.input_kernel)
+        named(self.latent_kernel)
+        return self
+
+    @property
+    def seed(self) -> int:
+        """A seed from ``random_state``; the same one when that is ``None``."""
+        if self.random_state is None:
+            return 0
+        if isinstance(self.random_state, numbers.Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31))
+
+
+def _check_count(name: str, value: Any) -> None:
+    is_count = isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
+    if not is_count and value != AUTO:
+        raise SettingError(f'{name} must be a whole number of at least 1 or "auto", got {value!r}')
+
+
+def latent_dimensions(options: Options, n_conditions: int) -> list[int]:
+    """Numbers of latent dimensions to try."""
+    if options.n_latent != AUTO:
+        return [int(options.n_latent)]
+    return list(range(1, min(_MOST_AUTO_LATENT, max(n_conditions - 1, 1)) + 1))
+
+
+def fit_settings(options: Options, data: Data, inputs: HostFloat, n_latent: int) -> Settings:
+    """Sizes and numbers of starts for these data."""
+    n_distinct = len(np.unique(inputs, axis=0))
+    fewest, most = _inducing_inputs(options, n_distinct)
+    n_latents = _inducing_latents(options, data.n_conditions, n_latent)
+    if not isinstance(data, GridData) and options.n_inducing_inputs == AUTO:
+        most = max(min(most, _MOST_COLLAPSED // n_latents), fewest)
+    settings = Settings(
+        input_kernel=named(options.input_kernel),
+        latent_kernel=named(options.latent_kernel),
+        n_latent=n_latent,
+        n_inducing_inputs=fewest,
+        most_inducing_inputs=most,
+        n_inducing_latents=n_latents,
+        noise_per_condition=options.noise == "per-condition",
+        inference=_inference(options, data, most * n_latents),
+        n_restarts=1,
+        max_iterations=_MAX_ITERATIONS if options.max_iter == AUTO else int(options.max_iter),
+        seed=options.seed,
+    )
+    if options.n_restarts != AUTO:
+        return settings._replace(n_restarts=int(options.n_restarts))
+    if data.n_conditions == 1:
+        return settings
+    cost = operations(data, settings)
+    return settings._replace(n_restarts=next(count for limit, count in _RESTARTS_BY_COST if cost <= limit))
+
+
+def _inducing_inputs(options: Options, n_distinct: int) -> tuple[int, int]:
+    if options.n_inducing_inputs == AUTO:
+        return min(_FEWEST_INDUCING_INPUTS, n_distinct), min(_MOST_INDUCING_INPUTS, n_distinct)
+    asked = int(options.n_inducing_inputs)
+    if asked > n_distinct:
+        _warn_capped("n_inducing_inputs", asked, n_distinct, "different inputs")
+    used = min(asked, n_distinct)
+    return used, used
+
+
+def _inducing_latents(options: Options, n_conditions: int, n_latent: int) -> int:
+    if options.n_inducing_latents == AUTO:
+        return min(n_conditions, _INDUCING_LATENTS.get(n_latent, _MOST_INDUCING_LATENTS))
+    asked = int(options.n_inducing_latents)
+    if asked > n_conditions:
+        _warn_capped("n_inducing_latents", asked, n_conditions, "conditions")
+    return min(asked, n_conditions)
+
+
+def _warn_capped(name: str, asked: int, available: int, what: str) -> None:
+    warnings.warn(
+        f"{name}={asked} is more than the {available} {what} in the data; {available} are used",
+        LVMOGPWarning,
+        stacklevel=5,
+    )
+
+
+def _inference(options: Options, data: Data, n_inducing: int) -> str:
+    if options.inference == "full" and n_inducing > _MOST_FULL:
+        raise SettingError(
+            f'inference="full" keeps a covariance over all pairs of inducing points, here {n_inducing}; it is limited '
+            f'to {_MOST_FULL}: use fewer inducing points, or inference="collapsed"'
+        )
+    if options.inference != AUTO:
+        return options.inference
+    affordable = isinstance(data, GridData) or n_inducing <= _MOST_COLLAPSED
+    return "collapsed" if affordable else "kronecker"

@@ -1,0 +1,357 @@
+"""A fitted model together with the conditions added to it afterwards."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.data import long_data
+from lvmogp.errors import DataError, NumericalError
+from lvmogp.fit import Outcome
+from lvmogp.intake import Id, Observations, numbers_of, unknown_condition
+from lvmogp.new_condition import ConditionPosterior, evidence, infer
+from lvmogp.parameters import Parameters
+from lvmogp.posterior import Curves, Posterior, curves_at, trained_curves, updated
+from lvmogp.predictions import (
+    Condition,
+    Mixture,
+    as_particles,
+    draw_curves,
+    gaussian_moments,
+    gradients,
+    joint_covariance,
+    mixture,
+    output_moments,
+    trained_condition,
+)
+from lvmogp.psi_statistics import LatentGaussians, expected_cross, psi0
+from lvmogp.quadratics import quadratic
+from lvmogp.scaling import Scaling
+from lvmogp.typing import HostFloat
+from lvmogp.variational_condition import GaussianCondition, infer_gaussian
+
+METHODS = ("exact", "gaussian")
+_MOST_DENSE = 4_000
+
+
+class AddedCondition(NamedTuple):
+    """A condition added after the fit: its observations in the user's units, and what they say of it."""
+
+    inputs: HostFloat
+    outputs: HostFloat
+    method: str
+    posterior: Condition
+
+
+class TrainedModel(NamedTuple):
+    """Everything needed to predict: the posterior, the units, the conditions."""
+
+    ids: tuple[Id, ...]
+    columns: tuple[str, ...] | None
+    n_columns: int
+    scaling: Scaling
+    posterior: Posterior
+    curves: Curves
+    outcome: Outcome
+    observations: Observations | None
+    added: Mapping[Id, AddedCondition]
+
+    @property
+    def all_ids(self) -> tuple[Id, ...]:
+        """Trained conditions, then added ones."""
+        return (*self.ids, *self.added)
+
+
+def trained_model(
+    model: Posterior, outcome: Outcome, *, ids: tuple[Id, ...], scaling: Scaling, observations: Observations
+) -> TrainedModel:
+    """Put a fitted posterior and its account together."""
+    curves = eqx.filter_jit(trained_curves)(model)
+    if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(curves)):
+        raise NumericalError(
+            "the posterior of the fitted model is not finite; the inducing points lie too close together or the noise "
+            'is vanishing: use fewer inducing points, or dtype="float64"'
+        )
+    n_columns = observations.inputs.shape[1]
+    return TrainedModel(ids, observations.columns, n_columns, scaling, model, curves, outcome, observations, {})
+
+
+def find_condition(model: TrainedModel, name: Id, *, unseen: str) -> Condition:
+    """A condition by its id; one never seen is an error, or with ``unseen="prior"`` the prior over latents."""
+    if name in model.added:
+        return model.added[name].posterior
+    if name in model.ids:
+        return trained_condition(model.posterior, model.curves, model.ids.index(name))
+    if unseen == "prior":
+        nothing = evidence(model.posterior, np.empty((0, model.n_columns)), np.empty(0))
+        return infer(model.posterior, nothing)
+    raise unknown_condition(name, model.all_ids)
+
+
+def rows_by_condition(row_ids: Sequence[Id]) -> dict[Id, np.ndarray]:
+    """Rows of each condition, in the order of first appearance."""
+    rows: dict[Id, list[int]] = {}
+    for row, name in enumerate(row_ids):
+        rows.setdefault(name, []).append(row)
+    return {name: np.asarray(places) for name, places in rows.items()}
+
+
+def moments(
+    model: TrainedModel, inputs: HostFloat, row_ids: Sequence[Id], *, unseen: str, include_noise: bool
+) -> tuple[HostFloat, HostFloat]:
+    """Mean and variance of the output at each row, in the user's units."""
+    scaling = model.scaling
+    points = scaling.inputs(inputs)
+    mean, variance = np.empty(len(points)), np.empty(len(points))
+    numbers = numbers_of(row_ids, model.ids)
+    closed_form = (numbers >= 0) & (not scaling.log_output)
+    if closed_form.any():
+        noise = np.asarray(model.posterior.parameters.noise_per_condition)
+        found = gaussian_moments(model.posterior, model.curves, noise, points[closed_form], numbers[closed_form])
+        mean[closed_form] = scaling.location(found.mean)
+        variance[closed_form] = scaling.variance(found.variance + found.noise * include_noise)
+    remaining = np.flatnonzero(~closed_form)
+    for name, places in rows_by_condition([row_ids[row] for row in remaining.tolist()]).items():
+        rows = remaining[places]
+        condition = find_condition(model, name, unseen=unseen)
+        if isinstance(condition, GaussianCondition) and not scaling.log_output:
+            noise = np.asarray(condition.noise)[None]
+            found = gaussian_moments(model.posterior, condition.curves, noise, points[rows], np.zeros(len(rows), int))
+            mean[rows] = scaling.location(found.mean)
+            variance[rows] = scaling.variance(found.variance + found.noise * include_noise)
+        else:
+            mean[rows], variance[rows] = output_moments(
+                _mixture(model, condition, points[rows], include_noise), scaling
+            )
+    return mean, variance
+
+
+def mixtures(
+    model: TrainedModel, inputs: HostFloat, row_ids: Sequence[Id], *, unseen: str, include_noise: bool
+) -> Iterator[tuple[np.ndarray, Mixture]]:
+    """Predictive mixtures of the rows of each condition, in standardised units."""
+    points = model.scaling.inputs(inputs)
+    for name, rows in rows_by_condition(row_ids).items():
+        condition = find_condition(model, name, unseen=unseen)
+        yield rows, _mixture(model, condition, points[rows], include_noise)
+
+
+def _mixture(model: TrainedModel, condition: Condition, points: HostFloat, include_noise: bool) -> Mixture:
+    particles = as_particles(model.posterior, condition)
+    return mixture(model.posterior, particles, points, include_noise=include_noise)
+
+
+def covariance(
+    model: TrainedModel, inputs: HostFloat, row_ids: Sequence[Id], *, unseen: str, include_noise: bool
+) -> HostFloat:
+    """Joint covariance of the outputs of all rows, across conditions too, in the user's units."""
+    groups = rows_by_condition(row_ids)
+    points = model.scaling.inputs(inputs)
+    conditions = [find_condition(model, name, unseen=unseen) for name in groups]
+    blocks = joint_covariance(model.posterior, conditions, [points[rows] for rows in groups.values()])
+    joint = np.empty((len(points), len(points)))
+    for first, row in zip(groups.values(), blocks, strict=True):
+        for second, block in zip(groups.values(), row, strict=True):
+            joint[np.ix_(first, second)] = block
+    joint = model.scaling.variance(joint)
+    _, variance = moments(model, inputs, row_ids, unseen=unseen, include_noise=include_noise)
+    if model.scaling.log_output:
+        # Correlations of log-normals with these moments, cov(e^a, e^b) ∝ exp(cov(a, b)) − 1, scaled to the
+        # variances of the mixtures.
+        joint = np.expm1(joint)
+        deviation = np.sqrt(np.diag(joint))
+        joint = joint / np.outer(deviation, deviation) * np.sqrt(np.outer(variance, variance))
+    np.fill_diagonal(joint, variance)
+    return joint
+
+
+def sample(
+    model: TrainedModel,
+    inputs: HostFloat,
+    row_ids: Sequence[Id],
+    *,
+    n_draws: int,
+    unseen: str,
+    include_noise: bool,
+    rng: np.random.Generator,
+) -> HostFloat:
+    """Joint draws of the output at all rows, of shape (n_draws, rows), in the user's units."""
+    groups = rows_by_condition(row_ids)
+    points = model.scaling.inputs(inputs)
+    conditions = [find_condition(model, name, unseen=unseen) for name in groups]
+    rows = list(groups.values())
+    curves, noises = draw_curves(
+        model.posterior, conditions, [points[places] for places in rows], n_draws=n_draws, rng=rng
+    )
+    draws = np.empty((n_draws, len(points)))
+    for places, values, noise in zip(rows, curves, noises, strict=True):
+        extra = np.sqrt(noise)[:, None] * rng.standard_normal(values.shape) if include_noise else 0.0
+        draws[:, places] = values + extra
+    return model.scaling.quantity(draws)
+
+
+def moment_gradients(
+    model: TrainedModel, inputs: HostFloat, row_ids: Sequence[Id], *, unseen: str, include_noise: bool
+) -> tuple[HostFloat, HostFloat]:
+    """Derivatives of the mean and the variance of the output in each input column, in the user's units."""
+    points = model.scaling.inputs(inputs)
+    by_mean, by_variance = np.empty(points.shape), np.empty(points.shape)
+    for name, rows in rows_by_condition(row_ids).items():
+        condition = find_condition(model, name, unseen=unseen)
+        if model.scaling.log_output:
+            condition = as_particles(model.posterior, condition)
+        by_mean[rows], by_variance[rows] = gradients(
+            model.posterior, condition, model.scaling, points[rows], include_noise=include_noise
+        )
+    return by_mean, by_variance
+
+
+def moments_at_latents(
+    model: TrainedModel, inputs: HostFloat, latents: HostFloat, *, include_noise: bool
+) -> tuple[HostFloat, HostFloat]:
+    """Mean and variance of the output at given latents, one for all rows or one a row."""
+    posterior, scaling = model.posterior, model.scaling
+    distinct, numbers = np.unique(latents, axis=0, return_inverse=True)
+    shapes = eqx.filter_jit(curves_at)(posterior, jnp.asarray(distinct, posterior.mean.dtype))
+    noise = np.full(len(distinct), np.exp(np.mean(np.log(posterior.parameters.noise_variance))))
+    rows = np.broadcast_to(numbers.reshape(-1), len(inputs))
+    found = gaussian_moments(posterior, shapes, noise, scaling.inputs(inputs), rows)
+    variance = found.variance + found.noise * include_noise
+    mixture = Mixture(jnp.ones(1), jnp.asarray(found.mean)[None], jnp.asarray(variance)[None])
+    mean, variance = output_moments(mixture, scaling)
+    return np.asarray(mean), np.asarray(variance)
+
+
+def latent_gaussian(condition: Condition) -> LatentGaussians:
+    """Mean and variance of a condition's latents."""
+    if isinstance(condition, GaussianCondition):
+        return condition.latents
+    return LatentGaussians(condition.latent_mean[None], condition.latent_variance[None])
+
+
+def all_latents(model: TrainedModel) -> LatentGaussians:
+    """Mean and variance of the latents of all conditions, trained and added."""
+    parts = [model.posterior.parameters.latents]
+    parts += [latent_gaussian(entry.posterior) for entry in model.added.values()]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+
+
+def similarities(model: TrainedModel) -> HostFloat:
+    """Prior correlation of the curves of each pair of conditions, ⟨k_H(h, h')⟩/√(ψψ'), one on the diagonal."""
+    latents = all_latents(model)
+    kernel = model.posterior.parameters.latent_kernel
+    between = np.array(eqx.filter_jit(expected_cross)(kernel, latents, latents))
+    scale = np.sqrt(np.asarray(psi0(kernel, latents)))
+    between = between / np.outer(scale, scale)
+    np.fill_diagonal(between, 1.0)
+    return between
+
+
+def with_condition(
+    model: TrainedModel, name: Id, inputs: HostFloat, outputs: HostFloat, *, method: str
+) -> TrainedModel:
+    """The model with a condition added, or with more observations of one added earlier."""
+    if name in model.ids:
+        raise DataError(
+            f"condition {name!r} was part of the training; its curve is already learnt. Use another name, or refit "
+            "with the new points"
+        )
+    if name in model.added:
+        earlier = model.added[name]
+        inputs = np.vstack([earlier.inputs, inputs])
+        outputs = np.concatenate([earlier.outputs, outputs])
+    seen = evidence(model.posterior, model.scaling.inputs(inputs), model.scaling.outputs(outputs))
+    found = infer(model.posterior, seen) if method == "exact" else infer_gaussian(model.posterior, seen)
+    if not np.all(np.isfinite(latent_gaussian(found).mean)):
+        raise NumericalError(f"the posterior of condition {name!r} is not finite; are its points of extreme size?")
+    return model._replace(added={**model.added, name: AddedCondition(inputs, outputs, method, found)})
+
+
+def without_condition(model: TrainedModel, name: Id) -> TrainedModel:
+    """The model without a condition that was added to it."""
+    if name in model.ids:
+        raise DataError(f"condition {name!r} was part of the training and cannot be removed; refit without it")
+    if name not in model.added:
+        raise unknown_condition(name, model.all_ids)
+    return model._replace(added={other: entry for other, entry in model.added.items() if other != name})
+
+
+def absorbed(model: TrainedModel) -> TrainedModel:
+    """The model with its added conditions folded into q(U), hyperparameters as they are (equation 23)."""
+    if not model.added:
+        return model
+    posterior = model.posterior
+    n_inducing = posterior.mean.size
+    if n_inducing > _MOST_DENSE:
+        raise DataError(
+            f"absorb needs a dense covariance over all {n_inducing} pairs of inducing points; it is limited to "
+            f"{_MOST_DENSE}: refit with the new conditions instead"
+        )
+    entries = list(model.added.values())
+    parameters = _extended(posterior.parameters, entries)
+    scaling = model.scaling
+    numbers = np.repeat(np.arange(len(entries)), [len(entry.outputs) for entry in entries])
+    data = long_data(
+        scaling.inputs(np.vstack([entry.inputs for entry in entries])),
+        scaling.outputs(np.concatenate([entry.outputs for entry in entries])),
+        numbers,
+        len(entries),
+        str(posterior.mean.dtype),
+    )
+    new_only = _last(parameters, len(entries))
+    refreshed = eqx.filter_jit(updated)(posterior, quadratic(new_only, data))
+    refreshed = eqx.tree_at(lambda tree: tree.parameters, refreshed, parameters)
+    observations = model.observations
+    if observations is not None:
+        observations = observations._replace(
+            inputs=np.vstack([observations.inputs, *(entry.inputs for entry in entries)]),
+            outputs=np.concatenate([observations.outputs, *(entry.outputs for entry in entries)]),
+            conditions=np.concatenate([observations.conditions, len(model.ids) + numbers]),
+            ids=model.all_ids,
+        )
+    return model._replace(
+        ids=model.all_ids,
+        posterior=refreshed,
+        curves=eqx.filter_jit(trained_curves)(refreshed),
+        observations=observations,
+        added={},
+    )
+
+
+def _extended(parameters: Parameters, entries: list[AddedCondition]) -> Parameters:
+    latents = [latent_gaussian(entry.posterior) for entry in entries]
+    noise = parameters.noise_variance
+    if noise.shape[0] > 1:
+        own = [_mean_noise(entry.posterior) for entry in entries]
+        noise = jnp.concatenate([noise, jnp.stack(own)])
+    return Parameters(
+        input_kernel=parameters.input_kernel,
+        latent_kernel=parameters.latent_kernel,
+        inducing_inputs=parameters.inducing_inputs,
+        inducing_latents=parameters.inducing_latents,
+        latent_mean=jnp.concatenate([parameters.latent_mean, *(item.mean for item in latents)]),
+        latent_variance=jnp.concatenate([parameters.latent_variance, *(item.variance for item in latents)]),
+        noise_variance=noise,
+    )
+
+
+def _mean_noise(condition: Condition) -> jax.Array:
+    if isinstance(condition, ConditionPosterior):
+        return condition.weights @ condition.noise
+    return condition.noise
+
+
+def _last(parameters: Parameters, n_conditions: int) -> Parameters:
+    shared = parameters.noise_variance.shape[0] == 1
+    return eqx.tree_at(
+        lambda tree: (tree.latent_mean, tree.latent_variance, tree.noise_variance),
+        parameters,
+        (
+            parameters.latent_mean[-n_conditions:],
+            parameters.latent_variance[-n_conditions:],
+            parameters.noise_variance if shared else parameters.noise_variance[-n_conditions:],
+        ),
+    )
