@@ -114,7 +114,7 @@ def statistics_on_grids(kernel, inducing, latents, n_nodes=65):
     return tuple(map(np.stack, zip(*found, strict=True)))
 
 
-def cross_on_grids(kernel, first, second, n_nodes=33):
+def cross_on_grids(kernel, first, second, n_nodes=25):
     """⟨k(h_d, h_e)⟩ as a double sum for each pair of conditions."""
     return np.array(
         [
