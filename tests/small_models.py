@@ -1,27 +1,58 @@
 """Small fixed models, and the q(f) that each implies written densely: un-whitened, every Kronecker product formed."""
 
 import functools
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import references
-from references import InducingGaussian, covariance, grams, kernel_values, unwhitened
+from references import covariance, grams, unwhitened
 
+from lvmogp.data import Data, GridData, long_data
 from lvmogp.kernels import RBF, Kernel
-from lvmogp.parameters import FullInducing, Parameters
+from lvmogp.parameters import FullInducing, KroneckerInducing, Parameters
 from lvmogp.posterior import Posterior, posterior
 
 # As many inducing inputs as the fewest padded places of evidence: exact and compressed evidence share programs.
-D, M_X, M_H = 4, 4, 3
-INDUCING_INPUTS = np.array([[-1.8], [-0.6], [0.5], [1.7]])
+D, N, M_X, M_H, Q_X = 4, 7, 4, 3, 2
+COUNTS = (3, 9, 1, 5)  # observations of each condition in long form
+INDUCING_INPUTS = np.array([[-1.5, -1.0], [1.2, -1.1], [-0.9, 1.3], [1.4, 1.1]])
 INDUCING_LATENTS = {
     1: np.array([[-1.4], [0.0], [1.4]]),
     2: np.array([[-1.1, -0.4], [0.9, -0.8], [0.1, 1.2]]),
 }
+SHARED, PER_CONDITION = (0.05,), (0.02, 0.05, 0.2, 0.1)
 
 build = eqx.filter_jit(posterior)
+
+
+class Case(NamedTuple):
+    """The same observations for the library and for the references."""
+
+    data: Data
+    observations: references.Observations
+
+
+@functools.cache
+def grid_case() -> Case:
+    rng = np.random.default_rng(1)
+    inputs, outputs = rng.uniform(-2, 2, (N, Q_X)), rng.normal(size=(N, D))
+    return Case(GridData(jnp.asarray(inputs), jnp.asarray(outputs)), [(inputs, outputs[:, d]) for d in range(D)])
+
+
+@functools.cache
+def long_case() -> Case:
+    rng = np.random.default_rng(2)
+    observations = [(rng.uniform(-2, 2, (count, Q_X)), rng.normal(size=count)) for count in COUNTS]
+    return Case(as_long(observations), observations)
+
+
+def as_long(observations: references.Observations) -> Data:
+    inputs, outputs = (np.concatenate(parts) for parts in zip(*observations, strict=True))
+    conditions = np.repeat(np.arange(len(observations)), [len(values) for _, values in observations])
+    return long_data(inputs, outputs, conditions, len(observations))
 
 
 def number(value: float) -> jax.Array:
@@ -42,61 +73,91 @@ def replace(parameters: Parameters, **changes) -> Parameters:
     )
 
 
-def small_parameters(n_latent: int = 1, *, noise: tuple[float, ...] = (0.02,), seed: int = 0) -> Parameters:
-    """Well-spread inducing points and an explicit q(v) that knows most of what there is to know."""
+def small_parameters(n_latent: int = 1, *, noise: tuple[float, ...] = SHARED, seed: int = 0) -> Parameters:
+    """Well-spread inducing points; no q(v)."""
     rng = np.random.default_rng(seed)
-    mean = rng.normal(size=(M_X, M_H))
-    factor = np.tril(rng.normal(size=(M_X * M_H, M_X * M_H)) / 30, -1) + np.diag(rng.uniform(0.1, 0.3, M_X * M_H))
     return Parameters(
-        input_kernel=rbf([1.1], 1.2),
+        input_kernel=rbf([1.6, 1.3], 1.2),
         latent_kernel=rbf([1.3, 1.5][:n_latent], 0.9),
         inducing_inputs=jnp.asarray(INDUCING_INPUTS),
         inducing_latents=jnp.asarray(INDUCING_LATENTS[n_latent]),
         latent_mean=jnp.asarray(rng.normal(size=(D, n_latent))),
         latent_variance=jnp.asarray(rng.uniform(0.05, 0.4, (D, n_latent))),
         noise_variance=jnp.asarray(noise),
-        inducing=FullInducing(jnp.asarray(mean), jnp.asarray(factor)),
     )
 
 
-@functools.cache
-def small_model(n_latent: int = 1, *, noise: tuple[float, ...] = (0.02,), seed: int = 0) -> Posterior:
-    return build(small_parameters(n_latent, noise=noise, seed=seed), None)
+def lower_factor(rng: np.random.Generator, size: int, scale: float) -> jax.Array:
+    below = np.tril(rng.normal(size=(size, size)) / 8, -1)
+    return jnp.asarray(scale * (below + np.diag(rng.uniform(0.3, 1.0, size))))
+
+
+def full_inducing(scale: float = 1.0, seed: int = 4) -> FullInducing:
+    rng = np.random.default_rng(seed)
+    return FullInducing(jnp.asarray(rng.normal(size=(M_X, M_H))), lower_factor(rng, M_X * M_H, scale))
+
+
+def kronecker_inducing(seed: int = 5) -> KroneckerInducing:
+    rng = np.random.default_rng(seed)
+    mean = jnp.asarray(rng.normal(size=(M_X, M_H)))
+    return KroneckerInducing(mean, lower_factor(rng, M_X, 1.0), lower_factor(rng, M_H, 1.0))
 
 
 @functools.cache
-def even_model() -> Posterior:
-    """One latent dimension in which every curve is even: f(x, −h) and f(x, h) have the same distribution."""
+def small_model(n_latent: int = 1, *, noise: tuple[float, ...] = SHARED) -> Posterior:
+    """A model that knows most of its inducing variables, so that the latents decide what a curve is."""
+    parameters = replace(small_parameters(n_latent, noise=noise), inducing=full_inducing(0.3))
+    return build(parameters, grid_case().data)
+
+
+@functools.cache
+def two_sided_model(tilt: float = 0.0) -> Posterior:
+    """One latent dimension with f(x, h) ≈ (h² + tilt · h) g(x); without tilt, f(x, −h) and f(x, h) are alike."""
     parameters = small_parameters()
     input_factor, latent_factor = (np.linalg.cholesky(gram) for gram in grams(parameters))
-    # u = z² cos x, and S = s²I, which is s²(K_H ⊗ K_X) without whitening: both even in z.
-    inducing = np.cos(INDUCING_INPUTS) * INDUCING_LATENTS[1][:, 0] ** 2
+    z = INDUCING_LATENTS[1][:, 0]
+    inducing = np.outer(2 + np.cos(INDUCING_INPUTS.sum(axis=1)), z**2 + tilt * z)
     mean = np.linalg.solve(latent_factor, np.linalg.solve(input_factor, inducing).T).T
-    even = FullInducing(jnp.asarray(mean), 0.1 * jnp.eye(M_X * M_H))
-    return build(replace(parameters, inducing=even), None)
+    # S = s²I is s²(K_H ⊗ K_X) without whitening, which is even too.
+    inducing = FullInducing(jnp.asarray(mean), 0.1 * jnp.eye(M_X * M_H))
+    return build(replace(parameters, inducing=inducing), grid_case().data)
 
 
 # The process f(x, h) under q(u), as the paper writes it.
 
 
-class DenseProcess:
-    """Mean and covariance of f at rows (x, h) given: p(f|u) with u ~ q(u) = N(m, S) integrated out."""
+class Observed(NamedTuple):
+    """A few observations of one condition."""
 
-    def __init__(self, parameters: Parameters, q: InducingGaussian | None = None):
+    inputs: np.ndarray
+    values: np.ndarray
+
+
+class Conditioned(NamedTuple):
+    """A curve at some inputs given observations: mean, covariance, and the gain W on the observations."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    gain: np.ndarray
+
+
+class DenseProcess:
+    """Mean and covariance of f at given rows (x, h): p(f|u) with u ~ q(u) = N(m, S) integrated out."""
+
+    def __init__(self, parameters: Parameters):
         self.parameters = parameters
         input_gram, latent_gram = grams(parameters)
-        gram = np.kron(latent_gram, input_gram)
-        q = unwhitened(parameters) if q is None else q
-        inverse = np.linalg.inv(gram)
+        inverse = np.linalg.inv(np.kron(latent_gram, input_gram))
+        q = unwhitened(parameters)
         self.weights = inverse @ q.mean
-        # − K_fu K_uu⁻¹ K_uf + K_fu K_uu⁻¹ S K_uu⁻¹ K_uf
+        # K_fu K_uu⁻¹ S K_uu⁻¹ K_uf − K_fu K_uu⁻¹ K_uf
         self.core = inverse @ q.covariance @ inverse - inverse
 
     def cross(self, inputs: np.ndarray, latents: np.ndarray) -> np.ndarray:
-        """Rows k_H(h, Z_H) ⊗ k_X(x, Z_X)."""
+        """K_fu: rows k_H(h, Z_H) ⊗ k_X(x, Z_X)."""
         by_input = covariance(self.parameters.input_kernel, inputs, np.asarray(self.parameters.inducing_inputs))
         by_latent = covariance(self.parameters.latent_kernel, latents, np.asarray(self.parameters.inducing_latents))
-        return np.stack([np.kron(latent, point) for latent, point in zip(by_latent, by_input, strict=True)])
+        return (by_latent[:, :, None] * by_input[:, None, :]).reshape(len(inputs), len(self.weights))
 
     def mean(self, inputs: np.ndarray, latents: np.ndarray) -> np.ndarray:
         return self.cross(inputs, latents) @ self.weights
@@ -113,3 +174,15 @@ class DenseProcess:
         """Mean and covariance of one curve f(·, h)."""
         latents = np.tile(latent, (len(inputs), 1))
         return self.mean(inputs, latents), self.covariance(inputs, latents, inputs, latents)
+
+    def given(self, seen: Observed, noise: float, inputs: np.ndarray, latent: np.ndarray) -> Conditioned:
+        """The curve f(·, h) conditioned on noisy observations of it, by the textbook formula."""
+        n_seen = len(seen.values)
+        mean, variance = self.at(np.vstack([seen.inputs, inputs]), latent)
+        within = variance[:n_seen, :n_seen] + noise * np.eye(n_seen)
+        gain = np.linalg.solve(within, variance[:n_seen, n_seen:]).T
+        return Conditioned(
+            mean=mean[n_seen:] + gain @ (seen.values - mean[:n_seen]),
+            covariance=variance[n_seen:, n_seen:] - gain @ variance[:n_seen, n_seen:],
+            gain=gain,
+        )

@@ -202,10 +202,11 @@ def test_a_completed_kernel_on_standardised_points_is_the_users_on_raw_points(rn
 
 
 def test_missing_hyperparameters_are_filled_in():
-    completed = complete(RBF() + Matern52(columns=(1,), variance=2.0), np.array([2.0, 30.0]), 0.9)
-    rbf, matern = completed.terms
+    completed = complete(RBF() + Linear() + Matern52(columns=(1,), variance=2.0), np.array([2.0, 30.0]), 0.9)
+    rbf, linear, matern = completed.terms
     assert_allclose(rbf.lengthscale, [0.9, 0.9])
     assert_allclose(rbf.variance, 1)
+    assert_allclose(linear.variance, [1, 1])
     assert_allclose(matern.lengthscale, [0.9])
     assert_allclose(matern.variance, 2)
 

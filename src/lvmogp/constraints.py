@@ -32,12 +32,12 @@ class Constraint(NamedTuple):
 def _pack_triangular(factor: Float[Array, "M M"]) -> Float[Array, " packed"]:
     size = factor.shape[0]
     with_log_diagonal = jnp.tril(factor, -1) + jnp.diag(jnp.log(jnp.diagonal(factor)))
-    return with_log_diagonal[jnp.tril_indices(size)]
+    return with_log_diagonal[np.tril_indices(size)]
 
 
 def _unpack_triangular(packed: Float[Array, " packed"]) -> Float[Array, "M M"]:
     size = int((2 * packed.shape[0]) ** 0.5)
-    square = jnp.zeros((size, size), packed.dtype).at[jnp.tril_indices(size)].set(packed)
+    square = jnp.zeros((size, size), packed.dtype).at[np.tril_indices(size)].set(packed)
     return jnp.tril(square, -1) + jnp.diag(jnp.exp(jnp.diagonal(square)))
 
 

@@ -16,7 +16,8 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from lvmogp import predictions, trained
+import lvmogp.predictions as predictions
+import lvmogp.trained as trained
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, fit
 from lvmogp.intake import (
@@ -32,7 +33,7 @@ from lvmogp.intake import (
 )
 from lvmogp.kernels import Kernel
 from lvmogp.model_file import load_model, save_model
-from lvmogp.options import Options, fit_settings, latent_dimensions
+from lvmogp.options import Options, fit_settings, latent_dimensions, latent_kernels
 from lvmogp.posterior import posterior
 from lvmogp.progress import progress_bar
 from lvmogp.scaling import scaling_of
@@ -67,6 +68,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     input_kernel, latent_kernel : str or Kernel, default="rbf"
         Covariance over inputs and over latents: a name (``"rbf"``, ``"matern52"``, …) or a kernel such as
         ``RBF() + Periodic(period=24.0)``. Lengthscales and periods are in the units of the inputs.
+        ``latent_kernel="auto"`` tries an RBF and a linear kernel with a constant (curves that change in
+        proportion to the latents, which extrapolate to conditions unlike all trained ones) and keeps the
+        one with the better bound.
     n_inducing_inputs, n_inducing_latents : int or "auto", default="auto"
         Numbers of inducing points. More are more exact and cost more.
     noise : {"shared", "per-condition"}, default="shared"
@@ -175,11 +179,14 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         outcomes: list[Outcome] = []
         with progress_bar(shown=bool(self.verbose)) as on_progress:
             for n_latent in latent_dimensions(options, data.n_conditions):
-                settings = fit_settings(options, data, inputs, n_latent)
-                outcomes.append(fit(data, inputs, scaling.input_scale, settings, on_progress))
+                candidates = []
+                for latent_kernel in latent_kernels(options):
+                    settings = fit_settings(options, data, inputs, n_latent=n_latent, latent_kernel=latent_kernel)
+                    candidates.append(fit(data, inputs, scaling.input_scale, settings, on_progress))
+                outcomes.append(_best(candidates))
                 if len(outcomes) > 1 and outcomes[-1].bound < outcomes[-2].bound + _LEAST_GAIN_PER_DIMENSION:
                     break
-        outcome = max(outcomes, key=lambda candidate: candidate.bound)
+        outcome = _best(outcomes)
         model = eqx.filter_jit(posterior)(outcome.parameters, data)
         self.model_ = trained.trained_model(
             model, outcome, ids=observations.ids, scaling=scaling, observations=observations
@@ -216,6 +223,16 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def n_latent_(self) -> int:
         """Dimensions of the latent space."""
         return self._fitted().posterior.parameters.latent_mean.shape[1]
+
+    @property
+    def latent_kernel_(self) -> Kernel:
+        """The fitted kernel over latents."""
+        return self._fitted().posterior.parameters.latent_kernel
+
+    @property
+    def input_kernel_(self) -> Kernel:
+        """The fitted kernel over inputs, in standardised units."""
+        return self._fitted().posterior.parameters.input_kernel
 
     @property
     def latents_(self) -> pd.DataFrame:
@@ -463,13 +480,17 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             return inputs.values, inputs.row_ids, None
         if len(model.ids) == 1:
             return inputs.values, [model.ids[0]] * len(inputs.values), None
-        if model.observations is not None and not model.observations.is_grid:
+        if not model.is_grid:
             raise DataError(
                 "predict needs to know the condition of each row: pass conditions=, one id for all rows or one a row"
             )
         n_rows = len(inputs.values)
         repeated = np.tile(inputs.values, (len(model.ids), 1))
         return repeated, [name for name in model.ids for _ in range(n_rows)], len(model.ids)
+
+
+def _best(outcomes: list[Outcome]) -> Outcome:
+    return max(outcomes, key=lambda candidate: candidate.bound)
 
 
 def _has_column(X: Any, name: str) -> bool:

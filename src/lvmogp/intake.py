@@ -243,7 +243,7 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
     if inputs.row_ids is not None and conditions is not None:
         raise DataError(f"conditions were given twice: in the column {condition!r} and as conditions=; use one")
     outputs = read_outputs(y, len(inputs.values))
-    if outputs.ndim == 2 and outputs.shape[1] == 1 and not isinstance(y, pd.DataFrame):
+    if outputs.ndim == 2 and outputs.shape[1] == 1 and _names_rows(inputs, y, conditions):
         outputs = outputs[:, 0]
     if outputs.ndim == 2 and inputs.row_ids is None:
         return _observed_grid(inputs, outputs, _grid_ids(y, outputs.shape[1], conditions))
@@ -265,6 +265,13 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
     return Observations(
         inputs.values[observed], outputs[observed], numbers[observed], ids, inputs.columns, is_grid=False
     )
+
+
+def _names_rows(inputs: Inputs, y: Any, conditions: Any) -> bool:
+    # Whether a single column of outputs is long form: each row has a condition, or there are no names at all.
+    if inputs.row_ids is not None or not isinstance(y, pd.DataFrame):
+        return True
+    return conditions is not None and not is_single_id(conditions) and len(conditions) == len(inputs.values)
 
 
 def standardised(observations: Observations, scaling: Scaling, dtype: str) -> Data:

@@ -4,6 +4,8 @@ A kernel says how two points covary (:meth:`Kernel.evaluate`); :func:`gram`, :fu
 :func:`diagonal` do the rest. Hyperparameters left at ``None`` are chosen from the data before a fit.
 """
 
+import dataclasses
+import math
 from abc import abstractmethod
 from typing import Any
 
@@ -20,21 +22,51 @@ from lvmogp.typing import Array, Float, HostFloat, Scalar
 Values = Any
 
 
-def _values(name: str) -> Any:
+def _number(name: str) -> Any:
     # Numbers a user gives stay NumPy arrays, so that describing a kernel starts no backend.
     def convert(value: Any) -> Any:
-        if value is None or isinstance(value, jax.Array):
+        if isinstance(value, jax.Array):
             return value
-        array = np.asarray(value, dtype=float)
-        if array.ndim > 1 or not np.all(np.isfinite(array)) or np.any(array <= 0):
+        array = _positive(value)
+        if array is None or array.ndim > 0:
+            raise SettingError(f"{name} must be a positive number, got {value!r}")
+        return array
+
+    return convert
+
+
+def _numbers(name: str, *, optional: bool = False) -> Any:
+    def convert(value: Any) -> Any:
+        if isinstance(value, jax.Array) or (optional and value is None):
+            return value
+        array = _positive(value)
+        if array is None or array.ndim > 1:
             raise SettingError(f"{name} must be a positive number or one positive number a column, got {value!r}")
         return array
 
     return convert
 
 
+def _positive(value: Any) -> np.ndarray | None:
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        return None
+    return array if np.all(np.isfinite(array)) and np.all(array > 0) else None
+
+
 def _columns(value: Any) -> tuple[int, ...] | None:
-    return None if value is None else tuple(int(column) for column in np.atleast_1d(value))
+    if value is None:
+        return None
+    columns = np.atleast_1d(value)
+    if (
+        columns.ndim != 1
+        or columns.size == 0
+        or columns.dtype.kind not in "iu"
+        or len(set(columns.tolist())) < len(columns)
+    ):
+        raise SettingError(f"columns must be different column numbers, got {value!r}")
+    return tuple(columns.tolist())
 
 
 def _names(value: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -44,15 +76,23 @@ def _names(value: str | tuple[str, ...]) -> tuple[str, ...]:
 class Kernel(eqx.Module):
     """A positive semi-definite function of two points."""
 
+    def __check_init__(self) -> None:
+        own = {field.name for field in dataclasses.fields(self)}
+        unknown = [name for name in getattr(self, "fixed", ()) if name not in own]
+        if unknown:
+            raise SettingError(f"{type(self).__name__} has no hyperparameter {unknown[0]!r} to hold fixed")
+
     @abstractmethod
     def evaluate(self, first: Float[Array, " Q"], second: Float[Array, " Q"]) -> Scalar:
         """Covariance of the values at two points."""
 
-    def __add__(self, other: "Kernel") -> "Kernel":
-        return Sum((*_terms(self, Sum), *_terms(other, Sum)))
+    def __add__(self, other: Any) -> "Kernel":
+        return Sum((*_terms(self, Sum), *_terms(other, Sum))) if isinstance(other, Kernel) else NotImplemented
 
-    def __mul__(self, other: "Kernel") -> "Kernel":
-        return Product((*_terms(self, Product), *_terms(other, Product)))
+    def __mul__(self, other: Any) -> "Kernel":
+        return (
+            Product((*_terms(self, Product), *_terms(other, Product))) if isinstance(other, Kernel) else NotImplemented
+        )
 
 
 class Composite(Kernel):
@@ -88,7 +128,7 @@ class Product(Composite):
 class Constant(Kernel):
     """σ²: a value shared by all points; on latents, a curve shared by all conditions."""
 
-    variance: Values = positive(converter=_values("variance"), default=1.0)
+    variance: Values = positive(converter=_number("variance"), default=1.0)
     fixed: tuple[str, ...] = eqx.field(static=True, converter=_names, default=(), kw_only=True)
 
     def evaluate(self, first: Float[Array, " Q"], second: Float[Array, " Q"]) -> Scalar:
@@ -99,7 +139,7 @@ class Constant(Kernel):
 class Linear(Kernel):
     """Σ_q σ_q² x_q y_q: straight lines through the origin, one variance a column."""
 
-    variance: Values = positive(converter=_values("variance"), default=None)
+    variance: Values = positive(converter=_numbers("variance", optional=True), default=None)
     columns: tuple[int, ...] | None = eqx.field(static=True, converter=_columns, default=None, kw_only=True)
     fixed: tuple[str, ...] = eqx.field(static=True, converter=_names, default=(), kw_only=True)
 
@@ -111,8 +151,8 @@ class Linear(Kernel):
 class Stationary(Kernel):
     """σ² κ(r²) with r² = Σ_q ((x_q − y_q)/ℓ_q)², one lengthscale a column."""
 
-    lengthscale: Values = positive(converter=_values("lengthscale"), default=None)
-    variance: Values = positive(converter=_values("variance"), default=1.0)
+    lengthscale: Values = positive(converter=_numbers("lengthscale", optional=True), default=None)
+    variance: Values = positive(converter=_number("variance"), default=1.0)
     columns: tuple[int, ...] | None = eqx.field(static=True, converter=_columns, default=None, kw_only=True)
     fixed: tuple[str, ...] = eqx.field(static=True, converter=_names, default=(), kw_only=True)
 
@@ -163,7 +203,7 @@ class Matern52(Stationary):
 class RationalQuadratic(Stationary):
     """σ² (1 + r²/2α)^−α: smooth curves that vary on several lengthscales."""
 
-    shape: Values = positive(converter=_values("shape"), default=1.0)
+    shape: Values = positive(converter=_number("shape"), default=1.0)
 
     def correlation(self, squared_distance: Scalar) -> Scalar:
         """(1 + r²/2α)^−α."""
@@ -177,9 +217,9 @@ class Periodic(Kernel):
     number (about 1: one bump a period).
     """
 
-    period: Values = positive(converter=_values("period"))
-    lengthscale: Values = positive(converter=_values("lengthscale"), default=1.0)
-    variance: Values = positive(converter=_values("variance"), default=1.0)
+    period: Values = positive(converter=_numbers("period"))
+    lengthscale: Values = positive(converter=_numbers("lengthscale"), default=1.0)
+    variance: Values = positive(converter=_number("variance"), default=1.0)
     columns: tuple[int, ...] | None = eqx.field(static=True, converter=_columns, default=None, kw_only=True)
     fixed: tuple[str, ...] = eqx.field(static=True, converter=_names, default=("period",), kw_only=True)
 
@@ -243,6 +283,19 @@ def leaves(kernel: Kernel) -> tuple[Kernel, ...]:
     if isinstance(kernel, Composite):
         return tuple(leaf for term in kernel.terms for leaf in leaves(term))
     return (kernel,)
+
+
+def rank(kernel: Kernel, n_columns: int) -> float:
+    """Most linearly independent functions that a kernel can express on points of ``n_columns`` columns."""
+    if isinstance(kernel, Sum):
+        return sum(rank(term, n_columns) for term in kernel.terms)
+    if isinstance(kernel, Product):
+        return math.prod(rank(term, n_columns) for term in kernel.terms)
+    if isinstance(kernel, Constant):
+        return 1
+    if isinstance(kernel, Linear):
+        return n_columns if kernel.columns is None else len(kernel.columns)
+    return math.inf
 
 
 def complete(kernel: Kernel, scale: HostFloat, lengthscale: float | HostFloat) -> Kernel:

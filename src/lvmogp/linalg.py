@@ -6,6 +6,7 @@ columns of V, so that (L_H ⊗ L_X) vec(V) = vec(L_X V L_Hᵀ).
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 
 from lvmogp.typing import Array, Float, Scalar
@@ -88,15 +89,15 @@ def unvec(vector: Float[Array, " M"], n_rows: int) -> Float[Array, "M_X M_H"]:
     return vector.reshape(-1, n_rows).T
 
 
-def symmetric_pairs(size: int) -> tuple[Array, Array]:
+def symmetric_pairs(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Row and column of each entry of the upper triangle, diagonal included, row by row."""
-    return jnp.triu_indices(size)
+    return np.triu_indices(size)
 
 
 def unpack_symmetric(packed: Float[Array, "*D pairs"], size: int) -> Float[Array, "*D M M"]:
     """Symmetric matrices from their upper triangles in the order of :func:`symmetric_pairs`."""
-    rows, columns = jnp.meshgrid(jnp.arange(size), jnp.arange(size), indexing="ij")
-    first, last = jnp.minimum(rows, columns), jnp.maximum(rows, columns)
+    rows, columns = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
+    first, last = np.minimum(rows, columns), np.maximum(rows, columns)
     return packed[..., first * size - first * (first - 1) // 2 + last - first]
 
 

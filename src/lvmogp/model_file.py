@@ -59,7 +59,7 @@ def save_model(
         "log_output": model.scaling.log_output,
         "outcome": _encode_outcome(model.outcome),
         "added": [],
-        "is_grid": None,
+        "is_grid": model.is_grid,
     }
     tensors |= {
         "scaling.input_mean": model.scaling.input_mean,
@@ -68,7 +68,6 @@ def save_model(
     for number, restart in enumerate(model.outcome.restarts):
         tensors[f"history.{number}"] = np.asarray(restart.history, dtype=float)
     if include_data and model.observations is not None:
-        document["is_grid"] = model.observations.is_grid
         tensors["data.inputs"] = model.observations.inputs
         tensors["data.outputs"] = model.observations.outputs
         tensors["data.conditions"] = model.observations.conditions
@@ -157,7 +156,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         document["log_output"],
     )
     observations = None
-    if document["is_grid"] is not None:
+    if "data.inputs" in tensors:
         observations = Observations(
             tensors["data.inputs"],
             tensors["data.outputs"],
@@ -176,6 +175,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         ids=ids,
         columns=columns,
         n_columns=len(scaling.input_mean),
+        is_grid=document["is_grid"],
         scaling=scaling,
         posterior=posterior,
         curves=eqx.filter_jit(trained_curves)(posterior),

@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 from lvmogp.data import Data, GridData
 from lvmogp.errors import LVMOGPWarning, SettingError
 from lvmogp.fit import Settings, operations
-from lvmogp.kernels import Kernel, named
+from lvmogp.kernels import RBF, Constant, Kernel, Linear, named, rank
 from lvmogp.typing import HostFloat
 
 AUTO = "auto"
@@ -67,7 +67,7 @@ class Options(NamedTuple):
             if getattr(self, name) not in choices:
                 raise SettingError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
         named(self.input_kernel)
-        named(self.latent_kernel)
+        latent_kernels(self)
         return self
 
     @property
@@ -93,16 +93,23 @@ def latent_dimensions(options: Options, n_conditions: int) -> list[int]:
     return list(range(1, min(_MOST_AUTO_LATENT, max(n_conditions - 1, 1)) + 1))
 
 
-def fit_settings(options: Options, data: Data, inputs: HostFloat, n_latent: int) -> Settings:
+def latent_kernels(options: Options) -> list[Kernel]:
+    """Latent kernels to try: with ``"auto"``, curves that change smoothly or in proportion to the latents."""
+    if isinstance(options.latent_kernel, str) and options.latent_kernel == AUTO:
+        return [RBF(), Linear() + Constant()]
+    return [named(options.latent_kernel)]
+
+
+def fit_settings(options: Options, data: Data, inputs: HostFloat, *, n_latent: int, latent_kernel: Kernel) -> Settings:
     """Sizes and numbers of starts for these data."""
     n_distinct = len(np.unique(inputs, axis=0))
     fewest, most = _inducing_inputs(options, n_distinct)
-    n_latents = _inducing_latents(options, data.n_conditions, n_latent)
+    n_latents = _inducing_latents(options, data.n_conditions, n_latent, latent_kernel)
     if not isinstance(data, GridData) and options.n_inducing_inputs == AUTO:
         most = max(min(most, _MOST_COLLAPSED // n_latents), fewest)
     settings = Settings(
         input_kernel=named(options.input_kernel),
-        latent_kernel=named(options.latent_kernel),
+        latent_kernel=latent_kernel,
         n_latent=n_latent,
         n_inducing_inputs=fewest,
         most_inducing_inputs=most,
@@ -131,9 +138,10 @@ def _inducing_inputs(options: Options, n_distinct: int) -> tuple[int, int]:
     return used, used
 
 
-def _inducing_latents(options: Options, n_conditions: int, n_latent: int) -> int:
+def _inducing_latents(options: Options, n_conditions: int, n_latent: int, kernel: Kernel) -> int:
     if options.n_inducing_latents == AUTO:
-        return min(n_conditions, _INDUCING_LATENTS.get(n_latent, _MOST_INDUCING_LATENTS))
+        enough = min(_INDUCING_LATENTS.get(n_latent, _MOST_INDUCING_LATENTS), rank(kernel, n_latent))
+        return int(min(n_conditions, enough))
     asked = int(options.n_inducing_latents)
     if asked > n_conditions:
         _warn_capped("n_inducing_latents", asked, n_conditions, "conditions")

@@ -52,6 +52,7 @@ class TrainedModel(NamedTuple):
     ids: tuple[Id, ...]
     columns: tuple[str, ...] | None
     n_columns: int
+    is_grid: bool
     scaling: Scaling
     posterior: Posterior
     curves: Curves
@@ -75,8 +76,18 @@ def trained_model(
             "the posterior of the fitted model is not finite; the inducing points lie too close together or the noise "
             'is vanishing: use fewer inducing points, or dtype="float64"'
         )
-    n_columns = observations.inputs.shape[1]
-    return TrainedModel(ids, observations.columns, n_columns, scaling, model, curves, outcome, observations, {})
+    return TrainedModel(
+        ids=ids,
+        columns=observations.columns,
+        n_columns=observations.inputs.shape[1],
+        is_grid=observations.is_grid,
+        scaling=scaling,
+        posterior=model,
+        curves=curves,
+        outcome=outcome,
+        observations=observations,
+        added={},
+    )
 
 
 def find_condition(model: TrainedModel, name: Id, *, unseen: str) -> Condition:
