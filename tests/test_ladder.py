@@ -15,6 +15,7 @@ LADDER = [
     "__about__",
     "errors",
     "typing",
+    "compiling",
     "linalg",
     "gaussians",
     "constraints",

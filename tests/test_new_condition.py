@@ -53,7 +53,7 @@ compiled_kl = eqx.filter_jit(kl_inducing)
 @eqx.filter_jit
 def heights_at(thetas: jax.Array, model: Posterior, seen: Evidence) -> jax.Array:
     """log_posterior of many θ."""
-    projected, prior = model.covariance.project(seen.features), noise_prior(model)
+    projected, prior = model.covariance.projection(seen.features), noise_prior(model)
     return jax.lax.map(lambda theta: log_posterior(theta, model, seen, projected, prior), thetas, batch_size=4096)
 
 

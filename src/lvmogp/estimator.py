@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-import equinox as eqx
 import jax
 import numpy as np
 import pandas as pd
@@ -18,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import lvmogp.predictions as predictions
 import lvmogp.trained as trained
+from lvmogp.compiling import compiled
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, fit
 from lvmogp.intake import (
@@ -39,6 +39,7 @@ from lvmogp.progress import progress_bar
 from lvmogp.scaling import scaling_of
 from lvmogp.typing import HostFloat
 
+_posterior = compiled(posterior)
 _LEAST_GAIN_PER_DIMENSION = 1.0
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -187,7 +188,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
                 if len(outcomes) > 1 and outcomes[-1].bound < outcomes[-2].bound + _LEAST_GAIN_PER_DIMENSION:
                     break
         outcome = _best(outcomes)
-        model = eqx.filter_jit(posterior)(outcome.parameters, data)
+        model = _posterior(outcome.parameters, data)
         self.model_ = trained.trained_model(
             model, outcome, ids=observations.ids, scaling=scaling, observations=observations
         )
@@ -325,12 +326,15 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         include_noise: bool = False,
         random_state: Any = None,
     ) -> HostFloat:
-        """Draw functions: ``n`` joint draws of the output at all rows, of shape (n, rows)."""
+        """Draw functions: ``n`` joint draws of the output at all rows, of shape (n, rows).
+
+        For all conditions of a grid the shape is (n, rows, conditions).
+        """
         if not isinstance(n, numbers.Integral) or n < 1:
             raise SettingError(f"n must be a whole number of at least 1, got {n!r}")
-        inputs, row_ids, _ = self._rows(X, conditions)
+        inputs, row_ids, n_columns = self._rows(X, conditions)
         seed = check_random_state(self.random_state if random_state is None else random_state).randint(2**31)
-        return trained.sample(
+        draws = trained.sample(
             self._fitted(),
             inputs,
             row_ids,
@@ -339,16 +343,21 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             include_noise=include_noise,
             rng=np.random.default_rng(seed),
         )
+        return np.moveaxis(_as_columns(draws.T, n_columns), -1, 0)
 
     @_in_own_precision
     def predict_gradient(
         self, X: Any, conditions: Any = None, *, include_noise: bool = True
     ) -> tuple[HostFloat, HostFloat]:
-        """Derivatives of the mean and of the variance in each input, two arrays of the shape of ``X``."""
-        inputs, row_ids, _ = self._rows(X, conditions)
-        return trained.moment_gradients(
+        """Derivatives of the mean and of the variance in each input, two arrays of the shape of ``X``.
+
+        For all conditions of a grid the shape is (rows, conditions, columns).
+        """
+        inputs, row_ids, n_columns = self._rows(X, conditions)
+        by_mean, by_variance = trained.moment_gradients(
             self._fitted(), inputs, row_ids, unseen=self.unseen, include_noise=include_noise
         )
+        return _as_columns(by_mean, n_columns), _as_columns(by_variance, n_columns)
 
     @_in_own_precision
     def predict_at_latent(self, X: Any, H: Any, *, return_std: bool = False, include_noise: bool = True) -> Any:
@@ -368,13 +377,18 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     @_in_own_precision
     def log_predictive_density(self, X: Any, y: Any, conditions: Any = None) -> HostFloat:
-        """Log density of each observation under its predictive distribution, per unit of the output."""
-        inputs, row_ids, _ = self._rows(X, conditions)
-        outputs = read_outputs(y, len(inputs)).reshape(-1)
+        """Log density of each observation under its predictive distribution, per unit of the output.
+
+        The shape is that of ``y``; NaN where ``y`` is NaN.
+        """
+        inputs, row_ids, n_columns = self._rows(X, conditions)
+        outputs = read_outputs(y, len(inputs) // (n_columns or 1)).T.reshape(-1)
+        if len(outputs) != len(inputs):
+            raise DataError(f"y must hold one output for each of {len(inputs)} predictions, got {len(outputs)}")
         values = np.empty(len(outputs))
         for rows, mixture in trained.mixtures(self._fitted(), inputs, row_ids, unseen=self.unseen, include_noise=True):
             values[rows] = predictions.log_density(mixture, self._fitted().scaling, outputs[rows])
-        return values
+        return _as_columns(values, n_columns)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, conditions: Any = None) -> float:
         """Coefficient of determination R² of the predictions; entries of ``y`` that are NaN do not count."""
@@ -503,7 +517,10 @@ def _at_least_no_rows(X: Any, n_columns: int) -> Any:
 
 
 def _as_columns(values: HostFloat, n_columns: int | None) -> HostFloat:
-    return values if n_columns is None else values.reshape(n_columns, -1).T
+    # Rows repeated once a condition become (rows, conditions), whatever axes follow.
+    if n_columns is None:
+        return values
+    return np.moveaxis(values.reshape(n_columns, -1, *values.shape[1:]), 0, 1)
 
 
 def _warn_about(observations: Observations) -> None:

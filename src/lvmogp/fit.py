@@ -11,6 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from lvmogp.bounds import collapsed, explicit
+from lvmogp.compiling import compiled
 from lvmogp.data import Data, GridData
 from lvmogp.errors import NumericalError
 from lvmogp.initialise import Curves, independent_start, recipe_names, start
@@ -201,7 +202,7 @@ def _start(recipe: str, independent: Curves, data: Data, settings: Settings, rng
     return with_explicit_inducing(parameters, data, settings.inference)
 
 
-@eqx.filter_jit
+@compiled
 def with_explicit_inducing(parameters: Parameters, data: Data, inference: str) -> Parameters:
     """The same parameters with a q(v) of their own: the optimal one, or the nearest of Kronecker form."""
     expected = quadratic(parameters, data)

@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.manifold import Isomap
 
+from lvmogp.compiling import compiled
 from lvmogp.data import Data
 from lvmogp.independent import IndependentParameters, independent_bound, independent_curves
 from lvmogp.kernels import Kernel, Stationary, complete
@@ -23,6 +24,7 @@ from lvmogp.optimise import Run, maximise
 from lvmogp.parameters import Parameters
 from lvmogp.typing import HostFloat
 
+_independent_curves = compiled(independent_curves)
 _FIRST_LENGTHSCALES = (0.15, 0.5, 1.5)
 _FIRST_NOISE = 0.2
 _LATENT_VARIANCE = 0.05
@@ -92,7 +94,7 @@ def independent_start(
     reachable = _within_reach(parameters.kernel, np.asarray(parameters.inducing_inputs))
     parameters = eqx.tree_at(lambda tree: tree.kernel, parameters, reachable)
     points = jnp.asarray(representatives(inputs, _MOST_CURVE_POINTS, seed), dtype)
-    values = eqx.filter_jit(independent_curves)(parameters, data, points)
+    values = _independent_curves(parameters, data, points)
     return Curves(parameters, np.asarray(values, dtype=float))
 
 

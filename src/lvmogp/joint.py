@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from lvmogp.compiling import compiled
 from lvmogp.kernels import cross, gram
 from lvmogp.linalg import cholesky
 from lvmogp.new_condition import ConditionPosterior, Evidence
@@ -35,7 +36,7 @@ class ErrorFunctional(eqx.Module):
     evidence: Evidence | None
 
 
-@eqx.filter_jit
+@compiled
 def trained_functional(
     model: Posterior, curve: Curves, latents: LatentGaussians, points: Float[Array, "n Q_X"]
 ) -> ErrorFunctional:
@@ -54,7 +55,7 @@ def trained_functional(
     )
 
 
-@eqx.filter_jit
+@compiled
 def new_functional(model: Posterior, condition: ConditionPosterior, points: Float[Array, "n Q_X"]) -> ErrorFunctional:
     """Errors at rows of a new condition: within it, the covariance of the mixture over its particles."""
     seen = condition.evidence
@@ -88,7 +89,7 @@ def new_functional(model: Posterior, condition: ConditionPosterior, points: Floa
     )
 
 
-@eqx.filter_jit
+@compiled
 def cross_covariance(model: Posterior, first: ErrorFunctional, second: ErrorFunctional) -> Float[Array, "n m"]:
     """Covariance of the errors of two different conditions, whose latents are independent (equation 25)."""
     through_inducing = model.covariance.bilinear(first.features, second.features) - jnp.einsum(
@@ -162,7 +163,7 @@ def _drawn_functional(model: Posterior, draw: Draw, points: Float[Array, "n Q_X"
     )
 
 
-@eqx.filter_jit
+@compiled
 def sample_curves(
     model: Posterior,
     draws: Draw,

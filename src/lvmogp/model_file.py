@@ -3,12 +3,12 @@
 import os
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.__about__ import __version__
+from lvmogp.compiling import compiled
 from lvmogp.errors import ModelFileError
 from lvmogp.fit import Outcome, Restart
 from lvmogp.intake import Observations
@@ -31,6 +31,7 @@ from lvmogp.trained import AddedCondition, TrainedModel
 from lvmogp.variational_condition import GaussianCondition
 from lvmogp.whitening import basis, latent_moments
 
+_trained_curves, _basis = compiled(trained_curves), compiled(basis)
 _PARAMETER_ARRAYS = (
     "inducing_inputs",
     "inducing_latents",
@@ -178,7 +179,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         is_grid=document["is_grid"],
         scaling=scaling,
         posterior=posterior,
-        curves=eqx.filter_jit(trained_curves)(posterior),
+        curves=_trained_curves(posterior),
         outcome=_decode_outcome(content, posterior.parameters),
         observations=observations,
         added=added,
@@ -206,8 +207,8 @@ def _decode_posterior(content: ModelFile) -> Posterior:
         covariance = DenseCovariance(jnp.asarray(tensors["covariance.matrix"]), mean.shape[0])
     return Posterior(
         parameters=parameters,
-        input_basis=eqx.filter_jit(basis)(input_kernel, parameters.inducing_inputs),
-        latent_basis=eqx.filter_jit(basis)(latent_kernel, parameters.inducing_latents),
+        input_basis=_basis(input_kernel, parameters.inducing_inputs),
+        latent_basis=_basis(latent_kernel, parameters.inducing_latents),
         mean=mean,
         covariance=covariance,
     )

@@ -13,6 +13,7 @@ Where noise is per condition, log σ² of the new one joins the latents, with a 
 θ = (h, z) collects both, z being standard normal a priori.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,32 +24,36 @@ import numpy as np
 from jax.scipy.special import logsumexp, ndtri
 from scipy.stats import qmc
 
+from lvmogp.compiling import compiled
 from lvmogp.data import rounded_up
 from lvmogp.gaussians import LOG_2PI, log_density
 from lvmogp.kernels import cross, diagonal, gram
 from lvmogp.linalg import cholesky, whiten
-from lvmogp.posterior import Curves, Posterior, curves_at, positive_part
+from lvmogp.posterior import Curves, Posterior, Projection, curves_at, positive_part
 from lvmogp.typing import Array, Bool, Float, HostFloat, Scalar
 from lvmogp.whitening import Basis
 
+Target = Callable[[Array], Scalar]
 N_PARTICLES = 512
 _N_SCOUTS = 1024
 _N_STARTS = 32
+_N_STARTS_OF_MANY_POINTS = 12
+_MANY_POINTS = 8
 _N_PRIOR_STARTS = 64
 _MOST_TRAINED_STARTS = 128
 _NEWTON_STEPS = 20
 _STEP_FRACTIONS = (1.0, 0.3, 0.1, 0.01)
 _WIDENING = 1.5
 _PRIOR_SHARE = 0.1
-_MOST_EXACT_POINTS = 64
-_PADDED_SIZES = (4, 8, 16, 32, 64)
+_MOST_EXACT_POINTS = 32
+_PADDED_SIZES = (4, 8, 16, 32)
 _POINTS_AT_ONCE = 64
 
 
 class Evidence(eqx.Module):
     """Observations of one condition as features, their prior covariance and their values.
 
-    Up to 64 points are used as they are, padded to a common size (``present`` is 0 where padded) so that
+    Up to 32 points are used as they are, padded to a common size (``present`` is 0 where padded) so that
     similar calls share one compiled program. More points are compressed to M_X pseudo-points by A = QR, which
     is exact for the part of the curve that the inducing inputs can express; ``excess_count``,
     ``excess_squares`` and ``residual`` complete the likelihood as in the sparse GP's bound.
@@ -152,7 +157,7 @@ def evidence(model: Posterior, inputs: HostFloat, values: HostFloat) -> Evidence
     return _exact(model.input_basis, padded, jnp.asarray(np.pad(values, (0, padding)), dtype), present)
 
 
-@eqx.filter_jit
+@compiled
 def _exact(
     input_basis: Basis,
     inputs: Float[Array, "m Q_X"],
@@ -173,7 +178,7 @@ def _exact(
     )
 
 
-@eqx.filter_jit
+@compiled
 def _compressed(input_basis: Basis, inputs: Float[Array, "n Q_X"], values: Float[Array, " n"]) -> Evidence:
     features = input_basis.features(inputs)
     rotation, triangular = jnp.linalg.qr(features)  # A = QR: y enters through Qᵀy and what is left of ‖y‖²
@@ -208,12 +213,12 @@ def log_posterior(
     theta: Float[Array, " T"],
     model: Posterior,
     seen: Evidence,
-    projected: Float[Array, "M_H M_H m m"],
+    projection: Projection,
     prior: NoisePrior,
 ) -> Scalar:
     """Log p(θ) + log p(y | θ) up to a constant (equation 19).
 
-    ``projected`` is A S_jk Aᵀ, which serves all θ.
+    ``projection`` is the model's covariance at the inputs of the evidence, which serves all θ.
     """
     n_latent = model.latent_basis.points.shape[1]
     latent = theta[:n_latent]
@@ -222,9 +227,7 @@ def log_posterior(
     prior_variance = model.latent_basis.kernel.evaluate(latent, latent)
     mean = seen.features @ (model.mean @ features)
     covariance = (
-        prior_variance * seen.gram
-        + jnp.einsum("j,jkmn,k->mn", features, projected, features)
-        - (features @ features) * (seen.features @ seen.features.T)
+        prior_variance * seen.gram + projection.at(features) - (features @ features) * (seen.features @ seen.features.T)
     )
     factor = cholesky(covariance + jnp.diag(_noise_diagonal(seen, noise)))
     likelihood = log_density(seen.values - mean, factor)
@@ -285,7 +288,7 @@ def infer(model: Posterior, seen: Evidence) -> ConditionPosterior:
     )
 
 
-@eqx.filter_jit
+@compiled
 def _infer(
     model: Posterior,
     seen: Evidence,
@@ -294,12 +297,14 @@ def _infer(
     scout_nodes: Float[Array, "P0 1+T"],
     nodes: Float[Array, "P 1+T"],
 ) -> ConditionPosterior:
-    projected = model.covariance.project(seen.features)
+    projection = model.covariance.projection(seen.features)
 
     def target(theta: Float[Array, " T"]) -> Scalar:
-        return log_posterior(theta, model, seen, projected, prior)
+        return log_posterior(theta, model, seen, projection, prior)
 
-    proposal = _local_gaussians(target, _chosen_starts(target, starts))
+    # Many points leave little doubt about where the latents are, and cost more each.
+    n_starts = _N_STARTS if seen.values.shape[0] <= _MANY_POINTS else _N_STARTS_OF_MANY_POINTS
+    proposal = _local_gaussians(target, _chosen_starts(target, starts, n_starts))
     # One round of scouts tells which local Gaussians carry the mass (one step of expectation-maximisation).
     scouts = proposal.draw(scout_nodes)
     log_weights, responsibilities = _importance(target, proposal, scouts)
@@ -310,18 +315,18 @@ def _infer(
     log_weights, _ = _importance(target, proposal, thetas)
     n_latent = model.latent_basis.points.shape[1]
     noise = jax.vmap(lambda theta: _noise_at(theta, n_latent, prior))(thetas)
-    return condition_on(model, seen, thetas[:, :n_latent], noise, log_weights)
+    return _condition_on(model, seen, thetas[:, :n_latent], noise, log_weights)
 
 
-def _chosen_starts(target, starts: Float[Array, "S T"]) -> Float[Array, "K T"]:
+def _chosen_starts(target: Target, starts: Float[Array, "S T"], n_wanted: int) -> Float[Array, "K T"]:
     # Half the best, half spread over the rest.
     order = jnp.argsort(-jax.vmap(target)(starts))
-    n_best = min(_N_STARTS // 2, starts.shape[0])
-    spread = np.unique(np.linspace(n_best, starts.shape[0] - 1, _N_STARTS - n_best).astype(int))
+    n_best = min(n_wanted // 2, starts.shape[0])
+    spread = np.unique(np.linspace(n_best, starts.shape[0] - 1, n_wanted - n_best).astype(int))
     return starts[order[np.r_[np.arange(n_best), spread]]]
 
 
-def _local_gaussians(target, starts: Float[Array, "K T"]) -> _Mixture:
+def _local_gaussians(target: Target, starts: Float[Array, "K T"]) -> _Mixture:
     hessian = jax.hessian(target)
     n_theta = starts.shape[1]
 
@@ -354,7 +359,7 @@ def _local_gaussians(target, starts: Float[Array, "K T"]) -> _Mixture:
 
 
 def _importance(
-    target, proposal: _Mixture, thetas: Float[Array, "P T"]
+    target: Target, proposal: _Mixture, thetas: Float[Array, "P T"]
 ) -> tuple[Float[Array, " P"], Float[Array, "P K"]]:
     # Normalised log weights, and how much of each point belongs to each component of the proposal.
     joint = proposal.component_log_densities(thetas) + proposal.log_shares
@@ -364,8 +369,7 @@ def _importance(
     return jax.nn.log_softmax(log_weights), jnp.exp(joint - log_proposal[:, None])
 
 
-@eqx.filter_jit
-def condition_on(
+def _condition_on(
     model: Posterior,
     seen: Evidence,
     latents: Float[Array, "P Q_H"],
@@ -385,8 +389,10 @@ def condition_on(
     return ConditionPosterior(latents, noise, log_weights, shapes, seen, factor, solution)
 
 
-@eqx.filter_jit
-def components(
+condition_on = compiled(_condition_on)
+
+
+def block_components(
     input_basis: Basis, condition: ConditionPosterior, inputs: Float[Array, "B b Q_X"]
 ) -> tuple[Float[Array, "B P b"], Float[Array, "B P b"]]:
     """Mean and variance of f at blocks of inputs under each particle (equation 22)."""
@@ -409,6 +415,9 @@ def components(
         return jax.vmap(one_particle)(condition.curves, condition.factor, condition.solution)
 
     return jax.lax.map(one_block, inputs)
+
+
+components = compiled(block_components)
 
 
 def in_blocks(inputs: HostFloat) -> HostFloat:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
+from lvmogp.compiling import ONE_THREAD
 from lvmogp.constraints import FreeStructure, join, search_box, split
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
@@ -56,7 +57,7 @@ def _negative_value_and_gradient(
 
 _compile = partial(jax.jit, _negative_value_and_gradient, static_argnames=("objective", "structure"))
 # XLA's thread pool costs more than it gives on small problems.
-_on_one_thread = _compile(compiler_options={"xla_cpu_multi_thread_eigen": False})
+_on_one_thread = _compile(compiler_options=ONE_THREAD)
 _on_all_threads = _compile()
 
 

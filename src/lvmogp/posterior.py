@@ -27,6 +27,14 @@ from lvmogp.whitening import Basis, LatentMoments, basis, latent_moments
 _BLOCKS_AT_ONCE = 32
 
 
+class Projection(eqx.Module):
+    """What S says about given inputs, prepared for many latents."""
+
+    @abstractmethod
+    def at(self, features: Float[Array, " M_H"]) -> Float[Array, "m m"]:
+        """Σ_jk c_j c_k A S_jk Aᵀ for the features c of a latent."""
+
+
 class Covariance(eqx.Module):
     """Covariance S of the whitened inducing variables."""
 
@@ -39,12 +47,38 @@ class Covariance(eqx.Module):
         """A S_jk Aᵀ for all j, k."""
 
     @abstractmethod
+    def projection(self, features: Float[Array, "m M_X"]) -> Projection:
+        """The same, in whatever form is quickest to contract with latents."""
+
+    @abstractmethod
     def bilinear(self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]) -> Float[Array, "n m"]:
         """vec(B)ᵀ S vec(B') for all pairs of rows."""
 
     @abstractmethod
     def precision(self) -> Float[Array, "M M"]:
         """S⁻¹ as one matrix."""
+
+
+class KroneckerProjection(Projection):
+    """A U_X, W and U_H: contracting costs m² M_X."""
+
+    rotated: Float[Array, "m M_X"]
+    variances: Float[Array, "M_X M_H"]
+    latent_basis: Float[Array, "M_H M_H"]
+
+    def at(self, features: Float[Array, " M_H"]) -> Float[Array, "m m"]:
+        """(A U_X) diag(W (U_Hᵀc)²) (A U_X)ᵀ."""
+        return (self.rotated * (self.variances @ (features @ self.latent_basis) ** 2)) @ self.rotated.T
+
+
+class DenseProjection(Projection):
+    """All A S_jk Aᵀ: contracting costs m² M_H²."""
+
+    blocks: Float[Array, "M_H M_H m m"]
+
+    def at(self, features: Float[Array, " M_H"]) -> Float[Array, "m m"]:
+        """Σ_jk c_j c_k A S_jk Aᵀ."""
+        return jnp.einsum("j,jkmn,k->mn", features, self.blocks, features)
 
 
 class KroneckerCovariance(Covariance):
@@ -65,6 +99,10 @@ class KroneckerCovariance(Covariance):
         rotated = features @ self.input_basis
         per_latent = jnp.einsum("mx,xl,nx->lmn", rotated, self.variances, rotated)
         return jnp.einsum("jl,kl,lmn->jkmn", self.latent_basis, self.latent_basis, per_latent)
+
+    def projection(self, features: Float[Array, "m M_X"]) -> Projection:
+        """Rotated features."""
+        return KroneckerProjection(features @ self.input_basis, self.variances, self.latent_basis)
 
     def bilinear(self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]) -> Float[Array, "n m"]:
         """Σ_ij W_ij (U_Xᵀ B U_H)_ij (U_Xᵀ B' U_H)_ij."""
@@ -98,6 +136,10 @@ class DenseCovariance(Covariance):
     def project(self, features: Float[Array, "m M_X"]) -> Float[Array, "M_H M_H m m"]:
         """A S_jk Aᵀ."""
         return jnp.einsum("mx,jxky,ny->jkmn", features, self._blocks(), features)
+
+    def projection(self, features: Float[Array, "m M_X"]) -> Projection:
+        """All blocks."""
+        return DenseProjection(self.project(features))
 
     def bilinear(self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]) -> Float[Array, "n m"]:
         """vec(B)ᵀ S vec(B')."""

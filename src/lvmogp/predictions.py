@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lvmogp.compiling import compiled
 from lvmogp.data import block_layout
 from lvmogp.gaussians import mixture_log_density, mixture_quantile
 from lvmogp.joint import Draw, cross_covariance, new_functional, sample_curves, trained_functional
 from lvmogp.new_condition import (
     ConditionPosterior,
+    block_components,
     components,
     condition_on,
     evidence,
@@ -30,6 +32,7 @@ from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
 from lvmogp.variational_condition import GaussianCondition
 
 Condition = GaussianCondition | ConditionPosterior
+_marginals = compiled(marginals)
 _N_NODES = 128
 
 
@@ -59,7 +62,7 @@ def gaussian_moments(
     """
     layout = block_layout(numbers, len(noise))
     blocks = jnp.asarray(inputs[layout.row], model.mean.dtype)
-    mean, variance = eqx.filter_jit(marginals)(model.input_basis, shapes, blocks, jnp.asarray(layout.block_condition))
+    mean, variance = _marginals(model.input_basis, shapes, blocks, jnp.asarray(layout.block_condition))
     present = layout.present > 0
     rows = layout.row[present]
     ordered_mean, ordered_variance = np.empty(len(inputs)), np.empty(len(inputs))
@@ -129,7 +132,7 @@ def quantile(rows: Mixture, scaling: Scaling, probability: float) -> HostFloat:
     return scaling.quantity(np.asarray(_quantile(level, rows.means, rows.variances, weights)))
 
 
-_quantile = jax.jit(mixture_quantile)
+_quantile = compiled(mixture_quantile)
 
 
 def log_density(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloat:
@@ -156,7 +159,7 @@ def gradients(
     return np.asarray(mean) / scaling.input_scale, np.asarray(variance) / scaling.input_scale
 
 
-@eqx.filter_jit
+@compiled
 def _gradients(
     model: Posterior,
     condition: ConditionPosterior | GaussianCondition,
@@ -174,7 +177,7 @@ def _gradients(
             first = jnp.zeros(1, int)
             mean, variance = marginals(model.input_basis, condition.curves, block, first)
             return scaling.location(mean[0, 0]), scaling.variance(variance[0, 0])
-        means, variances = components(model.input_basis, condition, block)
+        means, variances = block_components(model.input_basis, condition, block)
         noise = condition.noise[:, None] if include_noise else 0.0
         mean, variance = output_moments(Mixture(condition.weights, means[0], variances[0] + noise), scaling)
         return mean[0], variance[0]

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.data import long_data
+from lvmogp.compiling import compiled
+from lvmogp.data import LongData, long_data
 from lvmogp.errors import DataError, NumericalError
 from lvmogp.fit import Outcome
 from lvmogp.intake import Id, Observations, numbers_of, unknown_condition
@@ -33,6 +34,7 @@ from lvmogp.scaling import Scaling
 from lvmogp.typing import HostFloat
 from lvmogp.variational_condition import GaussianCondition, infer_gaussian
 
+_trained_curves, _curves_at, _expected_cross = compiled(trained_curves), compiled(curves_at), compiled(expected_cross)
 METHODS = ("exact", "gaussian")
 _MOST_DENSE = 4_000
 
@@ -70,7 +72,7 @@ def trained_model(
     model: Posterior, outcome: Outcome, *, ids: tuple[Id, ...], scaling: Scaling, observations: Observations
 ) -> TrainedModel:
     """Put a fitted posterior and its account together."""
-    curves = eqx.filter_jit(trained_curves)(model)
+    curves = _trained_curves(model)
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(curves)):
         raise NumericalError(
             "the posterior of the fitted model is not finite; the inducing points lie too close together or the noise "
@@ -226,7 +228,7 @@ def moments_at_latents(
     """Mean and variance of the output at given latents, one for all rows or one a row."""
     posterior, scaling = model.posterior, model.scaling
     distinct, numbers = np.unique(latents, axis=0, return_inverse=True)
-    shapes = eqx.filter_jit(curves_at)(posterior, jnp.asarray(distinct, posterior.mean.dtype))
+    shapes = _curves_at(posterior, jnp.asarray(distinct, posterior.mean.dtype))
     noise = np.full(len(distinct), np.exp(np.mean(np.log(posterior.parameters.noise_variance))))
     rows = np.broadcast_to(numbers.reshape(-1), len(inputs))
     found = gaussian_moments(posterior, shapes, noise, scaling.inputs(inputs), rows)
@@ -254,7 +256,7 @@ def similarities(model: TrainedModel) -> HostFloat:
     """Prior correlation of the curves of each pair of conditions, ⟨k_H(h, h')⟩/√(ψψ'), one on the diagonal."""
     latents = all_latents(model)
     kernel = model.posterior.parameters.latent_kernel
-    between = np.array(eqx.filter_jit(expected_cross)(kernel, latents, latents))
+    between = np.array(_expected_cross(kernel, latents, latents))
     scale = np.sqrt(np.asarray(psi0(kernel, latents)))
     between = between / np.outer(scale, scale)
     np.fill_diagonal(between, 1.0)
@@ -313,7 +315,7 @@ def absorbed(model: TrainedModel) -> TrainedModel:
         str(posterior.mean.dtype),
     )
     new_only = _last(parameters, len(entries))
-    refreshed = eqx.filter_jit(updated)(posterior, quadratic(new_only, data))
+    refreshed = _updated(posterior, new_only, data)
     refreshed = eqx.tree_at(lambda tree: tree.parameters, refreshed, parameters)
     observations = model.observations
     if observations is not None:
@@ -326,10 +328,15 @@ def absorbed(model: TrainedModel) -> TrainedModel:
     return model._replace(
         ids=model.all_ids,
         posterior=refreshed,
-        curves=eqx.filter_jit(trained_curves)(refreshed),
+        curves=_trained_curves(refreshed),
         observations=observations,
         added={},
     )
+
+
+@compiled
+def _updated(posterior: Posterior, new_only: Parameters, data: LongData) -> Posterior:
+    return updated(posterior, quadratic(new_only, data))
 
 
 def _extended(parameters: Parameters, entries: list[AddedCondition]) -> Parameters:

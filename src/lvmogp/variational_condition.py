@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from lvmogp.compiling import compiled
 from lvmogp.constraints import positive
 from lvmogp.gaussians import LOG_2PI, kl_to_standard_normal
 from lvmogp.new_condition import Evidence, NoisePrior, noise_prior, normal_nodes
@@ -54,6 +55,9 @@ def _bound(candidate: _Variational, setting: _Setting) -> Scalar:
     return fit + log_noise_prior - kl_to_standard_normal(candidate.mean, candidate.variance)
 
 
+_compiled_bound = compiled(_bound)
+
+
 def _noise(candidate: _Variational, prior: NoisePrior) -> Scalar:
     return jnp.exp(prior.mean + prior.deviation * candidate.noise_deviation)
 
@@ -78,8 +82,7 @@ def infer_gaussian(model: Posterior, seen: Evidence) -> GaussianCondition:
             fixed=("noise_deviation",) if prior.shared else (),
         )
 
-    bound = eqx.filter_jit(_bound)
-    heights = [float(bound(at(mean), setting)) for mean in candidates]
+    heights = [float(_compiled_bound(at(mean), setting)) for mean in candidates]
     chosen = candidates[np.argsort(heights)[::-1][:_N_STARTS]]
     runs = [maximise(_bound, at(mean), setting, max_iterations=200, tolerance=1e-4) for mean in chosen]
     best = max(runs, key=lambda run: run.bound).tree

@@ -1,0 +1,878 @@
+"""The estimator as users meet it: forms of data, predictions in their units, new conditions, files."""
+
+import copy
+import datetime
+import pickle
+
+import equinox as eqx
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GroupKFold, cross_val_score
+
+from lvmogp import RBF, ConvergenceWarning, DataError, LVMOGPRegressor, LVMOGPWarning, Periodic
+
+# One family of curves that all tests share, and with it the compiled programs: one latent says all.
+D, N = 6, 12
+NAMES = ["a", "b", "c", "d", "e", "f"]
+FACTORS = np.linspace(-1.5, 1.5, D)
+X = np.linspace(0.0, 10.0, N)[:, None]
+X_NEW = np.array([[0.4], [2.7], [6.1], [9.3]])
+
+
+def curve(x, factor):
+    return np.sin(x + 0.5 * factor) * (1 + 0.3 * factor)
+
+
+def grid(noise=0.05, seed=0):
+    return curve(X, FACTORS) + noise * np.random.default_rng(seed).normal(size=(N, D))
+
+
+Y = grid()
+SPREAD = np.ptp(Y)
+
+
+def long_form(y=Y, names=NAMES, x=X):
+    return np.tile(x, (len(names), 1)), y.T.ravel(), [name for name in names for _ in range(len(x))]
+
+
+def regressor(**settings):
+    return LVMOGPRegressor(**({"n_latent": 1, "n_restarts": 1, "random_state": 0} | settings))
+
+
+def few_points(factor, count, seed=1):
+    rng = np.random.default_rng(seed)
+    x = np.vstack([[[0.5]], rng.uniform(0, 10, (count - 1, 1))])  # at .5 the curves differ most
+    return x, curve(x[:, 0], factor) + 0.05 * rng.normal(size=count)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return regressor().fit(X, Y, conditions=NAMES)
+
+
+@pytest.fixture(scope="module")
+def log_fitted():
+    return regressor(output_transform="log").fit(X, np.exp(Y), conditions=NAMES)
+
+
+@pytest.fixture
+def model(fitted):
+    return copy.copy(fitted)  # what is added to a copy does not reach the others
+
+
+@pytest.fixture
+def log_model(log_fitted):
+    return copy.copy(log_fitted)
+
+
+@pytest.fixture(scope="module")
+def fitted_with_new(fitted, log_fitted):
+    """Both models with a condition "new" added from two points."""
+    x, y = few_points(0.9, 2)
+    plain = copy.copy(fitted).add_condition("new", x, y)
+    return {"plain": plain, "log": copy.copy(log_fitted).add_condition("new", x, np.exp(y))}
+
+
+@pytest.fixture(params=["plain", "log"])
+def either(request, fitted_with_new):
+    return fitted_with_new[request.param]
+
+
+# Forms of data
+
+
+def test_curves_are_found(fitted):
+    errors = fitted.predict(X_NEW) - curve(X_NEW, FACTORS)
+    assert np.sqrt(np.mean(errors**2)) < 0.05
+    latents = fitted.latents_["mean_1"]
+    assert abs(np.corrcoef(latents, FACTORS)[0, 1]) > 0.99
+
+
+def test_the_three_forms_give_the_same_predictions(fitted, rng):
+    x, y, ids = long_form()
+    order = rng.permutation(len(y))
+    long = regressor().fit(x[order], y[order], conditions=[ids[row] for row in order])
+    table = pd.DataFrame({"x": x[order, 0], "tyre": [ids[row] for row in order]})
+    frame = regressor(condition="tyre").fit(table, y[order])
+    expected, std = fitted.predict(X_NEW, return_std=True)
+    for column, name in enumerate(NAMES):
+        rows = pd.DataFrame({"tyre": name, "x": X_NEW[:, 0]})
+        for found in (long.predict(X_NEW, name, return_std=True), frame.predict(rows, return_std=True)):
+            assert_allclose(found[0], expected[:, column], atol=1e-6 * SPREAD)
+            assert_allclose(found[1], std[:, column], atol=1e-6 * SPREAD)
+
+
+def test_a_grid_with_gaps_equals_its_observed_cells_in_long_form():
+    y = Y.copy()
+    y[[0, 3, 3, 11], [1, 0, 5, 2]] = np.nan
+    x, values, ids = long_form(y)
+    with pytest.warns(LVMOGPWarning, match="4 of 72 rows have no output"):
+        long = regressor().fit(x, values, conditions=ids)
+    gappy = regressor().fit(X, y, conditions=NAMES)
+    for column, name in enumerate(NAMES):
+        assert_allclose(gappy.predict(X_NEW)[:, column], long.predict(X_NEW, name), atol=1e-6 * SPREAD)
+    hidden = gappy.predict(X[[0, 3, 3, 11]], ["b", "a", "f", "c"])
+    assert_allclose(hidden, curve(X[[0, 3, 3, 11], 0], FACTORS[[1, 0, 5, 2]]), atol=0.15)
+
+
+def test_without_conditions_a_grid_predicts_all_of_them(fitted):
+    mean, std = fitted.predict(X_NEW, return_std=True)
+    assert mean.shape == std.shape == (4, D)
+    low, high = fitted.predict_interval(X_NEW)
+    for column, name in enumerate(NAMES):
+        one = fitted.predict(X_NEW, name, return_std=True)
+        assert_allclose((mean[:, column], std[:, column]), one, rtol=1e-9)
+        assert_allclose((low[:, column], high[:, column]), fitted.predict_interval(X_NEW, name), rtol=1e-9)
+
+
+def test_rows_of_several_conditions_are_predicted_each_for_its_own(fitted_with_new):
+    model = fitted_with_new["plain"]
+    ids = ["f", "new", "a", "f"]
+    mean, std = model.predict(X_NEW, ids, return_std=True)
+    for row, name in enumerate(ids):
+        one = model.predict(X_NEW[[row]], name, return_std=True)
+        assert_allclose((mean[row], std[row]), np.ravel(one), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [40, 7, -3, 1000, 12, 5],
+        [2.5, -1.0, 0.0, 3.0, 1e9, 7.0],
+        [("b", 2), ("a", 10), ("a", 2), ("c", 1), ("b", 1), ("a", 1)],
+        [datetime.date(2020, 1, day) for day in (9, 3, 5, 1, 7, 2)],
+        ["ä", 3, (1, 2), datetime.datetime(2020, 1, 1), 0.5, ""],
+    ],
+    ids=["int", "float", "tuple", "date", "mixed"],
+)
+def test_ids_of_any_type_with_gaps_and_in_any_order(names, fitted):
+    x, y, _ = long_form()
+    ids = [name for name in names for _ in range(N)]
+    model = regressor().fit(x, y, conditions=pd.Series(ids, dtype=object))
+    assert set(model.conditions_) == set(names)
+    for column, name in enumerate(names):
+        # The order of the names decides where the optimiser starts, so equal to its tolerance only.
+        assert_allclose(model.predict(X_NEW, name), fitted.predict(X_NEW, NAMES[column]), atol=1e-3 * SPREAD)
+
+
+def test_new_names_in_the_same_order_change_nothing(fitted):
+    x, y, _ = long_form()
+    ids = np.repeat([f"tyre-{number}" for number in range(D)], N)
+    model = regressor().fit(x, y, conditions=ids)
+    assert_allclose(model.predict(X_NEW, "tyre-2"), fitted.predict(X_NEW, "c"), rtol=1e-6)
+    assert_allclose(model.predict(X_NEW, np.str_("tyre-4")), fitted.predict(X_NEW, "e"), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(0.37, 11.0), (1e6, 1e9), (1e-5, -4.0)])
+def test_units_of_inputs_do_not_matter(fitted, scale, shift):
+    model = regressor().fit(X * scale + shift, Y, conditions=NAMES)
+    mean, std = model.predict(X_NEW * scale + shift, return_std=True)
+    expected_mean, expected_std = fitted.predict(X_NEW, return_std=True)
+    assert_allclose(mean, expected_mean, atol=1e-5 * SPREAD)
+    assert_allclose(std, expected_std, rtol=1e-4)
+    by_mean, by_variance = model.predict_gradient(X_NEW * scale + shift, "b")
+    expected = fitted.predict_gradient(X_NEW, "b")
+    assert_allclose(by_mean * scale, expected[0], atol=1e-5 * SPREAD)
+    assert_allclose(by_variance * scale, expected[1], atol=1e-5 * np.abs(expected[1]).max() + 1e-8)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(0.37, 11.0), (1e6, 1e9), (-1e-5, -4.0)])
+def test_units_of_outputs_are_those_of_the_user(fitted, scale, shift):
+    model = regressor().fit(X, Y * scale + shift, conditions=NAMES)
+    mean, std = model.predict(X_NEW, return_std=True)
+    expected_mean, expected_std = fitted.predict(X_NEW, return_std=True)
+    assert_allclose((mean - shift) / scale, expected_mean, atol=1e-5 * SPREAD)
+    assert_allclose(std / abs(scale), expected_std, rtol=1e-4)
+    _, cov = model.predict(X_NEW, "b", return_cov=True)
+    _, expected_cov = fitted.predict(X_NEW, "b", return_cov=True)
+    assert_allclose(cov / scale**2, expected_cov, atol=1e-4 * expected_cov.max())
+    ends = (np.array(model.predict_interval(X_NEW, "b")) - shift) / scale
+    assert_allclose(np.sort(ends, axis=0), fitted.predict_interval(X_NEW, "b"), atol=1e-4 * SPREAD)
+    density = model.log_predictive_density(X_NEW, np.full(4, 0.3) * scale + shift, "b")
+    expected_density = fitted.log_predictive_density(X_NEW, np.full(4, 0.3), "b")
+    assert_allclose(density + np.log(abs(scale)), expected_density, rtol=1e-3)
+
+
+# Means, deviations, covariances
+
+
+def noise_variance(model, name):
+    with_noise = model.predict(X_NEW, name, return_std=True)[1]
+    without = model.predict(X_NEW, name, return_std=True, include_noise=False)[1]
+    return with_noise**2 - without**2
+
+
+def test_noise_is_that_of_the_data_and_the_same_everywhere(fitted):
+    variances = np.concatenate([noise_variance(fitted, name) for name in NAMES])
+    assert_allclose(variances, variances[0], rtol=1e-6)
+    assert 0.05 / 1.5 < np.sqrt(variances[0]) < 0.05 * 1.5
+
+
+def test_noise_does_not_move_the_mean(fitted_with_new):
+    model = fitted_with_new["plain"]
+    for name in ("b", "new"):
+        assert_array_equal(model.predict(X_NEW, name), model.predict(X_NEW, name, include_noise=False))
+
+
+@pytest.mark.parametrize("include_noise", [True, False])
+def test_the_diagonal_of_the_covariance_is_the_squared_deviation(either, include_noise):
+    ids = ["b", "new", "b", "d"]
+    mean, std = either.predict(X_NEW, ids, return_std=True, include_noise=include_noise)
+    same_mean, cov = either.predict(X_NEW, ids, return_cov=True, include_noise=include_noise)
+    assert_array_equal(mean, same_mean)
+    assert_allclose(np.diag(cov), std**2, rtol=1e-9)
+    assert_allclose(cov, cov.T, rtol=1e-9)
+    assert np.linalg.eigvalsh(cov).min() > -1e-9 * cov.max()
+
+
+@pytest.mark.parametrize("name", ["b", "new"])
+def test_two_rows_at_one_point_are_one_value_of_the_function(either, name):
+    _, cov = either.predict(np.array([[2.7], [2.7]]), name, return_cov=True, include_noise=False)
+    assert_allclose(cov, cov[0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["b", "new"])
+def test_noise_is_independent_between_rows(fitted_with_new, name):
+    model = fitted_with_new["plain"]
+    _, with_noise = model.predict(X_NEW, name, return_cov=True)
+    _, without = model.predict(X_NEW, name, return_cov=True, include_noise=False)
+    difference = with_noise - without
+    assert_allclose(np.diag(difference), noise_variance(model, name), rtol=1e-6)
+    assert_allclose(difference - np.diag(np.diag(difference)), 0, atol=1e-12)
+
+
+def test_predictions_are_surer_near_data_than_away_from_them(fitted):
+    _, std = fitted.predict([[5.0], [14.0], [30.0]], "c", return_std=True, include_noise=False)
+    assert std[0] < 0.2 * std[1] < 0.4 * std[2]
+
+
+# Distributions
+
+LEVELS = (0.5, 0.9, 0.95)
+N_DRAWS = 2000
+
+
+def draws_of(model, name, **options):
+    return model.sample(X_NEW, name, N_DRAWS, random_state=3, **options)
+
+
+@pytest.mark.parametrize("name", ["b", "new"])
+def test_intervals_hold_their_share_of_the_samples(either, name):
+    draws = draws_of(either, name, include_noise=True)
+    for level in LEVELS:
+        low, high = either.predict_interval(X_NEW, name, level=level)
+        error = np.sqrt(level * (1 - level) / N_DRAWS)
+        assert_allclose(np.mean(draws < low, axis=0), (1 - level) / 2, atol=4 * error)
+        assert_allclose(np.mean((draws >= low) & (draws <= high), axis=0), level, atol=4 * error)
+
+
+@pytest.mark.parametrize("name", ["b", "new"])
+def test_intervals_are_nested(either, name):
+    ends = [either.predict_interval(X_NEW, name, level=level) for level in (0.1, *LEVELS, 0.999)]
+    lows, highs = np.array([low for low, _ in ends]), np.array([high for _, high in ends])
+    assert np.all(np.diff(lows, axis=0) < 0)
+    assert np.all(np.diff(highs, axis=0) > 0)
+    assert np.all(lows[0] < highs[0])
+
+
+@pytest.mark.parametrize("name", ["b", "new"])
+def test_intervals_of_the_function_lie_within_those_of_observations(either, name):
+    low, high = either.predict_interval(X_NEW, name)
+    inner_low, inner_high = either.predict_interval(X_NEW, name, include_noise=False)
+    assert np.all((low < inner_low) & (inner_low < inner_high) & (inner_high < high))
+
+
+def test_intervals_of_a_condition_with_certain_latents_are_gaussian(fitted):
+    mean, std = fitted.predict(X_NEW, "c", return_std=True)
+    low, high = fitted.predict_interval(X_NEW, "c", level=0.9)
+    assert_allclose(low, mean + norm.ppf(0.05) * std, atol=0.02 * std.max())
+    assert_allclose(high, mean + norm.ppf(0.95) * std, atol=0.02 * std.max())
+
+
+def test_positive_outputs_stay_positive(fitted_with_new):
+    model = fitted_with_new["log"]
+    far = np.array([[-20.0], [40.0]])  # where nothing is known, a Gaussian would reach below zero
+    for name in ("b", "new"):
+        mean, std = model.predict(far, name, return_std=True)
+        low, _ = model.predict_interval(far, name, level=0.999)
+        assert np.all(mean - 3 * std < 0)
+        assert np.all(low > 0)
+        assert np.all(model.sample(far, name, 50, include_noise=True) > 0)
+
+
+@pytest.mark.parametrize("include_noise", [True, False])
+@pytest.mark.parametrize("name", ["b", "new"])
+def test_moments_of_samples_are_those_predicted(either, name, include_noise):
+    # Under a logarithm this says that the mean is ⟨exp⟩, not the exponential of the mean.
+    draws = draws_of(either, name, include_noise=include_noise)
+    mean, std = either.predict(X_NEW, name, return_std=True, include_noise=include_noise)
+    assert_allclose(draws.mean(axis=0), mean, atol=4.5 * std.max() / np.sqrt(N_DRAWS))
+    assert np.all(np.abs(draws.mean(axis=0) - mean) < 4.5 * std / np.sqrt(N_DRAWS))
+    assert_allclose(draws.std(axis=0), std, rtol=0.15)
+
+
+def test_the_mean_under_a_logarithm_is_not_the_median(log_fitted):
+    far = np.array([[14.0]])
+    mean = log_fitted.predict(far, "b")[0]
+    low, high = log_fitted.predict_interval(far, "b", level=1e-6)
+    assert mean > 1.05 * high[0] > 1.05 * low[0]
+
+
+def test_samples_covary_as_predicted_within_and_across_conditions(fitted_with_new):
+    model = fitted_with_new["plain"]
+    x, ids = np.array([[2.7], [3.1], [14.0], [14.0], [14.0]]), ["b", "b", "b", "c", "new"]
+    draws = model.sample(x, ids, N_DRAWS, random_state=4)
+    _, cov = model.predict(x, ids, return_cov=True, include_noise=False)
+    deviation = np.sqrt(np.diag(cov))
+    correlation = cov / np.outer(deviation, deviation)
+    assert correlation[2, 3] > 0.3  # neighbours in the latent space vary together where no data are
+    assert_allclose(np.corrcoef(draws.T), correlation, atol=4.5 / np.sqrt(N_DRAWS))
+
+
+def test_samples_are_functions(fitted_with_new):
+    """Draws at neighbouring points hang together; with noise they do not."""
+    model = fitted_with_new["plain"]
+    x = np.array([[5.0], [5.0 + 1e-4]])
+    for name in ("b", "new"):
+        smooth = model.sample(x, name, 50, random_state=0)
+        rough = model.sample(x, name, 50, random_state=0, include_noise=True)
+        assert np.abs(np.diff(smooth, axis=1)).max() < 1e-3
+        assert np.abs(np.diff(rough, axis=1)).max() > 0.05
+
+
+def test_samples_depend_on_the_seed_alone(model):
+    first = model.sample(X_NEW, "b", 3, random_state=5)
+    assert first.shape == (3, 4)
+    assert_array_equal(first, model.sample(X_NEW, "b", 3, random_state=5))
+    assert np.all(first != model.sample(X_NEW, "b", 3, random_state=6))
+
+
+# Densities and scores
+
+
+def test_density_of_a_condition_with_certain_latents_is_gaussian(fitted):
+    assert fitted.latents_["sd_1"][2] < 0.05
+    mean, std = fitted.predict(X_NEW, "c", return_std=True)
+    y = mean + np.array([-2.0, -0.5, 0.0, 1.5]) * std
+    assert_allclose(fitted.log_predictive_density(X_NEW, y, "c"), norm.logpdf(y, mean, std), atol=0.02)
+
+
+@pytest.mark.parametrize("name", ["b", "new"])
+def test_density_integrates_to_one_and_has_the_predicted_mean(either, name):
+    x = np.array([[6.1]])
+    low, high = either.predict_interval(x, name, level=1 - 1e-9)
+    y = np.linspace(low[0], high[0], 4001)
+    density = np.exp(either.log_predictive_density(np.repeat(x, len(y), axis=0), y, name))
+    assert_allclose(np.trapezoid(density, y), 1, atol=1e-5)
+    assert_allclose(np.trapezoid(density * y, y), either.predict(x, name), rtol=1e-3)
+
+
+def test_score_is_the_coefficient_of_determination(fitted, log_fitted, rng):
+    y = Y + 0.3 * rng.normal(size=Y.shape)
+    assert fitted.score(X, y) == pytest.approx(r2_score(y.ravel(), fitted.predict(X).ravel()), rel=1e-12)
+    assert fitted.score(X, y[:, 1], conditions="b") == pytest.approx(r2_score(y[:, 1], fitted.predict(X, "b")))
+    weights = rng.random(N)
+    weighted = r2_score(np.exp(y[:, 1]), log_fitted.predict(X, "b"), sample_weight=weights)
+    assert log_fitted.score(X, np.exp(y[:, 1]), weights, conditions="b") == pytest.approx(weighted)
+
+
+def test_missing_outputs_do_not_count_in_the_score(fitted):
+    y = Y.copy()
+    y[3:7, 2] = np.nan
+    known = np.isfinite(y)
+    assert fitted.score(X, y) == pytest.approx(r2_score(y[known], fitted.predict(X)[known]))
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("include_noise", [True, False])
+@pytest.mark.parametrize("name", ["b", "new"])
+def test_gradients_are_those_of_the_predictions(either, name, include_noise):
+    step = 1e-4
+    by_mean, by_variance = either.predict_gradient(X_NEW, name, include_noise=include_noise)
+
+    def moments(x):
+        mean, std = either.predict(x, name, return_std=True, include_noise=include_noise)
+        return mean, std**2
+
+    (mean_after, variance_after), (mean_before, variance_before) = moments(X_NEW + step), moments(X_NEW - step)
+    slope, variance_slope = (mean_after - mean_before) / (2 * step), (variance_after - variance_before) / (2 * step)
+    assert_allclose(by_mean[:, 0], slope, atol=1e-6 * np.abs(slope).max())
+    assert_allclose(by_variance[:, 0], variance_slope, atol=1e-5 * np.abs(variance_slope).max())
+
+
+# Latents
+
+
+def test_latents_predict_as_their_condition(fitted):
+    table = fitted.latents_.set_index("condition")
+    for name in NAMES:
+        assert table.loc[name, "sd_1"] < 0.05
+        mean, std = fitted.predict(X_NEW, name, return_std=True)
+        at_mean, at_std = fitted.predict_at_latent(X_NEW, [table.loc[name, "mean_1"]], return_std=True)
+        assert_allclose(at_mean, mean, atol=0.1 * std.min())
+        assert np.all(at_std < std)  # the latent itself is certain
+        assert_allclose(at_std, std, rtol=0.2)
+
+
+def test_latents_come_once_or_one_a_row(fitted):
+    rows = np.array([[-1.0], [0.0], [1.0], [0.0]])
+    mean, std = fitted.predict_at_latent(X_NEW, rows, return_std=True)
+    for row in range(4):
+        one = fitted.predict_at_latent(X_NEW[[row]], rows[row], return_std=True)
+        assert_allclose((mean[row], std[row]), np.ravel(one), rtol=1e-9)
+    _, without = fitted.predict_at_latent(X_NEW, rows, return_std=True, include_noise=False)
+    assert_allclose(std**2 - without**2, noise_variance(fitted, "a"), rtol=1e-6)
+
+
+def test_latents_under_a_logarithm_predict_in_the_units_of_the_output(log_fitted):
+    latent = log_fitted.latents_["mean_1"][[3]]
+    assert_allclose(log_fitted.predict_at_latent(X_NEW, latent), log_fitted.predict(X_NEW, "d"), rtol=0.01)
+
+
+def test_the_table_of_latents_names_each_condition(fitted_with_new, fitted):
+    table = fitted_with_new["plain"].latents_
+    assert list(table.columns) == ["condition", "mean_1", "sd_1", "added"]
+    assert list(table["condition"]) == [*NAMES, "new"]
+    assert list(table["added"]) == [False] * D + [True]
+    assert_array_equal(table[["mean_1", "sd_1"]][:D], fitted.latents_[["mean_1", "sd_1"]])
+    # The new factor .9 is that of "e": it lies nearest to it.
+    distance = np.abs(table["mean_1"] - table["mean_1"][D])[:D]
+    assert distance.idxmin() == 4
+    assert table["sd_1"][D] > 2 * table["sd_1"][:D].max()
+
+
+def test_similarities_are_correlations_that_fade_with_distance(fitted_with_new):
+    table = fitted_with_new["plain"].similarities()
+    assert list(table.index) == list(table.columns) == [*NAMES, "new"]
+    values = table.to_numpy()
+    assert_allclose(values, values.T, rtol=1e-12)
+    assert_array_equal(np.diag(values), 1.0)
+    assert values.min() >= -1
+    assert values.max() <= 1
+    assert np.all(np.diff(values[0, :D]) < 0)
+
+
+def test_ids_that_are_tuples_name_rows_of_the_tables():
+    names = [("tyre", number) for number in range(D)]
+    x, y, _ = long_form()
+    model = regressor().fit(x, y, conditions=[name for name in names for _ in range(N)])
+    assert list(model.latents_["condition"]) == names
+    assert list(model.similarities().index) == names
+
+
+# Conditions never seen
+
+
+def test_an_unseen_condition_is_predicted_from_the_prior(model):
+    model.set_params(unseen="prior")
+    mean, std = model.predict(X_NEW, "never seen", return_std=True)
+    _, trained_std = model.predict(X_NEW, "c", return_std=True)
+    assert np.all(std > 2 * trained_std)
+    everything = curve(X_NEW, FACTORS)
+    assert np.all((mean > everything.min(axis=1) - 0.2) & (mean < everything.max(axis=1) + 0.2))
+    low, high = model.predict_interval(X_NEW, "never seen")
+    assert np.all((low < everything.T) & (high > everything.T))
+    assert "never seen" not in model.conditions_
+
+
+def test_a_condition_added_from_no_points_is_the_prior(model):
+    prior = copy.copy(model).set_params(unseen="prior")
+    model.add_condition("empty", np.empty((0, 1)), [])
+    model.add_condition("missing", [[1.0]], [np.nan])
+    model.add_condition("list", [], [])
+    for name in ("empty", "missing", "list"):
+        assert_array_equal(
+            model.predict(X_NEW, name, return_std=True), prior.predict(X_NEW, "never seen", return_std=True)
+        )
+    assert abs(model.latents_["mean_1"][D]) < 0.05
+    assert model.latents_["sd_1"][D] == pytest.approx(1, abs=0.05)
+
+
+# New conditions
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("factor", [-1.2, 0.3, 1.1])
+def test_a_few_points_tell_what_a_new_condition_is(model, count, factor):
+    x, y = few_points(factor, count)
+    prior = copy.copy(model).set_params(unseen="prior")
+    model.add_condition("new", x, y)
+    assert model.conditions_ == (*NAMES, "new")
+    mean, std = model.predict(X_NEW, "new", return_std=True)
+    truth = curve(X_NEW[:, 0], factor)
+    assert np.all(np.abs(mean - truth) < 4 * std)
+    assert np.mean((mean - truth) ** 2) < np.mean((prior.predict(X_NEW, "new") - truth) ** 2)
+    near, near_std = model.predict(x, "new", return_std=True)
+    assert np.all(np.abs(near - y) < 3 * near_std)
+    if count == 5:
+        assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.1
+
+
+def test_points_that_come_one_by_one_say_the_same_as_all_at_once(model):
+    x, y = few_points(0.7, 5)
+    at_once, in_turn = copy.copy(model).add_condition("new", x, y), model.add_condition("new", x[:2], y[:2])
+    before = in_turn.predict(X_NEW, "new")
+    in_turn.add_condition("new", x[2:], y[2:])
+    assert in_turn.conditions_ == (*NAMES, "new")
+    assert_array_equal(in_turn.predict(X_NEW, "new", return_std=True), at_once.predict(X_NEW, "new", return_std=True))
+    assert np.all(before != in_turn.predict(X_NEW, "new"))
+
+
+def test_several_conditions_at_once_are_the_same_as_one_after_the_other(model):
+    (x1, y1), (x2, y2) = few_points(0.7, 3), few_points(-0.4, 2)
+    in_turn = copy.copy(model).add_condition(1, x1, y1).add_condition(2, x2, y2)
+    mixed = np.r_[0, 3, 1, 4, 2]  # rows of both, in turn
+    x, y, ids = np.vstack([x1, x2])[mixed], np.r_[y1, y2][mixed], np.array([1, 1, 1, 2, 2])[mixed]
+    at_once = model.add_conditions(x, y, ids)
+    for name in (1, 2):
+        assert_array_equal(at_once.predict(X_NEW, name, return_std=True), in_turn.predict(X_NEW, name, return_std=True))
+
+
+def test_several_conditions_may_come_with_a_condition_column(model):
+    x, y = few_points(0.7, 3)
+    expected = copy.copy(model).add_condition("new", x, y)
+    model.set_params(condition="tyre").add_conditions(pd.DataFrame({"x": x[:, 0], "tyre": "new"}), y)
+    assert_array_equal(model.predict(pd.DataFrame({"x": X_NEW[:, 0], "tyre": "new"})), expected.predict(X_NEW, "new"))
+
+
+@pytest.mark.parametrize("method", ["exact", "gaussian"])
+def test_a_new_condition_leaves_the_others_as_they_are(model, method):
+    before = model.predict(X_NEW, return_std=True), model.predict_interval(X_NEW), model.latents_
+    model.add_condition("new", *few_points(0.7, 3), method=method)
+    assert_array_equal(model.predict(X_NEW, return_std=True), before[0])
+    assert_array_equal(model.predict_interval(X_NEW), before[1])
+    pd.testing.assert_frame_equal(model.latents_[:D], before[2])
+
+
+def test_one_gaussian_agrees_with_the_exact_posterior_where_that_has_one_peak(model):
+    x, y = few_points(0.7, 5)
+    model.add_condition("exact", x, y).add_condition("gaussian", x, y, method="gaussian")
+    exact, gaussian = (model.predict(X_NEW, name, return_std=True) for name in ("exact", "gaussian"))
+    assert_allclose(gaussian[0], exact[0], atol=0.06)
+    assert_allclose(gaussian[1], exact[1], rtol=0.35)
+    table = model.latents_.set_index("condition")
+    assert table.loc["gaussian", "mean_1"] == pytest.approx(table.loc["exact", "mean_1"], abs=0.1)
+
+
+def test_one_gaussian_serves_all_kinds_of_predictions(model):
+    model.add_condition("new", *few_points(0.7, 5), method="gaussian")
+    mean, std = model.predict(X_NEW, "new", return_std=True)
+    draws = model.sample(X_NEW, "new", 500, include_noise=True, random_state=0)
+    assert_allclose(draws.mean(axis=0), mean, atol=4.5 * std.max() / np.sqrt(500))
+    low, high = model.predict_interval(X_NEW, "new")
+    assert_allclose((high - low) / (2 * 1.96), std, rtol=0.05)
+    _, cov = model.predict(X_NEW, "new", return_cov=True)
+    assert_allclose(np.diag(cov), std**2, rtol=1e-9)
+
+
+def test_a_removed_condition_is_forgotten(model, fitted):
+    x, y = few_points(0.7, 3)
+    model.add_condition("new", x, y).add_condition("other", x, y).remove_condition("new")
+    assert model.conditions_ == (*NAMES, "other")
+    with pytest.raises(DataError.__base__, match="condition 'new' is not known"):
+        model.predict(X_NEW, "new")
+    assert_array_equal(model.predict(X_NEW), fitted.predict(X_NEW))
+    again = copy.copy(fitted).add_condition("new", x, y)
+    assert_array_equal(model.add_condition("new", x, y).predict(X_NEW, "new"), again.predict(X_NEW, "new"))
+
+
+def test_absorbing_folds_new_conditions_into_the_model(model):
+    x, y = few_points(0.7, 5)
+    model.add_condition("new", x, y)
+    before, trained_before = model.predict(X_NEW, "new"), model.predict(X_NEW, NAMES[0])
+    model.absorb()
+    assert model.conditions_ == (*NAMES, "new")
+    assert not model.latents_["added"].any()
+    mean = model.predict(X_NEW, "new")
+    truth = curve(X_NEW[:, 0], 0.7)
+    assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.1
+    assert np.all(mean != before)
+    assert_allclose(model.predict(X_NEW, NAMES[0]), trained_before, atol=0.05)
+    assert np.any(model.predict(X_NEW, NAMES[0]) != trained_before)
+    with pytest.raises(DataError, match="condition 'new' was part of the training and cannot be removed"):
+        model.remove_condition("new")
+
+
+def test_absorbed_points_pull_the_curve_towards_them(fitted):
+    """A condition like "c" but for a bump that the latents cannot express."""
+    x = np.linspace(4, 6, 5)[:, None]
+    y = curve(x[:, 0], FACTORS[2]) + 0.3
+    model = copy.copy(fitted).add_condition("new", x, y)
+    expected_near = fitted.predict_at_latent(x, model.latents_["mean_1"][[D]])
+    moved = model.absorb().predict(x, "new")
+    assert np.abs(moved - y).mean() < 0.5 * np.abs(expected_near - y).mean()
+
+
+def test_absorbing_nothing_changes_nothing(model, fitted):
+    assert_array_equal(model.absorb().predict(X_NEW, return_std=True), fitted.predict(X_NEW, return_std=True))
+
+
+@pytest.mark.slow
+def test_a_new_condition_with_many_points_is_as_good_as_trained():
+    rng = np.random.default_rng(8)
+    x = np.sort(rng.uniform(0, 10, (50, 1)), axis=0)
+    y = curve(x, np.r_[FACTORS, 0.6]) + 0.1 * rng.normal(size=(50, D + 1))
+    dense = np.linspace(0.2, 9.8, 100)[:, None]
+    truth = curve(dense[:, 0], 0.6)
+    together = regressor(n_inducing_inputs=12).fit(x, y).predict(dense, D)
+    added = regressor(n_inducing_inputs=12).fit(x, y[:, :D]).add_condition("new", x, y[:, D]).predict(dense, "new")
+    rmse_together, rmse_added = (np.sqrt(np.mean((mean - truth) ** 2)) for mean in (together, added))
+    assert rmse_together < 0.06
+    assert rmse_added < 1.1 * rmse_together
+
+
+# Files
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "brakes.lvmogp"
+
+
+def all_predictions(model, name):
+    return (
+        *model.predict(X_NEW, name, return_std=True),
+        model.predict(X_NEW, name, return_cov=True)[1],
+        *model.predict_interval(X_NEW, name),
+        *model.predict_gradient(X_NEW, name),
+        model.sample(X_NEW, name, 5, random_state=1),
+        model.log_predictive_density(X_NEW, np.full(4, 0.5), name),
+    )
+
+
+def test_a_loaded_model_predicts_bit_by_bit_the_same(either, path):
+    either.save(path)
+    loaded = LVMOGPRegressor.load(path)
+    assert loaded.conditions_ == either.conditions_
+    for name in (*NAMES, "new"):
+        for expected, found in zip(all_predictions(either, name), all_predictions(loaded, name), strict=True):
+            assert_array_equal(found, expected)
+    pd.testing.assert_frame_equal(loaded.latents_, either.latents_)
+    pd.testing.assert_frame_equal(loaded.similarities(), either.similarities())
+    latents = np.array([[0.3]])
+    assert_array_equal(loaded.predict_at_latent(X_NEW, latents), either.predict_at_latent(X_NEW, latents))
+
+
+def test_one_gaussian_survives_saving(model, path):
+    model.add_condition("new", *few_points(0.7, 5), method="gaussian").save(path)
+    loaded = LVMOGPRegressor.load(path)
+    for expected, found in zip(all_predictions(model, "new"), all_predictions(loaded, "new"), strict=True):
+        assert_array_equal(found, expected)
+
+
+def test_a_loaded_model_takes_in_new_conditions(fitted_with_new, path):
+    model = copy.copy(fitted_with_new["plain"])
+    model.save(path)
+    loaded = LVMOGPRegressor.load(path)
+    x, y = few_points(-0.6, 3)
+    for each in (model, loaded):
+        each.add_condition("other", x, y).add_condition("new", x[:1], y[:1])
+    for name in ("other", "new"):
+        assert_array_equal(loaded.predict(X_NEW, name, return_std=True), model.predict(X_NEW, name, return_std=True))
+    assert_array_equal(loaded.absorb().predict(X_NEW), model.absorb().predict(X_NEW))
+
+
+def test_a_loaded_model_knows_how_it_was_fitted(fitted, path):
+    fitted.save(path)
+    loaded = LVMOGPRegressor.load(path)
+    assert str(loaded.outcome_) == str(fitted.outcome_)
+    assert loaded.outcome_.history == fitted.outcome_.history
+    assert loaded.n_latent_ == fitted.n_latent_
+    assert loaded.n_features_in_ == fitted.n_features_in_
+    assert loaded.bounds_by_n_latent_ == fitted.bounds_by_n_latent_
+
+
+def test_settings_survive_saving(fitted, path):
+    model = copy.copy(fitted)
+    settings = {
+        "input_kernel": RBF() + Periodic(24.0),
+        "unseen": "prior",
+        "n_inducing_inputs": np.int64(9),
+        "noise": "per-condition",
+        "max_iter": 77,
+        "random_state": 5,
+        "verbose": True,
+    }
+    model.set_params(**settings).save(path)
+    loaded = LVMOGPRegressor.load(path).get_params()
+    assert eqx.tree_equal(loaded.pop("input_kernel"), settings["input_kernel"])
+    assert loaded == {name: value for name, value in model.get_params().items() if name != "input_kernel"}
+    refitted = LVMOGPRegressor.load(path).set_params(**fitted.get_params()).fit(X, Y, conditions=NAMES)
+    assert_array_equal(refitted.predict(X_NEW), fitted.predict(X_NEW))
+
+
+def test_data_are_saved_unless_left_out(fitted, tmp_path):
+    fitted.save(tmp_path / "with")
+    fitted.save(tmp_path / "without", include_data=False)
+    loaded = LVMOGPRegressor.load(tmp_path / "with").model_.observations
+    for column in range(D):
+        rows = loaded.conditions == column
+        assert_array_equal(loaded.inputs[rows], X)
+        assert_array_equal(loaded.outputs[rows], Y[:, column])
+    without = LVMOGPRegressor.load(tmp_path / "without")
+    assert without.model_.observations is None
+    assert Y[3, 2].tobytes() not in (tmp_path / "without").read_bytes()
+    assert Y[3, 2].tobytes() in (tmp_path / "with").read_bytes()
+    assert_array_equal(without.predict(X_NEW), fitted.predict(X_NEW))
+
+
+def test_a_long_form_model_saved_without_data_still_asks_for_conditions(path):
+    x, y, ids = long_form()
+    model = regressor().fit(x, y, conditions=ids)
+    model.save(path, include_data=False)
+    for each in (model, LVMOGPRegressor.load(path)):
+        with pytest.raises(DataError, match="predict needs to know the condition of each row: pass conditions="):
+            each.predict(X_NEW)
+
+
+def test_a_fitted_estimator_can_be_copied_and_pickled_by_others(fitted_with_new):
+    """Not our file format, but what joblib does in a parallel search."""
+    model = fitted_with_new["plain"]
+    for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_array_equal(same.predict(X_NEW, "new", return_std=True), model.predict(X_NEW, "new", return_std=True))
+
+
+# Settings
+
+
+def test_noise_per_condition_is_recovered():
+    rng = np.random.default_rng(2)
+    x = np.linspace(0, 10, 40)[:, None]
+    deviations = np.array([0.03, 0.3, 0.03, 0.3, 0.1, 0.03])
+    y = curve(x, FACTORS) + deviations * rng.normal(size=(40, D))
+    model = regressor(noise="per-condition", n_inducing_inputs=12).fit(x, y, conditions=NAMES)
+    for name, deviation in zip(NAMES, deviations, strict=True):
+        assert_allclose(noise_variance(model, name), noise_variance(model, name)[0], rtol=1e-5)
+        assert 1 / 3 < noise_variance(model, name)[0] / deviation**2 < 3
+
+
+def test_the_number_of_latent_dimensions_is_chosen_by_the_bound():
+    model = regressor(n_latent="auto").fit(X, Y, conditions=NAMES)
+    assert model.n_latent_ == 1
+    assert list(model.bounds_by_n_latent_) == [1, 2]
+    assert model.bounds_by_n_latent_[2] < model.bounds_by_n_latent_[1] + 1
+    assert model.outcome_.bound == model.bounds_by_n_latent_[1]
+    assert_array_equal(model.predict(X_NEW), regressor().fit(X, Y, conditions=NAMES).predict(X_NEW))
+
+
+def test_kernels_are_in_the_units_of_the_inputs():
+    def at_scale(scale):
+        kernel = RBF(2.0 * scale, fixed="lengthscale") + Periodic(2 * np.pi * scale)
+        return regressor(input_kernel=kernel).fit(X * scale, Y, conditions=NAMES)
+
+    plain, scaled = at_scale(1.0), at_scale(24.0)
+    for model, scale in ((plain, 1.0), (scaled, 24.0)):
+        smooth, periodic = model.model_.posterior.parameters.input_kernel.terms
+        unit = model.model_.scaling.input_scale
+        assert_allclose(smooth.lengthscale * unit, 2.0 * scale, rtol=1e-12)
+        assert_allclose(periodic.period * unit, 2 * np.pi * scale, rtol=1e-12)
+    assert_allclose(scaled.predict(X_NEW * 24), plain.predict(X_NEW), atol=1e-5 * SPREAD)
+    # The curves repeat, and the kernel knows when.
+    assert_allclose(plain.predict(X_NEW + 2 * np.pi), curve(X_NEW, FACTORS), atol=0.25)
+
+
+def test_single_precision_agrees_with_double(fitted):
+    single = regressor(dtype="float32").fit(X, Y, conditions=NAMES)
+    mean, std = single.predict(X_NEW, return_std=True)
+    expected_mean, expected_std = fitted.predict(X_NEW, return_std=True)
+    assert single.model_.posterior.mean.dtype == np.float32
+    assert_allclose(mean, expected_mean, atol=1e-2 * SPREAD)
+    assert_allclose(std, expected_std, rtol=0.05)
+
+
+@pytest.mark.parametrize("inference", ["full", "kronecker"])
+def test_explicit_inference_predicts_like_the_collapsed(fitted, inference):
+    model = regressor(inference=inference, n_inducing_inputs=8).fit(X, Y, conditions=NAMES)
+    mean, std = model.predict(X_NEW, return_std=True)
+    expected_mean, expected_std = fitted.predict(X_NEW, return_std=True)
+    assert model.outcome_.bound < fitted.outcome_.bound + 0.1
+    assert_allclose(mean, expected_mean, atol=0.1)
+    assert_allclose(std, expected_std, rtol=0.3)
+
+
+def test_a_fit_cut_short_says_so_in_words():
+    text = r"the fit did not converge: stopped at the iteration limit \(2 iterations in all\). Predictions can be used"
+    with pytest.warns(ConvergenceWarning, match=text):
+        model = regressor(max_iter=2).fit(X, Y, conditions=NAMES)
+    assert not model.outcome_.converged
+    assert len(model.outcome_.history) == 2
+    assert np.all(np.isfinite(model.predict(X_NEW)))
+
+
+def test_the_outcome_accounts_for_the_fit(fitted):
+    outcome = regressor(n_restarts=2).fit(X, Y, conditions=NAMES).outcome_
+    assert outcome.converged
+    assert [restart.recipe for restart in outcome.restarts] == ["isomap of 8 neighbours", "principal components"]
+    assert outcome.bound == max(restart.bound for restart in outcome.restarts)
+    assert outcome.restarts[0].bound == fitted.outcome_.bound
+    assert outcome.n_evaluations >= outcome.n_iterations == sum(len(restart.history) for restart in outcome.restarts)
+    assert np.all(np.diff(outcome.history) >= 0)
+    assert outcome.history[-1] == pytest.approx(outcome.bound)
+    assert f"bound {outcome.bound:.2f}, converged; best of 2 starts" in str(outcome)
+
+
+def test_the_same_seed_gives_the_same_answer_bit_by_bit(fitted):
+    again = regressor().fit(X, Y, conditions=NAMES)
+    assert_array_equal(again.predict(X_NEW, return_std=True), fitted.predict(X_NEW, return_std=True))
+    assert again.outcome_.history == fitted.outcome_.history
+    unset = regressor(random_state=None).fit(X, Y, conditions=NAMES)
+    assert_array_equal(unset.predict(X_NEW), fitted.predict(X_NEW))
+
+
+def test_another_seed_starts_elsewhere(fitted):
+    other = regressor(random_state=1).fit(X, Y, conditions=NAMES)
+    assert other.outcome_.history[0] != fitted.outcome_.history[0]
+    state = np.random.RandomState(3)
+    first, second = (regressor(random_state=state).fit(X, Y, conditions=NAMES) for _ in range(2))
+    assert first.outcome_.history[0] != second.outcome_.history[0]
+
+
+def test_fitting_leaves_the_global_random_state_alone():
+    before = np.random.get_state()[1].copy()  # noqa: NPY002 - the state others use
+    regressor(random_state=None).fit(X, Y, conditions=NAMES)
+    assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+
+
+def test_the_user_s_arrays_are_left_alone():
+    x, y, ids = X.copy(), Y.copy(), NAMES.copy()
+    regressor().fit(x, y, conditions=ids)
+    assert_array_equal(x, X)
+    assert_array_equal(y, Y)
+    assert ids == NAMES
+
+
+def test_nothing_is_printed_unless_asked_for(capfd):
+    regressor().fit(X, Y, conditions=NAMES)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_parameters_can_be_read_set_and_cloned(fitted):
+    settings = fitted.get_params()
+    assert settings["n_latent"] == 1
+    assert settings["random_state"] == 0
+    assert len(settings) == 15
+    copied = clone(fitted)
+    assert copied.get_params() == settings
+    assert not hasattr(copied, "model_")
+    assert copied.set_params(n_latent=3).get_params() == settings | {"n_latent": 3}
+
+
+def test_kernels_survive_cloning():
+    estimator = regressor(input_kernel=RBF(2.0) + Periodic(24.0))
+    assert eqx.tree_equal(clone(estimator).input_kernel, estimator.input_kernel)
+
+
+def test_cross_validation_works_with_a_condition_column():
+    x, y, ids = long_form(curve(X / 3, FACTORS))
+    table = pd.DataFrame({"x": x[:, 0], "tyre": ids})
+    every_other = np.tile(np.arange(N) % 2, D)
+    scores = cross_val_score(regressor(condition="tyre"), table, y, groups=every_other, cv=GroupKFold(2))
+    assert scores.shape == (2,)
+    assert scores.min() > 0.9
