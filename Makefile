@@ -9,7 +9,7 @@ demo: $(VENV)/.installed
 	$(BIN)/lvmogp demo --out out
 
 test: $(VENV)/.installed-dev check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -10,6 +10,7 @@ import numpy as np
 import references
 from references import covariance, grams, unwhitened
 
+from lvmogp.compiling import compiled
 from lvmogp.data import Data, GridData, long_data
 from lvmogp.kernels import RBF, Kernel
 from lvmogp.parameters import FullInducing, KroneckerInducing, Parameters
@@ -25,7 +26,7 @@ INDUCING_LATENTS = {
 }
 SHARED, PER_CONDITION = (0.05,), (0.02, 0.05, 0.2, 0.1)
 
-build = eqx.filter_jit(posterior)
+build = compiled(posterior)
 
 
 class Case(NamedTuple):

@@ -14,6 +14,7 @@ from scipy.spatial.distance import pdist
 from small_models import INDUCING_INPUTS, Case, grid_case, long_case, number, rbf
 
 from lvmogp.bounds import collapsed, explicit
+from lvmogp.compiling import compiled
 from lvmogp.constraints import positive
 from lvmogp.data import GridData
 from lvmogp.errors import NumericalError
@@ -34,10 +35,10 @@ from lvmogp.kernels import RBF
 from lvmogp.optimise import Run, Status, maximise
 from lvmogp.parameters import Parameters
 
-compiled_independent_bound = eqx.filter_jit(independent_bound)
-compiled_independent_curves = eqx.filter_jit(independent_curves)
-compiled_collapsed = eqx.filter_jit(collapsed)
-compiled_explicit = eqx.filter_jit(explicit)
+compiled_independent_bound = compiled(independent_bound)
+compiled_independent_curves = compiled(independent_curves)
+compiled_collapsed = compiled(collapsed)
+compiled_explicit = compiled(explicit)
 
 CASES = {"grid": grid_case, "long": long_case}
 

@@ -4,13 +4,13 @@ import functools
 import itertools
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_models import INDUCING_INPUTS, Q_X, SHARED, DenseProcess, Observed, small_model
 
+from lvmogp.compiling import compiled
 from lvmogp.joint import Draw, sample_curves
 from lvmogp.new_condition import ConditionPosterior, condition_on, evidence
 from lvmogp.posterior import trained_curves
@@ -27,7 +27,7 @@ N_PARTICLES = 12
 NODES, MASSES = np.polynomial.hermite_e.hermegauss(30)
 NOTHING = Observed(np.empty((0, Q_X)), np.empty(0))
 
-compiled_trained_curves = eqx.filter_jit(trained_curves)
+compiled_trained_curves = compiled(trained_curves)
 
 
 class Member(NamedTuple):

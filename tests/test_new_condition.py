@@ -3,7 +3,6 @@
 import functools
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +26,7 @@ from small_models import (
 )
 
 from lvmogp.bounds import explicit, kl_inducing
+from lvmogp.compiling import compiled
 from lvmogp.data import Data
 from lvmogp.new_condition import (
     ConditionPosterior,
@@ -45,12 +45,12 @@ from lvmogp.variational_condition import _bound, _Setting, _Variational, infer_g
 SIZE = 4  # places of evidence, padded or compressed
 POINTS = np.random.default_rng(21).uniform(-2, 2, (4, Q_X))
 
-compiled_bound = eqx.filter_jit(_bound)
-compiled_explicit = eqx.filter_jit(explicit)
-compiled_kl = eqx.filter_jit(kl_inducing)
+compiled_bound = compiled(_bound)
+compiled_explicit = compiled(explicit)
+compiled_kl = compiled(kl_inducing)
 
 
-@eqx.filter_jit
+@compiled
 def heights_at(thetas: jax.Array, model: Posterior, seen: Evidence) -> jax.Array:
     """log_posterior of many θ."""
     projected, prior = model.covariance.projection(seen.features), noise_prior(model)

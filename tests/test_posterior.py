@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,6 +25,7 @@ from small_models import (
     small_parameters,
 )
 
+from lvmogp.compiling import compiled
 from lvmogp.data import Data, GridData
 from lvmogp.parameters import FullInducing, Inducing, Parameters
 from lvmogp.posterior import (
@@ -45,8 +45,8 @@ from lvmogp.quadratics import quadratic
 
 POINTS = np.random.default_rng(8).uniform(-2, 2, (5, Q_X))
 
-compiled_curves_at = eqx.filter_jit(curves_at)
-compiled_marginals = eqx.filter_jit(marginals)
+compiled_curves_at = compiled(curves_at)
+compiled_marginals = compiled(marginals)
 
 
 class Trained(NamedTuple):
@@ -67,13 +67,13 @@ def trained(request: pytest.FixtureRequest) -> Trained:
     return CASES[request.param]()
 
 
-@eqx.filter_jit
+@compiled
 def fitted(parameters: Parameters, data: Data) -> tuple[Posterior, Curves]:
     model = posterior(parameters, data)
     return model, trained_curves(model)
 
 
-@eqx.filter_jit
+@compiled
 def fitted_in_two_steps(first: Parameters, early: Data, second: Parameters, late: Data) -> Posterior:
     return updated(posterior(first, early), quadratic(second, late))
 
@@ -235,6 +235,15 @@ def test_projection_is_that_of_each_block(form: tuple[Covariance, np.ndarray]):
         for k in range(M_H):
             expected = features @ block(matrix, j, k) @ features.T
             np.testing.assert_allclose(found[j, k], expected, rtol=1e-11, atol=1e-11)
+
+
+def test_projection_at_a_latent_is_the_sum_over_blocks(form: tuple[Covariance, np.ndarray]):
+    covariance, matrix = form
+    rng = np.random.default_rng(13)
+    features, latent = rng.normal(size=(3, M_X)), rng.normal(size=M_H)
+    found = covariance.projection(jnp.asarray(features)).at(jnp.asarray(latent))
+    weighted = np.kron(latent[:, None], features.T)  # columns c ⊗ a
+    np.testing.assert_allclose(found, weighted.T @ matrix @ weighted, rtol=1e-11, atol=1e-11)
 
 
 def test_bilinear_form_is_that_of_the_stacked_columns(form: tuple[Covariance, np.ndarray]):

@@ -45,13 +45,13 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def _in_own_precision(
+def _in_double_precision(
     method: Callable[Concatenate["LVMOGPRegressor", _P], _R],
 ) -> Callable[Concatenate["LVMOGPRegressor", _P], _R]:
     # float64 is switched on for our own computations only, not for the rest of the user's program.
     @functools.wraps(method)
     def wrapped(self: "LVMOGPRegressor", *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with jax.enable_x64(self.dtype != "float32"):
+        with jax.enable_x64(True):
             return method(self, *args, **kwargs)
 
     return wrapped
@@ -89,7 +89,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     unseen : {"error", "prior"}, default="error"
         What to do with a condition never seen: refuse, or predict it from the prior over latents.
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the computations.
+        Precision of the fitted model and its predictions. The fit itself is always computed in float64: the
+        bound is a small difference of large numbers.
     random_state : int, RandomState or None, default=None
         Seed; ``None`` is the same as 0, so that fits are reproducible.
     verbose : bool, default=False
@@ -158,7 +159,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     # Fitting
 
-    @_in_own_precision
+    @_in_double_precision
     def fit(self, X: Any, y: Any, conditions: Any = None) -> Self:
         """Learn the curves and the latents of all conditions.
 
@@ -175,7 +176,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         observations = read_training(X, y, conditions, condition=self.condition)
         _warn_about(observations)
         scaling = scaling_of(observations.inputs, observations.outputs, log_output=options.output_transform == "log")
-        data = standardised(observations, scaling, options.dtype)
+        data = standardised(observations, scaling)
         inputs = scaling.inputs(observations.inputs)
         outcomes: list[Outcome] = []
         with progress_bar(shown=bool(self.verbose)) as on_progress:
@@ -188,7 +189,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
                 if len(outcomes) > 1 and outcomes[-1].bound < outcomes[-2].bound + _LEAST_GAIN_PER_DIMENSION:
                     break
         outcome = _best(outcomes)
-        model = _posterior(outcome.parameters, data)
+        model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), _posterior(outcome.parameters, data))
         self.model_ = trained.trained_model(
             model, outcome, ids=observations.ids, scaling=scaling, observations=observations
         )
@@ -240,7 +241,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """One row a condition: its id, mean and standard deviation of each latent dimension, whether it was added."""
         return self._latent_table()
 
-    @_in_own_precision
+    @_in_double_precision
     def _latent_table(self) -> pd.DataFrame:
         model = self._fitted()
         latents = trained.all_latents(model)
@@ -251,7 +252,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         table["added"] = [name in model.added for name in model.all_ids]
         return pd.DataFrame(table)
 
-    @_in_own_precision
+    @_in_double_precision
     def similarities(self) -> pd.DataFrame:
         """How alike the curves of each pair of conditions are expected to be: 1 the same, 0 unrelated."""
         model = self._fitted()
@@ -260,7 +261,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     # Prediction
 
-    @_in_own_precision
+    @_in_double_precision
     def predict(
         self,
         X: Any,
@@ -297,7 +298,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         mean, deviation = _as_columns(mean, n_columns), _as_columns(np.sqrt(variance), n_columns)
         return (mean, deviation) if return_std else mean
 
-    @_in_own_precision
+    @_in_double_precision
     def predict_interval(
         self, X: Any, conditions: Any = None, *, level: float = 0.95, include_noise: bool = True
     ) -> tuple[HostFloat, HostFloat]:
@@ -316,7 +317,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
                 ends[end, rows] = predictions.quantile(mixture, self._fitted().scaling, probability)
         return _as_columns(ends[0], n_columns), _as_columns(ends[1], n_columns)
 
-    @_in_own_precision
+    @_in_double_precision
     def sample(
         self,
         X: Any,
@@ -345,7 +346,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         )
         return np.moveaxis(_as_columns(draws.T, n_columns), -1, 0)
 
-    @_in_own_precision
+    @_in_double_precision
     def predict_gradient(
         self, X: Any, conditions: Any = None, *, include_noise: bool = True
     ) -> tuple[HostFloat, HostFloat]:
@@ -359,7 +360,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         )
         return _as_columns(by_mean, n_columns), _as_columns(by_variance, n_columns)
 
-    @_in_own_precision
+    @_in_double_precision
     def predict_at_latent(self, X: Any, H: Any, *, return_std: bool = False, include_noise: bool = True) -> Any:
         """Predict at given latents: one for all rows of ``X``, or one a row."""
         model = self._fitted()
@@ -375,7 +376,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         mean, variance = trained.moments_at_latents(model, inputs, latents, include_noise=include_noise)
         return (mean, np.sqrt(variance)) if return_std else mean
 
-    @_in_own_precision
+    @_in_double_precision
     def log_predictive_density(self, X: Any, y: Any, conditions: Any = None) -> HostFloat:
         """Log density of each observation under its predictive distribution, per unit of the output.
 
@@ -400,7 +401,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     # New conditions
 
-    @_in_own_precision
+    @_in_double_precision
     def add_condition(self, name: Id, X: Any, y: Any, *, method: str = "exact") -> Self:
         """Take in a new condition from a few observations; the trained model stays as it is.
 
@@ -415,7 +416,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         return self._add([(name, X, y)], method)
 
-    @_in_own_precision
+    @_in_double_precision
     def add_conditions(self, X: Any, y: Any, conditions: Any = None, *, method: str = "exact") -> Self:
         """Take in several new conditions at once, from data in long form."""
         inputs, row_ids, _ = self._rows(X, conditions)
@@ -447,7 +448,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         self.model_ = trained.without_condition(self._fitted(), name)
         return self
 
-    @_in_own_precision
+    @_in_double_precision
     def absorb(self) -> Self:
         """Fold all added conditions into the trained model in closed form, with its hyperparameters as they are."""
         self.model_ = trained.absorbed(self._fitted())
@@ -455,7 +456,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     # Files
 
-    @_in_own_precision
+    @_in_double_precision
     def save(self, path: str | os.PathLike[str], *, include_data: bool = True) -> None:
         """Write the fitted model to a file; ``include_data=False`` leaves the training data out."""
         save_model(path, self._fitted(), self.get_params(deep=False), include_data=include_data)

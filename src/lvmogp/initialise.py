@@ -7,7 +7,7 @@ the joint model starts, and their curves say how the conditions differ.
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ from sklearn.manifold import Isomap
 
 from lvmogp.compiling import compiled
 from lvmogp.data import Data
+from lvmogp.errors import NumericalError
 from lvmogp.independent import IndependentParameters, independent_bound, independent_curves
 from lvmogp.kernels import Kernel, Stationary, complete
 from lvmogp.optimise import Run, maximise
@@ -94,8 +95,12 @@ def independent_start(
     reachable = _within_reach(parameters.kernel, np.asarray(parameters.inducing_inputs))
     parameters = eqx.tree_at(lambda tree: tree.kernel, parameters, reachable)
     points = jnp.asarray(representatives(inputs, _MOST_CURVE_POINTS, seed), dtype)
-    values = _independent_curves(parameters, data, points)
-    return Curves(parameters, np.asarray(values, dtype=float))
+    values = np.asarray(_independent_curves(parameters, data, points), dtype=float)
+    if not np.all(np.isfinite(values)):
+        raise NumericalError(
+            "no start gives finite curves; look for outputs or inputs of extreme size, or try another input kernel"
+        )
+    return Curves(parameters, values)
 
 
 def _maximise_independent(begin: IndependentParameters, data: Data) -> Run:
@@ -110,7 +115,7 @@ def _within_reach(kernel: Kernel, inducing: HostFloat) -> Kernel:
     spacing = np.median(np.partition(distances, 1, axis=1)[:, 1]) if len(inducing) > 1 else 1.0
     lowest, highest = min(spacing, 1.0), max(3.0, 3 * spacing)
 
-    def clipped(leaf: Kernel) -> Kernel:
+    def clipped(leaf: Any) -> Any:
         if not isinstance(leaf, Stationary) or "lengthscale" in leaf.fixed:
             return leaf
         return eqx.tree_at(lambda tree: tree.lengthscale, leaf, jnp.clip(leaf.lengthscale, lowest, highest))

@@ -3,7 +3,7 @@
 import datetime
 import difflib
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -53,6 +53,7 @@ def read_inputs(
     row_ids = None
     if isinstance(X, pd.DataFrame):
         frame = X
+        _check_column_names(frame, "X")
         if condition is not None:
             if condition not in frame.columns:
                 raise DataError(
@@ -94,13 +95,21 @@ def read_inputs(
     return Inputs(values, own_columns, row_ids)
 
 
+def _check_column_names(frame: pd.DataFrame, table: str) -> None:
+    repeated = frame.columns[frame.columns.duplicated()]
+    if len(repeated):
+        raise DataError(f"two columns of {table} have the same name {str(repeated[0])!r}; rename one of them")
+
+
 def _numeric_frame(frame: pd.DataFrame) -> HostFloat:
     columns = []
     for name in frame.columns:
         try:
+            if frame[name].dtype.kind in "Mm":
+                raise TypeError
             columns.append(frame[name].to_numpy(dtype=float, na_value=np.nan))
         except (TypeError, ValueError):
-            example = next((value for value in frame[name] if not _is_number(value)), None)
+            example = next((value for value in frame[name] if not _is_number(value)), frame[name].iloc[0])
             raise DataError(
                 f"column {str(name)!r} of X must hold numbers, got {example!r}; drop it, encode it, or name it as "
                 "the condition column with condition="
@@ -119,7 +128,7 @@ def _is_number(value: Any) -> bool:
 def _numeric_array(values: Any, name: str) -> HostFloat:
     try:
         array = np.asarray(values)
-        if array.dtype.kind == "c":
+        if array.dtype.kind in "cMm":
             raise TypeError
         return array.astype(float)
     except (TypeError, ValueError):
@@ -139,14 +148,21 @@ def read_ids(values: Iterable[Any]) -> list[Id]:
 def _plain_id(value: Any) -> Id:
     if isinstance(value, np.generic):
         value = value.item() if not isinstance(value, np.datetime64) else pd.Timestamp(value)
+    if value is pd.NaT:
+        value = None
     if isinstance(value, pd.Timestamp):
-        value = value.to_pydatetime() if value is not pd.NaT else None
+        value = value.to_pydatetime()
     if isinstance(value, tuple):
         return tuple(_plain_id(part) for part in value)
     if value is None or value is pd.NA or (isinstance(value, float) and value != value):
         raise DataError("a condition id is missing (None or NaN); drop those rows or give them an id")
     if not isinstance(value, _SIMPLE_ID_TYPES):
         raise DataError(f"a condition id must be {_ID_TYPES_IN_WORDS}, got {type(value).__name__} {value!r:.60}")
+    # Members of enumerations and the like become the plain value that a file can hold.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
     return value
 
 
@@ -161,6 +177,10 @@ def row_conditions(conditions: Any, n_rows: int) -> list[Id]:
         return [_plain_id(conditions)] * n_rows
     if isinstance(conditions, np.ndarray) and conditions.ndim != 1:
         raise DataError(f"conditions must be one id, or one id a row, got an array of shape {conditions.shape}")
+    if not isinstance(conditions, Iterable):
+        raise DataError(
+            f"conditions must be one id, or one id a row, got {type(conditions).__name__} {conditions!r:.60}"
+        )
     ids = read_ids(conditions)
     if len(ids) != n_rows:
         raise DataError(f"conditions has {len(ids)} entries for {n_rows} rows of X; give one id, or one a row")
@@ -169,11 +189,14 @@ def row_conditions(conditions: Any, n_rows: int) -> list[Id]:
 
 def distinct_ids(ids: Sequence[Id]) -> tuple[Id, ...]:
     """Each id once, sorted, so that the order of rows does not matter."""
-    found = list(dict.fromkeys(ids))
-    kinds = {type(value) for value in found}
+    _check_kinds(ids)
+    return tuple(sorted(dict.fromkeys(ids), key=_sort_key))
+
+
+def _check_kinds(ids: Iterable[Id]) -> None:
+    kinds = {type(part) for value in ids for part in (value if isinstance(value, tuple) else (value,))}
     if bool in kinds and kinds & {int, float}:
         raise DataError("condition ids mix True/False with numbers, which compare equal; use strings instead")
-    return tuple(sorted(found, key=_sort_key))
 
 
 def _sort_key(value: Id) -> tuple[Any, ...]:
@@ -217,9 +240,14 @@ def read_outputs(y: Any, n_rows: int) -> HostFloat:
 
 def _numeric_outputs(y: Any) -> HostFloat:
     if isinstance(y, pd.Series):
-        y = y.to_numpy(na_value=np.nan) if y.dtype.kind in "biufO" or hasattr(y.dtype, "na_value") else y.to_numpy()
-    array = np.asarray(y)
-    if array.dtype.kind in "OUSMm":
+        y = y.astype(object).where(y.notna(), np.nan).to_numpy()
+    try:
+        array = np.asarray(y)
+    except ValueError:
+        raise DataError("y must hold numbers in a rectangular array, got rows of different lengths") from None
+    if array.dtype.kind in "Mm":
+        raise DataError(f"y must hold numbers, got dates or durations ({array.dtype})")
+    if array.dtype.kind in "OUS":
         for row, value in enumerate(np.ravel(array)):
             if value is not None and not (_is_number(value) and not isinstance(value, str)):
                 raise DataError(f"y must hold numbers, got {value!r} in row {row}")
@@ -227,6 +255,8 @@ def _numeric_outputs(y: Any) -> HostFloat:
 
 
 def _numeric_frame_outputs(y: pd.DataFrame) -> HostFloat:
+    if y.columns.has_duplicates:
+        raise DataError("two columns of y have the same name; each condition needs a name of its own")
     for name in y.columns:
         if not pd.api.types.is_numeric_dtype(y[name]):
             raise DataError(f"column {str(name)!r} of y must hold numbers, got {y[name].dtype}")
@@ -238,6 +268,8 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
     if y is None:
         raise DataError("y is missing: fit(X, y, conditions=…) needs the outputs")
     inputs = read_inputs(X, condition=condition)
+    if isinstance(conditions, Iterator):
+        conditions = list(conditions)
     if len(inputs.values) == 0:
         raise DataError("X has no rows; at least one observation is needed")
     if inputs.row_ids is not None and conditions is not None:
@@ -274,7 +306,7 @@ def _names_rows(inputs: Inputs, y: Any, conditions: Any) -> bool:
     return conditions is not None and not is_single_id(conditions) and len(conditions) == len(inputs.values)
 
 
-def standardised(observations: Observations, scaling: Scaling, dtype: str) -> Data:
+def standardised(observations: Observations, scaling: Scaling) -> Data:
     """The observations in standardised units: a grid if every condition was observed once at every input."""
     inputs, outputs = scaling.inputs(observations.inputs), scaling.outputs(observations.outputs)
     n_conditions = len(observations.ids)
@@ -283,8 +315,8 @@ def standardised(observations: Observations, scaling: Scaling, dtype: str) -> Da
     if len(np.unique(cells)) == len(cells) == len(distinct) * n_conditions:
         grid = np.empty(len(cells))
         grid[cells] = outputs
-        return GridData(jnp.asarray(distinct, dtype), jnp.asarray(grid.reshape(len(distinct), n_conditions), dtype))
-    return long_data(inputs, outputs, observations.conditions, n_conditions, dtype)
+        return GridData(jnp.asarray(distinct), jnp.asarray(grid.reshape(len(distinct), n_conditions)))
+    return long_data(inputs, outputs, observations.conditions, n_conditions)
 
 
 def _grid_ids(y: Any, n_conditions: int, conditions: Any) -> tuple[Id, ...]:
@@ -296,6 +328,7 @@ def _grid_ids(y: Any, n_conditions: int, conditions: Any) -> tuple[Id, ...]:
         names = read_ids(y.columns)
     else:
         names = list(range(n_conditions))
+    _check_kinds(names)
     if len(set(names)) != len(names):
         raise DataError("two columns of y have the same name; each condition needs a name of its own")
     return tuple(names)

@@ -16,7 +16,7 @@ from lvmogp.linalg import cholesky
 from lvmogp.new_condition import ConditionPosterior, Evidence
 from lvmogp.posterior import Curves, Posterior, curves_at
 from lvmogp.psi_statistics import LatentGaussians, expected_cross, psi1
-from lvmogp.typing import Array, Float, Scalar
+from lvmogp.typing import Array, Float
 from lvmogp.whitening import latent_moments
 
 
@@ -124,10 +124,13 @@ def _expected_kernel(model: Posterior, first: ErrorFunctional, second: ErrorFunc
 
 
 class Draw(eqx.Module):
-    """One draw of a condition's latents and noise, with the evidence that its curve is conditioned on."""
+    """One draw of a condition's latents and noise, with the evidence that its curve is conditioned on.
 
-    latent: Float[Array, " Q_H"]
-    noise: Scalar
+    Draws of several conditions are stacked along leading axes.
+    """
+
+    latent: Float[Array, "*C Q_H"]
+    noise: Float[Array, "*C"]
     evidence: Evidence
 
 

@@ -69,7 +69,7 @@ def _columns(value: Any) -> tuple[int, ...] | None:
     return tuple(columns.tolist())
 
 
-def _names(value: str | tuple[str, ...]) -> tuple[str, ...]:
+def _names(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 

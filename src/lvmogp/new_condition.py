@@ -249,7 +249,7 @@ class _Mixture(NamedTuple):
             lambda theta: jax.vmap(lambda mean, factor: log_density(theta - mean, factor))(self.means, self.factors)
         )(thetas)
 
-    def draw(self, nodes: Float[Array, "P 1+T"]) -> Float[Array, "P T"]:
+    def draw(self, nodes: Float[Array, "P cube"]) -> Float[Array, "P T"]:
         """Push quasi-random points of the unit cube through the mixture; the first coordinate picks the component."""
         ends = jnp.cumsum(jnp.exp(self.log_shares))
         chosen = jnp.minimum(jnp.searchsorted(ends, nodes[:, 0]), len(ends) - 1)
@@ -294,8 +294,8 @@ def _infer(
     seen: Evidence,
     prior: NoisePrior,
     starts: Float[Array, "S T"],
-    scout_nodes: Float[Array, "P0 1+T"],
-    nodes: Float[Array, "P 1+T"],
+    scout_nodes: Float[Array, "P0 cube"],
+    nodes: Float[Array, "P cube"],
 ) -> ConditionPosterior:
     projection = model.covariance.projection(seen.features)
 

@@ -62,5 +62,5 @@ def scaling_of(inputs: HostFloat, outputs: HostFloat, *, log_output: bool) -> Sc
 def _scale(values: HostFloat) -> HostFloat:
     deviation = values.std(axis=0)
     # Equal values can have a standard deviation of rounding size; that is not a scale.
-    rounding = 1e-12 * np.maximum(np.abs(values).max(axis=0), 1e-300)
+    rounding = 8 * np.finfo(float).eps * np.abs(values).max(axis=0)
     return np.where(deviation > rounding, deviation, 1.0)

@@ -9,7 +9,7 @@ import datetime
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ class ModelFile(NamedTuple):
 def write(path: str | os.PathLike[str], content: ModelFile) -> None:
     """Write a model file to the side and rename it, so that a crash never leaves half a file."""
     target = Path(path)
-    tensors = {name: np.ascontiguousarray(value) for name, value in content.tensors.items()}
+    tensors = {name: np.asarray(value, order="C") for name, value in content.tensors.items()}
     document = json.dumps(content.document, sort_keys=True, allow_nan=False)
     metadata = {
         "format": FORMAT,
@@ -46,15 +46,16 @@ def write(path: str | os.PathLike[str], content: ModelFile) -> None:
         "digest": _digest(tensors, document),
     }
     payload = save(tensors, metadata)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent or ".")
+    # Created like any other file of the user's, so that its permissions are those the user wants.
+    aside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with aside.open("xb") as file:
             file.write(payload)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, target)
+        os.replace(aside, target)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
         raise
 
 
