@@ -2,6 +2,7 @@
 
 import copy
 import datetime
+import functools
 import pickle
 
 import equinox as eqx
@@ -14,7 +15,7 @@ from sklearn.base import clone
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GroupKFold, cross_val_score
 
-from lvmogp import RBF, ConvergenceWarning, DataError, LVMOGPRegressor, LVMOGPWarning, Periodic
+from lvmogp import RBF, ConvergenceWarning, DataError, LVMOGPRegressor, LVMOGPWarning, Periodic, UnknownConditionError
 
 # One family of curves that all tests share, and with it the compiled programs: one latent says all.
 D, N = 6, 12
@@ -254,16 +255,17 @@ def test_predictions_are_surer_near_data_than_away_from_them(fitted):
 # Distributions
 
 LEVELS = (0.5, 0.9, 0.95)
-N_DRAWS = 2000
+N_DRAWS = 1000
 
 
-def draws_of(model, name, **options):
-    return model.sample(X_NEW, name, N_DRAWS, random_state=3, **options)
+@functools.cache  # estimators hash by identity
+def draws_of(model, name, include_noise):
+    return model.sample(X_NEW, name, N_DRAWS, include_noise=include_noise, random_state=3)
 
 
 @pytest.mark.parametrize("name", ["b", "new"])
 def test_intervals_hold_their_share_of_the_samples(either, name):
-    draws = draws_of(either, name, include_noise=True)
+    draws = draws_of(either, name, True)
     for level in LEVELS:
         low, high = either.predict_interval(X_NEW, name, level=level)
         error = np.sqrt(level * (1 - level) / N_DRAWS)
@@ -309,9 +311,8 @@ def test_positive_outputs_stay_positive(fitted_with_new):
 @pytest.mark.parametrize("name", ["b", "new"])
 def test_moments_of_samples_are_those_predicted(either, name, include_noise):
     # Under a logarithm this says that the mean is ⟨exp⟩, not the exponential of the mean.
-    draws = draws_of(either, name, include_noise=include_noise)
+    draws = draws_of(either, name, include_noise)
     mean, std = either.predict(X_NEW, name, return_std=True, include_noise=include_noise)
-    assert_allclose(draws.mean(axis=0), mean, atol=4.5 * std.max() / np.sqrt(N_DRAWS))
     assert np.all(np.abs(draws.mean(axis=0) - mean) < 4.5 * std / np.sqrt(N_DRAWS))
     assert_allclose(draws.std(axis=0), std, rtol=0.15)
 
@@ -564,8 +565,8 @@ def test_one_gaussian_agrees_with_the_exact_posterior_where_that_has_one_peak(mo
 def test_one_gaussian_serves_all_kinds_of_predictions(model):
     model.add_condition("new", *few_points(0.7, 5), method="gaussian")
     mean, std = model.predict(X_NEW, "new", return_std=True)
-    draws = model.sample(X_NEW, "new", 500, include_noise=True, random_state=0)
-    assert_allclose(draws.mean(axis=0), mean, atol=4.5 * std.max() / np.sqrt(500))
+    draws = draws_of(model, "new", True)
+    assert np.all(np.abs(draws.mean(axis=0) - mean) < 4.5 * std / np.sqrt(N_DRAWS))
     low, high = model.predict_interval(X_NEW, "new")
     assert_allclose((high - low) / (2 * 1.96), std, rtol=0.05)
     _, cov = model.predict(X_NEW, "new", return_cov=True)
@@ -576,7 +577,7 @@ def test_a_removed_condition_is_forgotten(model, fitted):
     x, y = few_points(0.7, 3)
     model.add_condition("new", x, y).add_condition("other", x, y).remove_condition("new")
     assert model.conditions_ == (*NAMES, "other")
-    with pytest.raises(DataError.__base__, match="condition 'new' is not known"):
+    with pytest.raises(UnknownConditionError, match="condition 'new' is not known"):
         model.predict(X_NEW, "new")
     assert_array_equal(model.predict(X_NEW), fitted.predict(X_NEW))
     again = copy.copy(fitted).add_condition("new", x, y)
@@ -773,7 +774,7 @@ def test_kernels_are_in_the_units_of_the_inputs():
         unit = model.model_.scaling.input_scale
         assert_allclose(smooth.lengthscale * unit, 2.0 * scale, rtol=1e-12)
         assert_allclose(periodic.period * unit, 2 * np.pi * scale, rtol=1e-12)
-    assert_allclose(scaled.predict(X_NEW * 24), plain.predict(X_NEW), atol=1e-5 * SPREAD)
+    assert_allclose(scaled.predict(X_NEW * 24), plain.predict(X_NEW), atol=1e-4 * SPREAD)
     # The curves repeat, and the kernel knows when.
     assert_allclose(plain.predict(X_NEW + 2 * np.pi), curve(X_NEW, FACTORS), atol=0.25)
 
@@ -782,6 +783,7 @@ def test_single_precision_agrees_with_double(fitted):
     single = regressor(dtype="float32").fit(X, Y, conditions=NAMES)
     mean, std = single.predict(X_NEW, return_std=True)
     expected_mean, expected_std = fitted.predict(X_NEW, return_std=True)
+    assert single.outcome_.bound == pytest.approx(fitted.outcome_.bound, abs=2)
     assert single.model_.posterior.mean.dtype == np.float32
     assert_allclose(mean, expected_mean, atol=1e-2 * SPREAD)
     assert_allclose(std, expected_std, rtol=0.05)

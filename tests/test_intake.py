@@ -5,7 +5,6 @@ import decimal
 import enum
 import warnings
 
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -575,9 +574,9 @@ def complete(rng):
     return inputs, rng.normal(size=15), conditions
 
 
-def data_of(inputs, outputs, conditions, dtype="float64"):
+def data_of(inputs, outputs, conditions):
     scaling = scaling_of(inputs, outputs, log_output=False)
-    return standardised(observations_of(inputs, outputs, conditions, 3), scaling, dtype), scaling
+    return standardised(observations_of(inputs, outputs, conditions, 3), scaling), scaling
 
 
 def test_a_complete_grid_is_found_in_rows_of_any_order(complete, rng):
@@ -611,9 +610,9 @@ def test_grid_and_long_form_describe_the_same_observations(complete, rng):
     inputs, outputs, conditions = complete
     scaling = scaling_of(inputs, outputs, log_output=False)
     order = rng.permutation(15)
-    grid = standardised(observations_of(inputs, outputs, conditions, 3), scaling, "float64")
+    grid = standardised(observations_of(inputs, outputs, conditions, 3), scaling)
     # A fourth condition without observations leaves no complete grid.
-    long = standardised(observations_of(inputs[order], outputs[order], conditions[order], 4), scaling, "float64")
+    long = standardised(observations_of(inputs[order], outputs[order], conditions[order], 4), scaling)
     assert isinstance(grid, GridData)
     assert isinstance(long, LongData)
     assert as_long_triples(grid) == as_long_triples(long)
@@ -623,17 +622,7 @@ def test_one_condition_at_different_inputs_is_a_grid():
     data, _ = data_of(np.array([[2.0], [1.0], [3.0]]), np.array([1.0, 2.0, 3.0]), np.zeros(3, int))
     assert isinstance(data, LongData)  # of three conditions, two have no observations
     one = observations_of(np.array([[2.0], [1.0]]), np.array([1.0, 3.0]), np.zeros(2, int), 1)
-    grid = standardised(one, scaling_of(one.inputs, one.outputs, log_output=False), "float64")
+    grid = standardised(one, scaling_of(one.inputs, one.outputs, log_output=False))
     assert isinstance(grid, GridData)
     assert_array_equal(grid.inputs, [[-1.0], [1.0]])
     assert_array_equal(grid.outputs, [[1.0], [-1.0]])
-
-
-@pytest.mark.parametrize("rows", [slice(None), slice(1, None)], ids=["grid", "long"])
-def test_data_are_in_the_precision_asked_for(complete, rows):
-    inputs, outputs, conditions = (values[rows] for values in complete)
-    single, _ = data_of(inputs, outputs, conditions, "float32")
-    double, _ = data_of(inputs, outputs, conditions, "float64")
-    assert (single.inputs.dtype, single.outputs.dtype) == (jnp.float32, jnp.float32)
-    assert (double.inputs.dtype, double.outputs.dtype) == (jnp.float64, jnp.float64)
-    assert_allclose(single.outputs, double.outputs, rtol=1e-6)

@@ -248,7 +248,7 @@ def _numeric_outputs(y: Any) -> HostFloat:
     if array.dtype.kind in "Mm":
         raise DataError(f"y must hold numbers, got dates or durations ({array.dtype})")
     if array.dtype.kind in "OUS":
-        for row, value in enumerate(np.ravel(array)):
+        for row, value in enumerate(np.ravel(array).tolist()):
             if value is not None and not (_is_number(value) and not isinstance(value, str)):
                 raise DataError(f"y must hold numbers, got {value!r} in row {row}")
     return _numeric_array(y, "y")
