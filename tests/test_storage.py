@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save, save_file
 
 from lvmogp import model_file, storage
 from lvmogp.data import GridData, long_data
-from lvmogp.errors import ModelFileError
+from lvmogp.errors import LVMOGPError, ModelFileError
 from lvmogp.fit import Outcome, Restart
 from lvmogp.intake import Observations
 from lvmogp.kernels import (
@@ -366,6 +366,15 @@ def test_a_kernel_of_unknown_kind_fails_in_words():
         decode_kernel({"kind": "spectral", "variance": 1.0})
     with pytest.raises(ModelFileError, match="unknown kind 'spectral'"):
         decode_kernel({"kind": "sum", "terms": [{"kind": "spectral"}]})
+
+
+class HomeMade(RBF):
+    """A kernel that the library has never heard of."""
+
+
+def test_a_kernel_of_the_user_s_own_fails_in_words():
+    with pytest.raises(LVMOGPError, match="HomeMade"):
+        encode_kernel(HomeMade())
 
 
 # Whole models

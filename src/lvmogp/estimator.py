@@ -365,7 +365,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """Predict at given latents: one for all rows of ``X``, or one a row."""
         model = self._fitted()
         inputs = self._inputs(X).values
-        latents = np.atleast_2d(np.asarray(H, dtype=float))
+        try:
+            latents = np.atleast_2d(np.asarray(H, dtype=float))
+        except (TypeError, ValueError):
+            raise DataError(f"H must hold numbers, {self.n_latent_} latent coordinates a row, got {H!r:.60}") from None
         if latents.ndim != 2 or latents.shape[1] != self.n_latent_ or len(latents) not in (1, len(inputs)):
             raise DataError(
                 f"H must hold {self.n_latent_} latent coordinates, once or for each of the {len(inputs)} rows, got "
@@ -419,6 +422,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @_in_double_precision
     def add_conditions(self, X: Any, y: Any, conditions: Any = None, *, method: str = "exact") -> Self:
         """Take in several new conditions at once, from data in long form."""
+        if conditions is None and self.condition is None:
+            raise DataError("add_conditions needs to know the condition of each row: pass conditions=, one id a row")
         inputs, row_ids, _ = self._rows(X, conditions)
         outputs = read_outputs(y, len(inputs))
         if outputs.ndim != 1:
@@ -434,6 +439,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             (plain_name,) = row_conditions(name if is_single_id(name) else [name], 1)
             inputs = self._inputs(_at_least_no_rows(X, model.n_columns)).values
             outputs = read_outputs(y, len(inputs)).reshape(-1)
+            if len(outputs) != len(inputs):
+                raise DataError(
+                    f"condition {name!r} needs one output for each of its {len(inputs)} rows, got {len(outputs)}"
+                )
             known = np.isfinite(outputs)
             if model.scaling.log_output and np.any(outputs[known] <= 0):
                 raise DataError(

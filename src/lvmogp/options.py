@@ -66,6 +66,8 @@ class Options(NamedTuple):
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise SettingError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
+        if isinstance(self.random_state, numbers.Integral) and int(self.random_state) < 0:
+            raise SettingError(f"random_state must not be negative, got {self.random_state!r}")
         named(self.input_kernel)
         latent_kernels(self)
         return self

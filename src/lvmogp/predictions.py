@@ -136,7 +136,14 @@ _quantile = compiled(mixture_quantile)
 
 
 def log_density(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloat:
-    """Log predictive density of outputs, per unit of the output."""
+    """Log predictive density of outputs, per unit of the output; none where a logarithm cannot be taken."""
+    if scaling.log_output:
+        positive = np.where(outputs > 0, outputs, 1.0)
+        return np.where(outputs > 0, _log_density(rows, scaling, positive), -np.inf)
+    return _log_density(rows, scaling, outputs)
+
+
+def _log_density(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloat:
     standardised = jnp.asarray(scaling.outputs(outputs), rows.means.dtype)
     log_weights = jnp.broadcast_to(jnp.log(rows.weights)[:, None], rows.means.shape)
     value = np.asarray(mixture_log_density(standardised, rows.means, rows.variances, log_weights))

@@ -18,7 +18,7 @@ import safetensors
 from safetensors.numpy import save
 
 from lvmogp.__about__ import __version__
-from lvmogp.errors import ModelFileError
+from lvmogp.errors import ModelFileError, SettingError
 from lvmogp.kernels import KERNELS as SIMPLE_KERNELS
 from lvmogp.kernels import Composite, Kernel, Product, Sum
 
@@ -136,7 +136,9 @@ def encode_kernel(kernel: str | Kernel) -> Any:
     if isinstance(kernel, Composite):
         kind = next(name for name, composite in _COMPOSITES.items() if type(kernel) is composite)
         return {"kind": kind, "terms": [encode_kernel(term) for term in kernel.terms]}
-    kind = next(name for name, simple in SIMPLE_KERNELS.items() if type(kernel) is simple)
+    kind = next((name for name, simple in SIMPLE_KERNELS.items() if type(kernel) is simple), None)
+    if kind is None:
+        raise SettingError(f"{type(kernel).__name__} is a kernel of your own, which a model file cannot hold")
     values = {field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel)}
     return {"kind": kind, **{name: _plain(value) for name, value in values.items()}}
 

@@ -161,6 +161,8 @@ def covariance(
     model: TrainedModel, inputs: HostFloat, row_ids: Sequence[Id], *, unseen: str, include_noise: bool
 ) -> HostFloat:
     """Joint covariance of the outputs of all rows, across conditions too, in the user's units."""
+    if len(inputs) == 0:
+        return np.empty((0, 0))
     groups = rows_by_condition(row_ids)
     points = model.scaling.inputs(inputs)
     conditions = [find_condition(model, name, unseen=unseen) for name in groups]
@@ -192,6 +194,8 @@ def sample(
     rng: np.random.Generator,
 ) -> HostFloat:
     """Joint draws of the output at all rows, of shape (n_draws, rows), in the user's units."""
+    if len(inputs) == 0:
+        return np.empty((n_draws, 0))
     groups = rows_by_condition(row_ids)
     points = model.scaling.inputs(inputs)
     conditions = [find_condition(model, name, unseen=unseen) for name in groups]
