@@ -400,8 +400,10 @@ def test_a_bad_new_condition_fails_in_words_and_changes_nothing(model, condition
 
 
 def test_a_new_condition_with_two_columns_of_outputs_fails_in_words(model):
-    with pytest.raises(DataError, match="y must"):
+    before = everything(model)
+    with pytest.raises(DataError, match="condition 'new' needs one output for each of its 2 rows, got 4"):
         model.add_condition("new", [[1.0], [2.0]], [[1.0, 2.0], [3.0, 4.0]])
+    assert_unchanged(model, before)
 
 
 def test_an_unknown_method_fails_in_words_and_changes_nothing(model):
@@ -561,8 +563,13 @@ def test_inputs_that_repeat_work():
     y = curve(x, FACTORS) + np.tile([[0.1], [-0.1]], (N // 2, 1))
     model = regressor().fit(x, y, conditions=NAMES)
     assert_allclose(model.predict(X[::2]), curve(X[::2], FACTORS), atol=0.1)
-    model.add_condition("new", [[1.0], [1.0], [1.0]], [0.4, 0.5, 0.6])
-    assert_allclose(model.predict([[1.0]], "new"), 0.5, atol=0.15)
+
+
+def test_inputs_that_repeat_work_in_a_new_condition(model):
+    model.add_condition("new", [[0.5], [0.5], [0.5]], [0.5, 0.6, 0.7])
+    assert_allclose(model.predict([[0.5]], "new"), 0.6, atol=0.1)
+    again = model.add_condition("new", np.full((2, 1), 0.5), [0.6, 0.6])
+    assert_allclose(again.predict([[0.5]], "new"), 0.6, atol=0.1)
 
 
 @pytest.mark.parametrize(

@@ -193,9 +193,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         self.model_ = trained.trained_model(
             model, outcome, ids=observations.ids, scaling=scaling, observations=observations
         )
-        self.bounds_by_n_latent_ = {
-            candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes
-        }
+        bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
+        self.model_ = self.model_._replace(bounds_by_n_latent=bounds)
         self.n_features_in_ = observations.inputs.shape[1]
         if not outcome.converged:
             warnings.warn(
@@ -225,6 +224,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def n_latent_(self) -> int:
         """Dimensions of the latent space."""
         return self._fitted().posterior.parameters.latent_mean.shape[1]
+
+    @property
+    def bounds_by_n_latent_(self) -> dict[int, float]:
+        """Best bound of each number of latent dimensions that was tried."""
+        return dict(self._fitted().bounds_by_n_latent)
 
     @property
     def latent_kernel_(self) -> Kernel:
@@ -441,7 +445,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             outputs = read_outputs(y, len(inputs)).reshape(-1)
             if len(outputs) != len(inputs):
                 raise DataError(
-                    f"condition {name!r} needs one output for each of its {len(inputs)} rows, got {len(outputs)}"
+                    f"y must hold one output for each of the {len(inputs)} rows of {name!r}, got {len(outputs)}"
                 )
             known = np.isfinite(outputs)
             if model.scaling.log_output and np.any(outputs[known] <= 0):

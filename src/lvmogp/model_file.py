@@ -61,6 +61,7 @@ def save_model(
         "outcome": _encode_outcome(model.outcome),
         "added": [],
         "is_grid": model.is_grid,
+        "bounds_by_n_latent": list(model.bounds_by_n_latent.items()),
     }
     tensors |= {
         "scaling.input_mean": model.scaling.input_mean,
@@ -183,6 +184,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         outcome=_decode_outcome(content, posterior.parameters),
         observations=observations,
         added=added,
+        bounds_by_n_latent={int(n_latent): bound for n_latent, bound in document["bounds_by_n_latent"]},
     )
     settings = {
         name: decode_kernel(value) if isinstance(value, dict) else value for name, value in document["settings"].items()

@@ -1,6 +1,7 @@
 """A fitted model together with the conditions added to it afterwards."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import equinox as eqx
@@ -61,6 +62,7 @@ class TrainedModel(NamedTuple):
     outcome: Outcome
     observations: Observations | None
     added: Mapping[Id, AddedCondition]
+    bounds_by_n_latent: Mapping[int, float] = MappingProxyType({})
 
     @property
     def all_ids(self) -> tuple[Id, ...]:
