@@ -445,7 +445,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             outputs = read_outputs(y, len(inputs)).reshape(-1)
             if len(outputs) != len(inputs):
                 raise DataError(
-                    f"y must hold one output for each of the {len(inputs)} rows of {name!r}, got {len(outputs)}"
+                    f"condition {name!r} needs one output for each of its {len(inputs)} rows, got {len(outputs)}"
                 )
             known = np.isfinite(outputs)
             if model.scaling.log_output and np.any(outputs[known] <= 0):
