@@ -4,6 +4,8 @@ import copy
 import datetime
 import functools
 import pickle
+import subprocess
+import sys
 
 import equinox as eqx
 import numpy as np
@@ -631,6 +633,21 @@ def test_a_new_condition_with_many_points_is_as_good_as_trained():
     assert rmse_added < 1.1 * rmse_together
 
 
+HUNG = """
+import numpy as np
+from lvmogp import LVMOGPRegressor
+x = np.linspace(0, 100, 120)[:, None]
+y = np.sin(x + np.linspace(-1, 1, 6))
+model = LVMOGPRegressor(1, n_restarts=1, max_iter=30, n_inducing_inputs=64).fit(x, y)
+model.add_condition("new", x[:100], y[:100, 0] + 0.1)
+"""
+
+
+def test_many_points_beside_many_inducing_inputs_come_to_an_end():
+    # Batches of LAPACK calls wait for each other for ever in jaxlib 0.10.
+    subprocess.run([sys.executable, "-W", "ignore", "-c", HUNG], check=True, timeout=200)
+
+
 # Files
 
 
@@ -691,7 +708,6 @@ def test_a_loaded_model_knows_how_it_was_fitted(fitted, path):
     assert loaded.n_features_in_ == fitted.n_features_in_
 
 
-@pytest.mark.xfail(strict=True, raises=AttributeError, reason="not written to the file")
 def test_a_loaded_model_knows_the_bounds_it_was_chosen_by(fitted, path):
     fitted.save(path)
     assert LVMOGPRegressor.load(path).bounds_by_n_latent_ == fitted.bounds_by_n_latent_

@@ -279,6 +279,16 @@ def test_booleans_beside_numbers_fail_as_names_of_columns_too():
         read_training([[1.0]], [[1.0, 2.0]], [True, 2])
 
 
+def test_a_boolean_and_a_number_may_stand_in_different_places_of_a_tuple():
+    ids = [(True, 3), (False, 5), (True, 1)]
+    assert distinct_ids(ids) == ((False, 5), (True, 1), (True, 3))
+
+
+def test_booleans_equal_to_numbers_fail_in_words_within_nested_tuples():
+    with pytest.raises(DataError, match="condition ids mix True/False with numbers"):
+        distinct_ids([("a", (True,)), ("a", (1,))])
+
+
 def test_booleans_alone_and_strings_of_numbers_are_fine():
     assert distinct_ids([True, False, True]) == (False, True)
     assert distinct_ids(["1", 1, "True"]) == (1, "1", "True")

@@ -1,8 +1,7 @@
 """The one way in which functions are compiled.
 
 On a CPU every program runs on one thread: XLA's thread pool costs more than it gives at the sizes of
-predictions, and a batch of factorisations that is spread over the pool from within the pool can wait for itself
-for ever. Compiled functions are made once, at module level, and never called from one another.
+predictions. Compiled functions are made once, at module level, and never called from one another.
 """
 
 from collections.abc import Callable

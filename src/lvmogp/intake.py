@@ -193,10 +193,16 @@ def distinct_ids(ids: Sequence[Id]) -> tuple[Id, ...]:
     return tuple(sorted(dict.fromkeys(ids), key=_sort_key))
 
 
-def _check_kinds(ids: Iterable[Id]) -> None:
-    kinds = {type(part) for value in ids for part in (value if isinstance(value, tuple) else (value,))}
+def _check_kinds(ids: Sequence[Id]) -> None:
+    # Tuples are equal only to tuples of their length, so each place of those is checked by itself.
+    kinds = set(map(type, ids))
     if bool in kinds and kinds & {int, float}:
         raise DataError("condition ids mix True/False with numbers, which compare equal; use strings instead")
+    if tuple in kinds:
+        tuples = [value for value in ids if isinstance(value, tuple)]
+        for length in set(map(len, tuples)):
+            for place in zip(*(value for value in tuples if len(value) == length), strict=True):
+                _check_kinds(place)
 
 
 def _sort_key(value: Id) -> tuple[Any, ...]:

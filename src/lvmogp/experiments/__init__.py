@@ -1,0 +1,1 @@
+"""The paper's experiments with every baseline; see ``lvmogp reproduce --help``."""
