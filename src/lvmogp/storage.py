@@ -35,8 +35,7 @@ class ModelFile(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], content: ModelFile) -> None:
-    """Write a model file to the side and rename it, so that a crash never leaves half a file."""
-    target = Path(path)
+    """Write a model file, whole or not at all."""
     tensors = {name: np.asarray(value, order="C") for name, value in content.tensors.items()}
     document = json.dumps(content.document, sort_keys=True, allow_nan=False)
     metadata = {
@@ -45,7 +44,11 @@ def write(path: str | os.PathLike[str], content: ModelFile) -> None:
         "document": document,
         "digest": _digest(tensors, document),
     }
-    payload = save(tensors, metadata)
+    replace_file(Path(path), save(tensors, metadata))
+
+
+def replace_file(target: Path, payload: bytes) -> None:
+    """Write a file to the side and rename it, so that a crash never leaves half of it."""
     # Created like any other file of the user's, so that its permissions are those the user wants.
     aside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:

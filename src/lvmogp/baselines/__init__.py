@@ -1,0 +1,1 @@
+"""Models that LVMOGP is compared with, on the same kernels, noise options and optimiser."""

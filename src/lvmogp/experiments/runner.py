@@ -1,0 +1,107 @@
+"""Running the repeats of an experiment: in parallel, each on disk when done, taken up again where it stopped."""
+
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import joblib
+import numpy as np
+
+from lvmogp.__about__ import __version__
+from lvmogp.experiments.methods import Task
+from lvmogp.experiments.plan import Experiment
+from lvmogp.metrics import coverage, negative_log_density, rmse
+from lvmogp.storage import replace_file
+
+_LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
+_NORMAL_95 = 1.959963984540054
+
+
+class Job(NamedTuple):
+    """One repeat of one method."""
+
+    experiment: str
+    method: str
+    repeat: int
+    quick: bool
+
+    def path(self, folder: Path) -> Path:
+        """Where its result lies."""
+        name = "".join(letter if letter.isalnum() else "-" for letter in self.method.lower())
+        return folder / "repeats" / self.experiment / f"{name}-{self.repeat:02d}{'-quick' if self.quick else ''}.json"
+
+
+def jobs(name: str, experiment: Experiment, *, repeats: int, quick: bool) -> list[Job]:
+    """All repeats of all methods; a repeat's methods stand together, so that comparisons are complete early."""
+    return [Job(name, method, repeat, quick) for repeat in range(repeats) for method in experiment.entries]
+
+
+def finished(job: Job, folder: Path) -> dict[str, Any] | None:
+    """The result of an earlier run with this version, if there is one."""
+    try:
+        result = json.loads(job.path(folder).read_text())
+    except (OSError, ValueError):
+        return None
+    return result if result.get("version") == __version__ else None
+
+
+def run_job(job: Job, experiment: Experiment, folder: Path, data_dir: Path | None) -> dict[str, Any]:
+    """Fit, predict, measure, and write the result."""
+    problem = experiment.problem(job.repeat, data_dir)
+    entry = experiment.entries[job.method]
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # convergence is in the report
+        fitted = entry.method(Task(problem, entry.family, job.quick))
+        seconds = time.perf_counter() - began
+        mean, deviation = fitted.predict(problem.test.inputs, problem.test.conditions)
+    actual = problem.test.outputs
+    result = {
+        **job._asdict(),
+        "version": __version__,
+        "rmse": rmse(mean, actual),
+        "nlpd": negative_log_density(mean, deviation, actual),
+        "coverage": coverage(mean - _NORMAL_95 * deviation, mean + _NORMAL_95 * deviation, actual),
+        "calibration": calibration(mean, deviation, actual),
+        "seconds": seconds,
+        "n_test": len(actual),
+        **fitted.report,
+    }
+    path = job.path(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, (json.dumps(result, indent=1) + "\n").encode())
+    return result
+
+
+def calibration(mean: np.ndarray, deviation: np.ndarray, actual: np.ndarray) -> list[float]:
+    """Share of values inside the central interval of each level .05, .10, …, .95."""
+    from scipy.stats import norm
+
+    distance = np.abs(actual - mean) / deviation
+    return [float(np.mean(distance <= norm.ppf(0.5 + level / 2))) for level in _LEVELS]
+
+
+def run(
+    pending: list[Job],
+    experiment: Experiment,
+    folder: Path,
+    *,
+    data_dir: Path | None,
+    n_jobs: int,
+    on_result: Callable[[dict[str, Any]], None],
+) -> None:
+    """Run jobs through joblib, whose backend a caller may have chosen with ``joblib.parallel_config``."""
+    tasks = (joblib.delayed(run_job)(job, experiment, folder, data_dir) for job in pending)
+    for result in _results(tasks, n_jobs):
+        on_result(result)
+
+
+def _results(tasks: Iterator[Any], n_jobs: int) -> Iterator[dict[str, Any]]:
+    if n_jobs > 1:
+        # One thread each: the repeats themselves fill the cores.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(tasks)
