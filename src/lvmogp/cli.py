@@ -6,6 +6,8 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
+from rich.markup import escape
 from rich.table import Table
 
 from lvmogp.__about__ import __version__
@@ -65,6 +67,58 @@ def demo(
         highlight=False,
     )
     console.print(f"Figures: {', '.join(str(path) for path in result.files)}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str, typer.Argument(help="braking, synthetic, synthetic-missing, servo, sensors, or all.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for results, tables and figures.")] = Path("results"),
+    repeats: Annotated[int | None, typer.Option(min=1, help="Repeats; 20 as in the paper.", show_default=False)] = None,
+    quick: Annotated[bool, typer.Option(help="A few repeats and short fits, to see that all works.")] = False,
+    method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given several times.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Repeats to run at the same time.")] = 1,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder with servo.data and NEW-DATA-1.T15.txt; else $LVMOGP_DATA, else they are fetched."),
+    ] = None,
+    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+) -> None:
+    """Run the paper's experiments with every baseline: tables with the paper's numbers beside ours, and its figures.
+
+    Each finished repeat is kept in the folder, and a second run goes on from there.
+
+    Example: lvmogp reproduce servo --jobs 2 --data-dir data
+    """
+    from lvmogp.errors import LVMOGPError
+    from lvmogp.experiments.plan import experiments
+    from lvmogp.experiments.reproduce import reproduce as run_experiment
+    from lvmogp.progress import job_progress
+
+    console = Console()
+    try:
+        for one in list(experiments()) if name == "all" else [name]:
+            with job_progress(one) as on_progress:
+                found = run_experiment(
+                    one,
+                    out,
+                    repeats=repeats,
+                    quick=quick,
+                    methods=method,
+                    n_jobs=jobs,
+                    data_dir=data_dir,
+                    with_figures=figures,
+                    on_progress=on_progress,
+                )
+            console.print(Markdown(found.table))
+            console.print(f"Files: {', '.join(str(path) for path in found.files)}", highlight=False, soft_wrap=True)
+    except LVMOGPError as error:
+        if debug:
+            raise
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
 
 
 def main() -> None:

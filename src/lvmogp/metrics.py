@@ -1,6 +1,9 @@
 """Measures of how good predictions are."""
 
+from collections.abc import Sequence
+
 import numpy as np
+from scipy.stats import norm
 
 from lvmogp.typing import HostFloat
 
@@ -13,6 +16,17 @@ def rmse(predicted: HostFloat, actual: HostFloat) -> float:
 def coverage(lower: HostFloat, upper: HostFloat, actual: HostFloat) -> float:
     """Share of actual values inside their intervals."""
     return float(np.mean((np.asarray(lower) <= actual) & (np.asarray(actual) <= upper)))
+
+
+def negative_log_density(mean: HostFloat, deviation: HostFloat, actual: HostFloat) -> float:
+    """Mean negative log density of actual values under normal predictions."""
+    return float(-np.mean(norm.logpdf(actual, mean, deviation)))
+
+
+def calibration(mean: HostFloat, deviation: HostFloat, actual: HostFloat, levels: Sequence[float]) -> list[float]:
+    """Share of actual values inside the central interval of each level, under normal predictions."""
+    distance = np.abs(np.asarray(actual) - mean) / deviation
+    return [float(np.mean(distance <= norm.ppf(0.5 + level / 2))) for level in levels]
 
 
 def r_squared_of_line(predictor: HostFloat, target: HostFloat) -> float:

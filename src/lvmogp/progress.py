@@ -1,11 +1,11 @@
-"""A progress bar for fits."""
+"""Progress bars for what takes longer than a few seconds."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lvmogp.fit import Progress as FitProgress
 
@@ -40,3 +40,20 @@ def progress_bar(*, shown: bool) -> Iterator[Callable[[FitProgress], None] | Non
             )
 
         yield report
+
+
+@contextmanager
+def job_progress(description: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback that takes how many jobs are done of how many, and draws them with the time left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+        TextColumn("gone:"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -77,7 +77,7 @@ def predict(parameters: list[Apart], data: Stacked, inputs: HostFloat, condition
     """Posterior moments of the function at rows; ``parameters`` are those of each condition."""
     mean, variance = np.empty(len(conditions)), np.empty(len(conditions))
     counts = np.bincount(conditions)
-    for number in np.flatnonzero(counts):
+    for number in np.flatnonzero(counts).tolist():
         chosen = np.flatnonzero(conditions == number)
         padded = np.pad(inputs[chosen], ((0, counts.max() - len(chosen)), (0, 0)), mode="edge")
         moments = _predict_one(parameters[number], data.condition(number), jnp.asarray(padded))

@@ -17,6 +17,7 @@ from lvmogp.typing import HostFloat
 
 _RANKS = (1, 2, 3, 5, 8, 12)
 _HELD_OUT = 0.2
+_TOLERANCE = 0.02
 
 
 class Bilinear(NamedTuple):
@@ -47,7 +48,10 @@ def _fit(inputs: HostFloat, outputs: HostFloat, rank: int, starts: list[Apart], 
     contents = left[:, :rank] * np.sqrt(len(inputs))  # unit variance each
     scales = singular[:rank] / np.sqrt(len(inputs))
     data = stacked(np.tile(inputs, (rank, 1)), contents.T.ravel(), np.repeat(np.arange(rank), len(inputs)), rank)
-    runs = [maximise(apart.log_evidence, start, data, max_iterations=max_iterations, tolerance=0.01) for start in starts]
+    runs = [
+        maximise(apart.log_evidence, start, data, max_iterations=max_iterations, tolerance=_TOLERANCE)
+        for start in starts
+    ]
     parameters = max(runs, key=lambda run: run.bound).tree
     residual = outputs - contents * scales @ right[:rank]
     freedom = max(outputs.size - rank * sum(outputs.shape), 1)

@@ -44,7 +44,11 @@ class Moments(NamedTuple):
 
 def noise_of(noise_variance: Float[Array, " S"], conditions: Int[Array, " n"]) -> Float[Array, " n"]:
     """Noise variance of each row."""
-    return jnp.broadcast_to(noise_variance[0], conditions.shape) if len(noise_variance) == 1 else noise_variance[conditions]
+    return (
+        jnp.broadcast_to(noise_variance[0], conditions.shape)
+        if len(noise_variance) == 1
+        else noise_variance[conditions]
+    )
 
 
 def log_evidence(parameters: Coregionalised, data: Observed) -> Scalar:

@@ -38,7 +38,7 @@ class GPyModel:
     @property
     def bound(self) -> float:
         """Its variational bound."""
-        return float(self.model.log_likelihood())
+        return float(np.sum(self.model.log_likelihood()))
 
     @property
     def noise_variance(self) -> HostFloat:
@@ -85,7 +85,7 @@ def fit(
         "kernel": GPy.kern.RBF(inputs.shape[1], ARD=True),
         "kernel_row": GPy.kern.RBF(n_latent, ARD=True, name="kern_row"),
     }
-    np.random.seed(0)  # GPy draws its starts from NumPy's global generator
+    np.random.seed(0)  # noqa: NPY002 - GPy draws its starts from the global generator
     with warnings.catch_warnings(), open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         warnings.simplefilter("ignore")
         if is_grid:

@@ -63,14 +63,14 @@ Method = Callable[[Task], Fitted]
 
 
 def lvmogp(task: Task, **settings: Any) -> Fitted:
-    """This library; conditions that come later are added to the fitted model."""
+    """Our own; conditions that come later are added to the fitted model."""
     problem, family = task.problem, task.family
     model = LVMOGPRegressor(
         **{
             "input_kernel": family.kernel(),
             "noise": "per-condition" if family.noise_per_condition else "shared",
             "unseen": "prior",
-            **({"n_restarts": 2, "max_iter": 200} if task.quick else {}),
+            **({"n_restarts": 1, "max_iter": 150} if task.quick else {}),
             **settings,
         }
     )
@@ -118,7 +118,7 @@ def _prepared(problem: Problem) -> _Prepared:
 
 
 def _start_kernels(task: Task, prepared: _Prepared) -> list[Kernel]:
-    lengthscales = _START_LENGTHSCALES[1:2] if task.quick else _START_LENGTHSCALES
+    lengthscales = _START_LENGTHSCALES[-1:] if task.quick else _START_LENGTHSCALES
     return [complete(task.family.kernel(), prepared.scaling.input_scale, value) for value in lengthscales]
 
 
@@ -169,7 +169,8 @@ def _in_double_precision(function: Callable[..., Any]) -> Callable[..., Any]:
 @_in_double_precision
 def ignoring(task: Task) -> Fitted:
     """GP-WO: one GP through all rows, whatever their condition."""
-    return _dense(task, [Together(task.problem.n_conditions)])
+    relation = Together(task.problem.n_conditions)
+    return _on_grid(task, [[relation]]) if _has_grid_form(task) else _dense(task, [relation])
 
 
 @_in_double_precision
@@ -240,7 +241,7 @@ def coregionalisation(task: Task) -> Fitted:
     """LMC: one kernel with a coregionalisation matrix of full rank, started from the independent GPs' kernel."""
     prepared = _prepared(task.problem)
     relations = _correlated_starts(task, prepared.n_conditions)
-    if task.problem.is_grid and not task.family.noise_per_condition:
+    if _has_grid_form(task):
         return _on_grid(task, [relations])
     kernel = _apart_run(task, prepared, apart.stacked(*prepared.rows, prepared.n_conditions)).tree.kernel
     return _dense(task, relations, [kernel])
@@ -248,9 +249,7 @@ def coregionalisation(task: Task) -> Fitted:
 
 def _correlated_starts(task: Task, size: int) -> list[Relation]:
     correlations = _START_CORRELATIONS[:1] if task.quick else _START_CORRELATIONS
-    return [
-        FullRank(jnp.asarray(np.linalg.cholesky((1 - value) * np.eye(size) + value))) for value in correlations
-    ]
+    return [FullRank(jnp.asarray(np.linalg.cholesky((1 - value) * np.eye(size) + value))) for value in correlations]
 
 
 @_in_double_precision
@@ -263,6 +262,10 @@ def kronecker_icm(task: Task) -> Fitted:
         task,
         [[LowRank(jnp.asarray(rng.normal(size=(size, rank)) / np.sqrt(rank)), jnp.full(size, 0.3))] for rank in ranks],
     )
+
+
+def _has_grid_form(task: Task) -> bool:
+    return task.problem.is_grid and not task.family.noise_per_condition
 
 
 def _on_grid(task: Task, candidates: list[list[Relation]]) -> Fitted:
@@ -321,7 +324,7 @@ def gpy_lvmogp(task: Task, *, n_latent: int, n_inducing: tuple[int, int], max_it
         n_latent=n_latent,
         n_inducing=n_inducing,
         noise_per_condition=task.family.noise_per_condition,
-        max_iterations=_QUICK_ITERATIONS if task.quick else max_iterations,
+        max_iterations=max_iterations,
     )
 
     def predict(inputs: HostFloat, conditions: HostInt) -> tuple[HostFloat, HostFloat]:

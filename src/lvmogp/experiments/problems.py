@@ -1,6 +1,5 @@
 """The data of the paper's five experiments, one problem a repeat."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,10 +88,10 @@ def synthetic(repeat: int, data_dir: Path | None = None) -> Problem:
     )
 
 
-def synthetic_missing(repeat: int, data_dir: Path | None = None) -> Problem:
-    """40 conditions with 0 to 200 points each; tested at 50 fresh inputs a condition against noise-free values."""
+def synthetic_missing(repeat: int, data_dir: Path | None = None, *, n_groups: int = 10) -> Problem:
+    """Conditions with 0 to 200 points each; tested at 50 fresh inputs a condition against noise-free values."""
     del data_dir
-    data = simulate.synthetic_uneven(repeat)
+    data = simulate.synthetic_uneven(repeat, n_groups=n_groups)
     return Problem(
         train=Rows(data.train_inputs, data.train_outputs, data.train_conditions),
         test=Rows(data.test_inputs, data.test_values, data.test_conditions),
@@ -117,9 +116,9 @@ def servo(repeat: int, data_dir: Path | None = None) -> Problem:
     )
 
 
-def sensors(repeat: int, data_dir: Path | None = None) -> Problem:
+def sensors(repeat: int, data_dir: Path | None = None, *, n_moments: int | None = None) -> Problem:
     """18 sensors of a house over a month, each of zero mean and unit variance; 95 % of the entries are removed."""
-    table = datasets.sml2010(data_dir)
+    table = datasets.sml2010(data_dir).iloc[:n_moments]
     values = table.to_numpy()
     values = (values - values.mean(axis=0)) / values.std(axis=0)
     rows = _rows_of_grid(table.index.to_numpy()[:, None], values)
@@ -135,17 +134,10 @@ def sensors(repeat: int, data_dir: Path | None = None) -> Problem:
 
 def _rows_of_grid(inputs: HostFloat, outputs: HostFloat) -> Rows:
     n_inputs, n_conditions = outputs.shape
-    return Rows(np.repeat(inputs, n_conditions, axis=0), outputs.reshape(-1), np.tile(np.arange(n_conditions), n_inputs))
+    return Rows(
+        np.repeat(inputs, n_conditions, axis=0), outputs.reshape(-1), np.tile(np.arange(n_conditions), n_inputs)
+    )
 
 
 def _chosen(rows: Rows, places: HostInt) -> Rows:
     return Rows(rows.inputs[places], rows.outputs[places], rows.conditions[places])
-
-
-PROBLEMS: dict[str, Callable[[int, Path | None], Problem]] = {
-    "braking": braking,
-    "synthetic": synthetic,
-    "synthetic-missing": synthetic_missing,
-    "servo": servo,
-    "sensors": sensors,
-}

@@ -1,0 +1,136 @@
+"""Tables of an experiment: every method's mean and spread, the paper's numbers beside, and paired comparisons."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lvmogp.experiments.plan import GP_IND, OURS, OURS_OWN, Experiment
+from lvmogp.storage import replace_file
+
+Result = dict[str, Any]
+_MEASURES = ("rmse", "nlpd", "coverage", "seconds")
+
+
+class Spread(NamedTuple):
+    """Mean and standard deviation over repeats."""
+
+    mean: float
+    deviation: float
+
+    def __str__(self) -> str:
+        digits = 3 if abs(self.mean) < 10 else 1
+        if abs(self.mean) >= 1000:
+            return f"{self.mean:.1e} ± {self.deviation:.1e}"
+        return f"{self.mean:.{digits}f} ± {self.deviation:.{digits}f}"
+
+
+class Comparison(NamedTuple):
+    """One method against another on the same repeats."""
+
+    ratio: Spread
+    wins: int
+    n_repeats: int
+
+
+def by_method(results: Sequence[Result]) -> dict[str, dict[int, Result]]:
+    """Results by method and repeat."""
+    found: dict[str, dict[int, Result]] = {}
+    for result in results:
+        found.setdefault(result["method"], {})[result["repeat"]] = result
+    return found
+
+
+def spread(results: Mapping[int, Result], measure: str) -> Spread:
+    """Mean and standard deviation of a measure over a method's repeats."""
+    values = [result[measure] for result in results.values()]
+    return Spread(float(np.mean(values)), float(np.std(values)))
+
+
+def compared(ours: Mapping[int, Result], theirs: Mapping[int, Result]) -> Comparison:
+    """Ratios of errors on the repeats that both have."""
+    common = sorted(set(ours) & set(theirs))
+    ratios = np.asarray([ours[repeat]["rmse"] / theirs[repeat]["rmse"] for repeat in common])
+    return Comparison(Spread(float(ratios.mean()), float(ratios.std())), int(np.sum(ratios < 1)), len(common))
+
+
+def summary(results: Sequence[Result]) -> dict[str, dict[str, dict[str, float]]]:
+    """Mean and spread of each measure of each method, and the ratio of mean errors to the independent GPs'."""
+    methods = by_method(results)
+    found: dict[str, dict[str, dict[str, float]]] = {
+        method: {measure: spread(repeats, measure)._asdict() for measure in _MEASURES}
+        for method, repeats in methods.items()
+    }
+    return found
+
+
+def markdown(name: str, experiment: Experiment, results: Sequence[Result]) -> str:
+    """The experiment's section of the results page."""
+    methods = by_method(results)
+    n_repeats = max(len(repeats) for repeats in methods.values())
+    lines = [
+        f"## {experiment.title}",
+        "",
+        f"`lvmogp reproduce {name}`, {n_repeats} repeats, mean ± standard deviation. Tested: {experiment.tested}.",
+        "",
+        "| method | RMSE | paper's RMSE | NLPD | 95 % intervals cover | seconds |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for method in experiment.entries:
+        if method in methods:
+            repeats = methods[method]
+            cells = [str(spread(repeats, measure)) for measure in ("rmse", "nlpd", "coverage", "seconds")]
+            short = "" if len(repeats) == n_repeats else f" ({len(repeats)} repeats)"
+            lines.append(
+                f"| {method}{short} | {cells[0]} | {experiment.paper.get(method, '')} | {cells[1]} | {cells[2]} "
+                f"| {cells[3]} |"
+            )
+    lines += ["", *_settings(experiment, methods), "", *_comparisons(methods)]
+    if any("r_squared" in result for result in results):
+        lines += ["", *_latents(methods)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _settings(experiment: Experiment, methods: Mapping[str, Any]) -> list[str]:
+    said = [
+        f"{name}: {entry.settings}" for name, entry in experiment.entries.items() if entry.settings and name in methods
+    ]
+    return ["Settings. " + "; ".join(said) + "."] if said else []
+
+
+def _comparisons(methods: Mapping[str, Mapping[int, Result]]) -> list[str]:
+    lines = ["| on the same repeats | ratio of RMSE | ahead in |", "| --- | --- | --- |"]
+    for ours in (OURS, OURS_OWN):
+        for other in methods:
+            if ours in methods and other not in (OURS, OURS_OWN):
+                found = compared(methods[ours], methods[other])
+                lines.append(f"| {ours} / {other} | {found.ratio} | {found.wins} of {found.n_repeats} |")
+    if OURS in methods and GP_IND in methods:
+        pooled = spread(methods[OURS], "rmse").mean / spread(methods[GP_IND], "rmse").mean
+        lines += ["", f"Ratio of mean RMSE, {OURS} to {GP_IND}: {pooled:.3f}."]
+        if OURS_OWN in methods:
+            own = spread(methods[OURS_OWN], "rmse").mean / spread(methods[GP_IND], "rmse").mean
+            lines[-1] = lines[-1][:-1] + f"; with own settings {own:.3f}."
+    return lines
+
+
+def _latents(methods: Mapping[str, Mapping[int, Result]]) -> list[str]:
+    said = []
+    for method, repeats in methods.items():
+        values = [result["r_squared"] for result in repeats.values() if "r_squared" in result]
+        if values:
+            said.append(f"{method} {np.mean(values):.4f} on average, {min(values):.4f} at least")
+    return ["R² of the inverse friction on the latent: " + "; ".join(said) + "."]
+
+
+def write(folder: Path, name: str, experiment: Experiment, results: Sequence[Result], *, quick: bool) -> list[Path]:
+    """Write all repeats with their summary as JSON, and the table as Markdown."""
+    stem = f"{name}-quick" if quick else name
+    ordered = sorted(results, key=lambda result: (list(experiment.entries).index(result["method"]), result["repeat"]))
+    document = {"experiment": name, "summary": summary(ordered), "repeats": ordered}
+    data, table = folder / f"{stem}.json", folder / f"{stem}.md"
+    replace_file(data, (json.dumps(document, indent=1) + "\n").encode())
+    replace_file(table, markdown(name, experiment, ordered).encode())
+    return [data, table]
