@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check install format clean
+.PHONY: demo test check install format results clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lvmogp demo --out out
@@ -19,6 +19,9 @@ check: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+results: $(VENV)/.installed
+	$(BIN)/python -m lvmogp.experiments.page
 
 install: $(VENV)/.installed
 

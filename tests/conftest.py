@@ -10,9 +10,11 @@ from jaxtyping import install_import_hook
 
 jax.config.update("jax_enable_x64", True)
 
-# Must come before the first import of lvmogp. The estimator is left out: beartype knows no typing.Self in methods.
+# Must come before the first import of lvmogp. Left out: the estimator, since beartype knows no typing.Self in methods,
+# and the command line, whose functions typer calls in its own way.
 PACKAGE = Path(importlib.util.find_spec("lvmogp").origin).parent
-CHECKED = [f"lvmogp.{path.stem}" for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "estimator")]
+NAMES = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")]
+CHECKED = [name for name in NAMES if name.split(".")[-1] not in ("__init__", "estimator", "cli")]
 # As for pyright, an int will do where a float is asked for.
 install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lvmogp import demo
+from lvmogp.demo import run as run_demo
 from lvmogp.experiments.methods import Fitted, Task
 from lvmogp.experiments.plan import GP_IND, LMC, OURS, Experiment
 from lvmogp.experiments.problems import Problem
@@ -43,7 +43,7 @@ def draw(
     folder.mkdir(parents=True, exist_ok=True)
     files = [draw_one(folder / f"{stem}-{what}.png") for what, draw_one in drawings.items()]
     if name == "braking":
-        files += demo.run(folder / f"{stem}-figures").files
+        files += run_demo(folder / f"{stem}-figures").files
     return files
 
 
@@ -160,7 +160,7 @@ def surface_plot(problem: Problem, model: Fitted) -> Figure:
     """The surface learnt for the condition with the smallest amount of data."""
     counts = np.bincount(problem.train.conditions, minlength=problem.n_conditions)
     number = int(np.argmin(np.where(counts > 0, counts, counts.max())))
-    pgain, vgain = np.meshgrid(np.linspace(3, 6, 31), np.linspace(1, 5, 41))
+    pgain, vgain = np.meshgrid(np.linspace(2.8, 6.2, 35), np.linspace(0.8, 5.2, 45))
     points = np.column_stack([pgain.ravel(), vgain.ravel()])
     mean, _ = model.predict(points, np.full(len(points), number))
     figure, ax = plt.subplots(figsize=(5.4, 4.2), layout="constrained")
@@ -173,7 +173,8 @@ def surface_plot(problem: Problem, model: Fitted) -> Figure:
         )
         for (x, y), value in zip(rows.inputs[chosen], rows.outputs[chosen], strict=True):
             ax.annotate(f"{value:.2f}", (x, y), textcoords="offset points", xytext=(6, 4), color="white", fontsize=9)
-    ax.set(xlabel="pgain", ylabel="vgain", title=f"Servo {linkage(number)}, {counts[number]} training observations")
-    ax.margins(0.04)
+    ax.set(
+        xlabel="pgain", ylabel="vgain", title=f"Servo {linkage(number)}, observations for training: {counts[number]}"
+    )
     ax.legend(fontsize=8)
     return figure

@@ -5,7 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lvmogp import datasets, simulate
+from lvmogp.datasets import servo as servo_table
+from lvmogp.datasets import sml2010 as sml2010_table
+from lvmogp.simulate import BRAKING_NOISE, FRICTIONS, SPEEDS, braking_distance, synthetic_grid, synthetic_uneven
+from lvmogp.simulate import braking as simulated_braking
 from lvmogp.typing import HostFloat, HostInt
 
 _SERVO_TRAINING = 117  # 70 % of 167
@@ -50,23 +53,19 @@ def braking(repeat: int, data_dir: Path | None = None) -> Problem:
     """Ten tyres with five experiments each; then ten new ones with a single experiment each, tested at all speeds."""
     del data_dir  # simulated
     rng = np.random.default_rng(repeat)
-    data = simulate.braking(rng)
+    data = simulated_braking(rng)
     n_trained = len(data.friction)
-    speeds = np.linspace(*simulate.SPEEDS, 100)
-    friction = np.empty(_NEW_TYRES)
-    added_speed, added_distance = np.empty(_NEW_TYRES), np.empty(_NEW_TYRES)
-    for number in range(_NEW_TYRES):
-        friction[number] = rng.uniform(*simulate.FRICTIONS)
-        added_speed[number] = rng.uniform(*simulate.SPEEDS)
-        noise = simulate.BRAKING_NOISE * rng.standard_normal()
-        added_distance[number] = simulate.braking_distance(added_speed[number], friction[number]) + noise
+    speeds = np.linspace(*SPEEDS, 100)
+    draws = [(rng.uniform(*FRICTIONS), rng.uniform(*SPEEDS), rng.standard_normal()) for _ in range(_NEW_TYRES)]
+    friction, added_speed, noise = np.transpose(draws)
+    added_distance = braking_distance(added_speed, friction) + BRAKING_NOISE * noise
     new = n_trained + np.arange(_NEW_TYRES)
     return Problem(
         train=Rows(data.speed[:, None], data.distance, data.condition),
         added=Rows(added_speed[:, None], added_distance, new),
         test=Rows(
             np.tile(speeds, _NEW_TYRES)[:, None],
-            np.concatenate([simulate.braking_distance(speeds, mu) for mu in friction]),
+            np.concatenate([braking_distance(speeds, mu) for mu in friction]),
             np.repeat(new, len(speeds)),
         ),
         n_conditions=n_trained + _NEW_TYRES,
@@ -78,7 +77,7 @@ def braking(repeat: int, data_dir: Path | None = None) -> Problem:
 def synthetic(repeat: int, data_dir: Path | None = None) -> Problem:
     """50 inputs under 40 conditions, all observed; tested at 50 other inputs against noise-free values."""
     del data_dir
-    data = simulate.synthetic_grid(repeat)
+    data = synthetic_grid(repeat)
     return Problem(
         train=_rows_of_grid(data.train_inputs, data.train_outputs),
         test=_rows_of_grid(data.test_inputs, data.test_values),
@@ -91,7 +90,7 @@ def synthetic(repeat: int, data_dir: Path | None = None) -> Problem:
 def synthetic_missing(repeat: int, data_dir: Path | None = None, *, n_groups: int = 10) -> Problem:
     """Conditions with 0 to 200 points each; tested at 50 fresh inputs a condition against noise-free values."""
     del data_dir
-    data = simulate.synthetic_uneven(repeat, n_groups=n_groups)
+    data = synthetic_uneven(repeat, n_groups=n_groups)
     return Problem(
         train=Rows(data.train_inputs, data.train_outputs, data.train_conditions),
         test=Rows(data.test_inputs, data.test_values, data.test_conditions),
@@ -102,7 +101,7 @@ def synthetic_missing(repeat: int, data_dir: Path | None = None, *, n_groups: in
 
 def servo(repeat: int, data_dir: Path | None = None) -> Problem:
     """Rise time of 25 linkages of motor and screw over two gains; a random 70 % train, the rest test."""
-    table = datasets.servo(data_dir)
+    table = servo_table(data_dir)
     motor = np.asarray([ord(name) - ord("A") for name in table["motor"]])
     screw = np.asarray([ord(name) - ord("A") for name in table["screw"]])
     rows = Rows(table[["pgain", "vgain"]].to_numpy(), table["rise_time"].to_numpy(), 5 * motor + screw)
@@ -116,9 +115,12 @@ def servo(repeat: int, data_dir: Path | None = None) -> Problem:
     )
 
 
-def sensors(repeat: int, data_dir: Path | None = None, *, n_moments: int | None = None) -> Problem:
-    """18 sensors of a house over a month, each of zero mean and unit variance; 95 % of the entries are removed."""
-    table = datasets.sml2010(data_dir).iloc[:n_moments]
+def sensors(repeat: int, data_dir: Path | None = None, *, every: int = 1) -> Problem:
+    """18 sensors of a house over a month, each of zero mean and unit variance; 95 % of the entries are removed.
+
+    ``every`` thins the moments out.
+    """
+    table = sml2010_table(data_dir).iloc[::every]
     values = table.to_numpy()
     values = (values - values.mean(axis=0)) / values.std(axis=0)
     rows = _rows_of_grid(table.index.to_numpy()[:, None], values)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lvmogp.experiments.plan import GP_IND, OURS, OURS_OWN, Experiment
+from lvmogp.experiments.runner import summary_path
 from lvmogp.storage import replace_file
 
 Result = dict[str, Any]
@@ -127,10 +128,24 @@ def _latents(methods: Mapping[str, Mapping[int, Result]]) -> list[str]:
 
 def write(folder: Path, name: str, experiment: Experiment, results: Sequence[Result], *, quick: bool) -> list[Path]:
     """Write all repeats with their summary as JSON, and the table as Markdown."""
-    stem = f"{name}-quick" if quick else name
     ordered = sorted(results, key=lambda result: (list(experiment.entries).index(result["method"]), result["repeat"]))
-    document = {"experiment": name, "summary": summary(ordered), "repeats": ordered}
-    data, table = folder / f"{stem}.json", folder / f"{stem}.md"
-    replace_file(data, (json.dumps(document, indent=1) + "\n").encode())
+    data = summary_path(name, folder, quick=quick)
+    table = data.with_suffix(".md")
+    replace_file(data, _document(name, ordered).encode())
     replace_file(table, markdown(name, experiment, ordered).encode())
     return [data, table]
+
+
+def _document(name: str, results: Sequence[Result]) -> str:
+    # One line a repeat, so that differences between versions can be read.
+    lines = ",\n".join("  " + json.dumps(_rounded(result)) for result in results)
+    head = json.dumps({"experiment": name, "summary": summary(results)}, indent=1)
+    return head[: head.rindex("\n}")] + f',\n "repeats": [\n{lines}\n ]\n}}\n'
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if isinstance(value, list):
+        return [_rounded(entry) for entry in value]
+    return {key: _rounded(entry) for key, entry in value.items()} if isinstance(value, dict) else value

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lvmogp.baselines import gpy
 from lvmogp.errors import SettingError
 from lvmogp.experiments import figures, report, runner
-from lvmogp.experiments.plan import Experiment, experiments
+from lvmogp.experiments.plan import GPY, Experiment, experiments
 
 REPEATS = 20
 
@@ -37,20 +38,20 @@ def reproduce(
     n_repeats = repeats or (1 if quick else REPEATS)
     everything = runner.jobs(name, experiment, repeats=n_repeats, quick=quick)
     runner.problem_of(everything[0], experiment, data_dir)  # missing data files are told before any work
-    results, pending = [], []
-    for job in everything:
-        earlier = runner.finished(job, folder)
-        if earlier is None:
-            pending.append(job)
-        else:
-            results.append(earlier)
+    earlier = runner.stored(name, folder, quick=quick)
+    pending = [job for job in everything if job not in earlier]
+    n_done = len(everything) - len(pending)
 
-    def collect(result: dict[str, Any]) -> None:
-        results.append(result)
-        on_progress(len(results), len(everything))
+    def collect(_: dict[str, Any]) -> None:
+        nonlocal n_done
+        n_done += 1
+        on_progress(n_done, len(everything))
 
-    on_progress(len(results), len(everything))
+    on_progress(n_done, len(everything))
     runner.run(pending, experiment, folder, data_dir=data_dir, n_jobs=n_jobs, on_result=collect)
+    # Of all methods, also those that this run left alone.
+    experiment = experiments()[name]
+    results = list(runner.stored(name, folder, quick=quick).values())
     files = report.write(folder, name, experiment, results, quick=quick)
     if with_figures:
         files += figures.draw(folder, name, experiment, results, data_dir=data_dir, quick=quick)
@@ -70,4 +71,6 @@ def chosen(name: str, methods: Sequence[str] | None) -> Experiment:
         raise SettingError(
             f"{name} has no method {unknown[0]!r}; choose among {', '.join(map(repr, experiment.entries))}"
         )
+    if GPY in methods and not gpy.is_installed():
+        raise SettingError("GPy is not installed; install it with: pip install GPy")
     return experiment._replace(entries={method: experiment.entries[method] for method in methods})

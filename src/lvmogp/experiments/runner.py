@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 import joblib
 
 from lvmogp.__about__ import __version__
+from lvmogp.baselines import gpy
 from lvmogp.experiments.methods import Task
 from lvmogp.experiments.plan import GPY, Experiment
 from lvmogp.experiments.problems import Problem
@@ -36,18 +37,35 @@ class Job(NamedTuple):
 
 def jobs(name: str, experiment: Experiment, *, repeats: int, quick: bool) -> list[Job]:
     """All repeats of all methods; a repeat's methods stand together, so that comparisons are complete early."""
-    # GPy's start alone takes longer than all quick fits together.
-    methods = [method for method in experiment.entries if not (quick and method == GPY)]
+    # GPy is run where it is installed, but its start alone takes longer than all quick fits together.
+    methods = [method for method in experiment.entries if method != GPY or (gpy.is_installed() and not quick)]
     return [Job(name, method, repeat, quick) for repeat in range(repeats) for method in methods]
 
 
-def finished(job: Job, folder: Path) -> dict[str, Any] | None:
-    """The result of an earlier run with this version, if there is one."""
+def stored(name: str, folder: Path, *, quick: bool) -> dict[Job, dict[str, Any]]:
+    """Results of earlier runs with this version: those in the file of the experiment, and single repeats."""
+    found: list[Any] = []
+    summary = _read(summary_path(name, folder, quick=quick))
+    if isinstance(summary, dict):
+        found += summary.get("repeats", [])
+    found += [_read(path) for path in sorted((folder / "repeats" / name).glob("*.json"))]
+    return {
+        Job(name, result["method"], result["repeat"], quick): result
+        for result in found
+        if isinstance(result, dict) and result.get("version") == __version__ and result.get("quick") == quick
+    }
+
+
+def summary_path(name: str, folder: Path, *, quick: bool) -> Path:
+    """The file that holds all repeats of an experiment."""
+    return folder / f"{name}{'-quick' if quick else ''}.json"
+
+
+def _read(path: Path) -> Any:
     try:
-        result = json.loads(job.path(folder).read_text())
+        return json.loads(path.read_text())
     except (OSError, ValueError):
-        return None
-    return result if result.get("version") == __version__ else None
+        return None  # not there, or damaged: it is run again
 
 
 def problem_of(job: Job, experiment: Experiment, data_dir: Path | None) -> Problem:
