@@ -183,7 +183,7 @@ def test_quick_runs_use_the_quick_problem_and_leave_gpy_out(tmp_path):
 def result(method, repeat, rmse, **more):
     return {
         "experiment": "toy", "method": method, "repeat": repeat, "rmse": rmse, "nlpd": 1.0, "coverage": 0.9,
-        "calibration": list(runner.LEVELS), "seconds": 2.0, **more,
+        "calibration": list(runner.LEVELS), "seconds": 2.0, "device": "cpu", **more,
     }  # fmt: skip
 
 
@@ -215,6 +215,22 @@ def test_figures_are_drawn(tmp_path):
     files = figures.draw(tmp_path, "toy", experiment, RESULTS, data_dir=None, quick=False)
     assert [path.name for path in files] == ["toy-errors.png", "toy-calibration.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
+
+
+def test_three_functions_are_drawn_for_a_condition_with_few_data():
+    problem = problems.synthetic_missing(0, n_groups=2)
+    asked = []
+
+    def fitted(method):
+        asked.append(method)
+        return Fitted(lambda inputs, conditions: (inputs[:, 0] + conditions, np.ones(len(inputs))), {})
+
+    figure = figures.functions_plot(problem, fitted)
+    assert asked == [GP_IND, LMC, OURS]
+    counts = np.bincount(problem.train.conditions, minlength=problem.n_conditions)
+    number = min(np.flatnonzero(counts >= 3), key=lambda n: counts[n])
+    mean = figure.axes[0].lines[0].get_ydata()
+    assert_allclose(mean[[0, -1]], [number, number + 1])
 
 
 def test_the_servo_figures_show_the_condition_with_least_data():

@@ -38,10 +38,11 @@ def page_text(known: Mapping[str, list[report.Result]], results: Path, link: str
     sections = [_OPENING]
     for name, found in known.items():
         experiment = experiments()[name]
-        shown = "\n".join(
-            f"![{experiment.title}: {_words(picture, name)}]({link}/{picture.name})"
-            for picture in sorted(results.glob("*.png"))
-            if _experiment_of(picture) == name
+        pictures = [path for path in sorted(results.glob("*.png")) if _experiment_of(path) == name]
+        pictures += sorted(results.glob(f"{name}-figures/{name}.png"))
+        shown = "\n\n".join(
+            f"![{experiment.title}: {_words(path, name)}]({link}/{path.relative_to(results).as_posix()})"
+            for path in pictures
         )
         sections.append(report.markdown(name, experiment, found) + (f"\n{shown}\n" if shown else ""))
     return "\n".join(sections)
@@ -53,7 +54,7 @@ def _experiment_of(picture: Path) -> str:
 
 
 def _words(picture: Path, name: str) -> str:
-    return picture.stem.removeprefix(f"{name}-").replace("-", " ")
+    return picture.stem.removeprefix(name).strip("-").replace("-", " ") or "all figures"
 
 
 def summary_table(known: Mapping[str, list[report.Result]]) -> str:

@@ -88,7 +88,13 @@ def markdown(name: str, experiment: Experiment, results: Sequence[Result]) -> st
                 f"| {method}{short} | {cells[0]} | {experiment.paper.get(method, '')} | {cells[1]} | {cells[2]} "
                 f"| {cells[3]} |"
             )
-    lines += ["", *_settings(experiment, methods), "", *_comparisons(methods)]
+    lines += [
+        "",
+        *_settings(experiment, methods),
+        _devices(experiment, methods),
+        "",
+        *_comparisons(experiment, methods),
+    ]
     if any("r_squared" in result for result in results):
         lines += ["", *_latents(methods)]
     return "\n".join(lines).rstrip() + "\n"
@@ -101,11 +107,22 @@ def _settings(experiment: Experiment, methods: Mapping[str, Any]) -> list[str]:
     return ["Settings. " + "; ".join(said) + "."] if said else []
 
 
-def _comparisons(methods: Mapping[str, Mapping[int, Result]]) -> list[str]:
+def _devices(experiment: Experiment, methods: Mapping[str, Mapping[int, Result]]) -> str:
+    found: dict[str, list[str]] = {}
+    for method in experiment.entries:
+        for kind in sorted({result["device"] for result in methods.get(method, {}).values()}):
+            found.setdefault(kind, []).append(method)
+    if len(found) == 1:
+        return f"Seconds are those of one fit on one {next(iter(found))}, compilation included."
+    where = "; ".join(f"on one {kind}: {' / '.join(names)}" for kind, names in found.items())
+    return f"Seconds are those of one fit, compilation included; {where}."
+
+
+def _comparisons(experiment: Experiment, methods: Mapping[str, Mapping[int, Result]]) -> list[str]:
     lines = ["| on the same repeats | ratio of RMSE | ahead in |", "| --- | --- | --- |"]
     for ours in (OURS, OURS_OWN):
-        for other in methods:
-            if ours in methods and other not in (OURS, OURS_OWN):
+        for other in experiment.entries:
+            if ours in methods and other in methods and other not in (OURS, OURS_OWN):
                 found = compared(methods[ours], methods[other])
                 lines.append(f"| {ours} / {other} | {found.ratio} | {found.wins} of {found.n_repeats} |")
     if OURS in methods and GP_IND in methods:

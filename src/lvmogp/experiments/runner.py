@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import jax
 import joblib
 
 from lvmogp.__about__ import __version__
@@ -93,6 +94,7 @@ def run_job(job: Job, experiment: Experiment, folder: Path, data_dir: Path | Non
         "coverage": calibration(mean, deviation, actual, [0.95])[0],
         "calibration": calibration(mean, deviation, actual, LEVELS),
         "seconds": seconds,
+        "device": jax.devices()[0].device_kind,
         "n_test": len(actual),
         **fitted.report,
     }
