@@ -269,6 +269,12 @@ def test_the_page_puts_a_picture_where_it_belongs(tmp_path):
     assert "(there/synthetic-missing-errors.png)" in second
 
 
+def test_the_summary_says_where_repeats_are_missing():
+    found = [result(OURS, 0, 0.2), result(GP_IND, 0, 0.3), result(GP_IND, 1, 0.5)]
+    row = page.summary_table({"servo": found}).splitlines()[-1]
+    assert ".52 ± .16 | 0.200 ± 0.000 (1 of 2 repeats) |  | 0.400 ± 0.100 |" in row
+
+
 def test_the_table_goes_between_its_marks():
     text = f"above\n{page.BEGIN}\nold\n{page.END}\nbelow"
     assert page.with_table(text, "| new |") == f"above\n{page.BEGIN}\n| new |\n{page.END}\nbelow"

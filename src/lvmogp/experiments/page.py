@@ -72,7 +72,13 @@ def summary_table(known: Mapping[str, list[report.Result]]) -> str:
 
 def _cells(found: list[report.Result], columns: tuple[str, ...]) -> str:
     methods = report.by_method(found)
-    return " | ".join(str(report.spread(methods[name], "rmse")) if name in methods else "" for name in columns)
+    most = max(map(len, methods.values()))
+    return " | ".join(_cell(methods[name], most) if name in methods else "" for name in columns)
+
+
+def _cell(repeats: Mapping[int, report.Result], most: int) -> str:
+    short = "" if len(repeats) == most else f" ({len(repeats)} of {most} repeats)"
+    return f"{report.spread(repeats, 'rmse')}{short}"
 
 
 def with_table(text: str, table: str) -> str:
