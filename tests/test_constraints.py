@@ -10,7 +10,7 @@ import pytest
 from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
-from lvmogp.constraints import join, lower_triangular, positive, search_box, split
+from lvmogp.constraints import POINTS, join, lower_triangular, natural_steps, positive, search_box, split
 from lvmogp.kernels import RBF, Constant, Kernel, Linear, Periodic, complete, gram
 from lvmogp.parameters import FullInducing, KroneckerInducing, Parameters
 
@@ -99,6 +99,39 @@ def test_the_search_box_bounds_logarithms_only():
     lower, upper = search_box(split(tree)[2])
     assert_array_equal(upper, [np.inf] * 2 + [16] * 3 + [np.inf] * 3 + [16] * 2)
     assert_array_equal(lower, -upper)
+
+
+class Placed(eqx.Module):
+    """Points in space, and numbers that are none."""
+
+    places: jax.Array = eqx.field(metadata=POINTS)
+    numbers: jax.Array = eqx.field(default=None)
+
+
+@pytest.mark.parametrize(
+    ("places", "step"),
+    [
+        ([[0.0], [0.1], [0.2], [0.5]], 0.1),
+        ([[0.0, 0.0], [0.3, 0.4], [3.0, 4.0]], 0.5),
+        ([[0.0], [0.2], [0.2]], 0.2),
+        ([[0.0], [5.0]], 1.0),
+        ([[0.0], [1e-9]], 1e-3),
+        ([[7.0]], 1.0),
+        ([[7.0], [7.0]], 1.0),
+    ],
+    ids=["on a line", "in a plane", "coincident", "far apart", "very close", "one", "all coincident"],
+)
+def test_points_move_in_steps_of_the_distance_between_neighbours(places, step):
+    vector, _, structure = split(Placed(jnp.asarray(places), jnp.asarray([0.3, 4.0])))
+    expected = np.r_[np.full(np.size(places), step), 1.0, 1.0]
+    assert_allclose(natural_steps(vector, structure), expected, rtol=1e-12)
+
+
+def test_the_inducing_inputs_are_the_points_that_are_stepped(rng):
+    parameters = full_parameters(rng, None)
+    steps = natural_steps(*split(parameters)[::2])
+    moved = eqx.tree_at(lambda tree: tree.inducing_inputs, parameters, parameters.inducing_inputs + 1)
+    assert_array_equal(steps != 1, np.asarray(split(moved)[0] - split(parameters)[0]) > 0.5)
 
 
 @pytest.mark.parametrize(

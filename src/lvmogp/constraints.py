@@ -1,6 +1,6 @@
 """Maps between constrained values and the free vector that optimisers move in.
 
-A container declares how each field is constrained where it declares the field (:func:`positive`,
+A container declares how each field is constrained where it declares the field (:func:`positive`, ``POINTS``,
 :func:`lower_triangular`), and which of its fields are held fixed in a static field named ``fixed``.
 Unconstrained values exist only inside ``fit``.
 """
@@ -14,10 +14,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from lvmogp.typing import Array, Float, HostFloat
 
 _KEY = "constraint"
+_SMALLEST_STEP = 1e-3
 
 
 class Constraint(NamedTuple):
@@ -27,6 +29,7 @@ class Constraint(NamedTuple):
     unconstrain: Callable[[Array], Array]
     lower: float
     upper: float
+    are_points: bool = False
 
 
 def _pack_triangular(factor: Float[Array, "M M"]) -> Float[Array, " packed"]:
@@ -48,6 +51,8 @@ def _identity(value: Array) -> Array:
 _REAL = Constraint(_identity, _identity, -math.inf, math.inf)
 # In standardised units nothing sensible lies beyond e^±16; the box keeps line searches from overflowing.
 _POSITIVE = Constraint(jnp.exp, jnp.log, -16.0, 16.0)
+# Metadata of a field of points in space, one a row, that move in steps of the distance between neighbours.
+POINTS = {_KEY: _REAL._replace(are_points=True)}
 _LOWER_TRIANGULAR = Constraint(_unpack_triangular, _pack_triangular, -math.inf, math.inf)
 
 
@@ -122,3 +127,26 @@ def search_box(structure: FreeStructure) -> tuple[HostFloat, HostFloat]:
     lower = np.repeat([constraint.lower for constraint in structure.free_constraints], sizes)
     upper = np.repeat([constraint.upper for constraint in structure.free_constraints], sizes)
     return lower, upper
+
+
+def natural_steps(vector: Float[Array, " free"], structure: FreeStructure) -> HostFloat:
+    """Size of a sensible step of each entry of the free vector: one, or the distance between neighbouring points.
+
+    An optimiser that knows nothing yet of curvature takes steps of the same size in all directions, far too long
+    for a hundred points within a few units.
+    """
+    ends = np.cumsum([math.prod(shape) for shape in structure.free_shapes])
+    steps = []
+    for piece, shape, constraint in zip(
+        np.split(np.asarray(vector), ends[:-1]), structure.free_shapes, structure.free_constraints, strict=True
+    ):
+        steps.append(np.full(piece.size, _spacing(piece.reshape(shape)) if constraint.are_points else 1.0))
+    return np.concatenate(steps)
+
+
+def _spacing(rows: HostFloat) -> float:
+    # Median distance to the nearest other point, at most a unit; coincident points do not count.
+    distances = cdist(rows, rows)
+    nearest = np.min(np.where(distances > 0, distances, np.inf), axis=1)
+    nearest = nearest[np.isfinite(nearest)]
+    return float(np.clip(np.median(nearest), _SMALLEST_STEP, 1.0)) if len(nearest) else 1.0

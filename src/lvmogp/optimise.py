@@ -13,7 +13,7 @@ import numpy as np
 import scipy.optimize
 
 from lvmogp.compiling import ONE_THREAD
-from lvmogp.constraints import FreeStructure, join, search_box, split
+from lvmogp.constraints import FreeStructure, join, natural_steps, search_box, split
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 Objective = Callable[[Any, Any], Scalar]
@@ -78,12 +78,14 @@ def maximise(
     began = time.perf_counter()
     vector, fixed_leaves, structure = split(start)
     evaluate = _on_one_thread if one_thread else _on_all_threads
+    steps = natural_steps(vector, structure)  # the optimiser moves in units of these
     history: list[float] = []
     best: tuple[float, HostFloat] = (math.inf, np.asarray(vector))
     n_evaluations = 0
 
-    def loss_and_gradient(candidate: HostFloat) -> tuple[float, HostFloat]:
+    def loss_and_gradient(scaled: HostFloat) -> tuple[float, HostFloat]:
         nonlocal best, n_evaluations
+        candidate = scaled * steps
         n_evaluations += 1
         loss, gradient = evaluate(
             jnp.asarray(candidate, vector.dtype), fixed_leaves, data, objective=objective, structure=structure
@@ -93,8 +95,8 @@ def maximise(
             # A wall that the line search backs away from.
             return max(abs(best[0]), 1.0) * 1e6, np.zeros_like(gradient)
         if loss < best[0]:
-            best = (loss, candidate.copy())
-        return loss, gradient
+            best = (loss, candidate)
+        return loss, gradient * steps
 
     def after_iteration(intermediate_result: scipy.optimize.OptimizeResult) -> None:
         history.append(-float(intermediate_result.fun))
@@ -110,10 +112,10 @@ def maximise(
     def descend(first: HostFloat) -> scipy.optimize.OptimizeResult:
         return scipy.optimize.minimize(
             loss_and_gradient,
-            first,
+            first / steps,
             jac=True,
             method="L-BFGS-B",
-            bounds=list(zip(lower, upper, strict=True)),
+            bounds=list(zip(lower / steps, upper / steps, strict=True)),
             callback=after_iteration,
             options={
                 "maxiter": max(max_iterations - len(history), 1),
@@ -126,7 +128,7 @@ def maximise(
 
     lower, upper = search_box(structure)
     first = np.clip(np.asarray(vector, dtype=float), lower, upper)
-    loss_and_gradient(first)
+    loss_and_gradient(first / steps)
     if not math.isfinite(best[0]):
         return finish(Status.NOT_FINITE)
     while True:

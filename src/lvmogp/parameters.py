@@ -3,7 +3,7 @@
 import equinox as eqx
 import jax.numpy as jnp
 
-from lvmogp.constraints import lower_triangular, positive
+from lvmogp.constraints import POINTS, lower_triangular, positive
 from lvmogp.kernels import Kernel
 from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.typing import Array, Float
@@ -36,7 +36,7 @@ class Parameters(eqx.Module):
 
     input_kernel: Kernel
     latent_kernel: Kernel
-    inducing_inputs: Float[Array, "M_X Q_X"]
+    inducing_inputs: Float[Array, "M_X Q_X"] = eqx.field(metadata=POINTS)
     inducing_latents: Float[Array, "M_H Q_H"]
     latent_mean: Float[Array, "D Q_H"]
     latent_variance: Float[Array, "D Q_H"] = positive()
