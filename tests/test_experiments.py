@@ -197,12 +197,17 @@ def test_paired_comparisons_use_the_same_repeats():
     assert (found.wins, found.n_repeats) == (1, 2)
 
 
+def test_ratios_of_means_use_the_same_repeats():
+    by_method = report.by_method([*RESULTS, result(GP_IND, 2, 9.0)])
+    assert report.ratio_of_means(by_method[OURS], by_method[GP_IND]) == pytest.approx(0.6 / 0.7)
+
+
 def test_the_table_sets_the_papers_numbers_beside_ours(tmp_path):
     experiment = toy(**{OURS: Counted(), GP_IND: Counted()})
     table = report.markdown("toy", experiment, RESULTS)
     assert f"| {OURS} | 0.300 ± 0.100 | .5 | 1.000 ± 0.000 | 0.900 ± 0.000 | 2.000 ± 0.000 |" in table
     assert f"| {OURS} / {GP_IND} | 0.917 ± 0.417 | 1 of 2 |" in table
-    assert f"Ratio of mean RMSE, {OURS} to {GP_IND}: 0.857." in table
+    assert f"Ratio of mean RMSE to that of {GP_IND}: {OURS} 0.857." in table
     data, written = report.write(tmp_path, "toy", experiment, RESULTS[::-1], quick=False)
     assert written.read_text() == table
     document = json.loads(data.read_text())

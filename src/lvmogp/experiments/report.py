@@ -125,13 +125,20 @@ def _comparisons(experiment: Experiment, methods: Mapping[str, Mapping[int, Resu
             if ours in methods and other in methods and other not in (OURS, OURS_OWN):
                 found = compared(methods[ours], methods[other])
                 lines.append(f"| {ours} / {other} | {found.ratio} | {found.wins} of {found.n_repeats} |")
-    if OURS in methods and GP_IND in methods:
-        pooled = spread(methods[OURS], "rmse").mean / spread(methods[GP_IND], "rmse").mean
-        lines += ["", f"Ratio of mean RMSE, {OURS} to {GP_IND}: {pooled:.3f}."]
-        if OURS_OWN in methods:
-            own = spread(methods[OURS_OWN], "rmse").mean / spread(methods[GP_IND], "rmse").mean
-            lines[-1] = lines[-1][:-1] + f"; with own settings {own:.3f}."
+    pooled = [
+        f"{ours} {ratio_of_means(methods[ours], methods[GP_IND]):.3f}"
+        for ours in (OURS, OURS_OWN)
+        if ours in methods and GP_IND in methods
+    ]
+    if pooled:
+        lines += ["", f"Ratio of mean RMSE to that of {GP_IND}: {'; '.join(pooled)}."]
     return lines
+
+
+def ratio_of_means(ours: Mapping[int, Result], theirs: Mapping[int, Result]) -> float:
+    """Ratio of mean errors over the repeats that both have."""
+    common = set(ours) & set(theirs)
+    return sum(ours[repeat]["rmse"] for repeat in common) / sum(theirs[repeat]["rmse"] for repeat in common)
 
 
 def _latents(methods: Mapping[str, Mapping[int, Result]]) -> list[str]:
