@@ -167,9 +167,11 @@ def test_results_of_another_version_are_run_again(tmp_path, monkeypatch):
     assert len(run_all(experiment, tmp_path)) == 3
 
 
-def test_quick_runs_use_the_quick_problem_and_leave_gpy_out(tmp_path):
+def test_quick_runs_use_the_quick_problem_and_leave_slow_methods_out(tmp_path):
     method = Counted()
-    experiment = toy(**{OURS: method, GPY: Counted()})._replace(quick_problem=lambda r, d: toy_problem(r + 100))
+    experiment = toy(**{OURS: method, GPY: Counted(), OURS_OWN: Counted()})._replace(
+        quick_problem=lambda r, d: toy_problem(r + 100)
+    )
     jobs = runner.jobs("toy", experiment, repeats=1, quick=True)
     assert [job.method for job in jobs] == [OURS]
     runner.run_job(jobs[0], experiment, tmp_path, None)

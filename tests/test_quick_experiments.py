@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lvmogp.experiments.plan import GP_IND, GP_IND_OWN, GP_OH, GP_WO, LMC, OURS, OURS_OWN
+from lvmogp.experiments.plan import GP_IND, GP_OH, GP_WO, LMC, OURS
 
 DATA = Path(__file__).parent / "data"
 
@@ -28,9 +28,8 @@ def quick(tmp_path):
 def test_quick_braking_reaches_new_conditions_from_one_observation(quick):
     found = quick("braking")
     assert found[OURS]["rmse"] < found[GP_WO]["rmse"] / 3
-    assert found[OURS_OWN]["rmse"] < found[GP_WO]["rmse"] / 4
-    assert found[OURS_OWN]["r_squared"] > 0.99
-    assert found[OURS_OWN]["coverage"] > 0.85
+    assert found[OURS]["r_squared"] > 0.95
+    assert found[OURS]["coverage"] > 0.85
 
 
 def test_quick_synthetic_beats_independent_and_coregionalised_gps(quick):
@@ -38,7 +37,7 @@ def test_quick_synthetic_beats_independent_and_coregionalised_gps(quick):
     assert found[OURS]["rmse"] < 0.21
     assert found[OURS]["rmse"] < 0.9 * found[GP_IND]["rmse"]
     assert found[OURS]["rmse"] < found[LMC]["rmse"]
-    assert found[OURS_OWN]["coverage"] > 0.85
+    assert found[OURS]["coverage"] > 0.85
     assert found[GP_IND]["rmse"] == pytest.approx(0.24, abs=0.03)
 
 
@@ -52,12 +51,11 @@ def test_quick_servo_beats_what_ignores_or_codes_the_linkage(quick):
     found = quick("servo")
     assert found[OURS]["rmse"] < 0.5
     assert found[OURS]["rmse"] < 0.6 * found[GP_WO]["rmse"]
+    assert found[OURS]["rmse"] < found[GP_OH]["rmse"]
     assert found[OURS]["coverage"] > 0.85
-    assert GP_OH in found
 
 
 def test_quick_sensors_beat_one_curve_for_all(quick):
     found = quick("sensors")
     assert found[OURS]["rmse"] < 0.9 * found[GP_WO]["rmse"]
-    assert found[OURS_OWN]["rmse"] < found[GP_IND]["rmse"] < found[GP_IND_OWN]["rmse"]
     assert 0.9 < found[OURS]["coverage"] < 0.99

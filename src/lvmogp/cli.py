@@ -76,7 +76,9 @@ def reproduce(
     ],
     out: Annotated[Path, typer.Option(help="Folder for results, tables and figures.")] = Path("results"),
     repeats: Annotated[int | None, typer.Option(min=1, help="Repeats; 20 as in the paper.", show_default=False)] = None,
-    quick: Annotated[bool, typer.Option(help="A few repeats and short fits, to see that all works.")] = False,
+    quick: Annotated[
+        bool, typer.Option(help="One repeat of the main methods with short fits, to see that all works.")
+    ] = False,
     method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given several times.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Repeats to run at the same time.")] = 1,
     data_dir: Annotated[

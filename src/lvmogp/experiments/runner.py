@@ -14,11 +14,12 @@ import joblib
 from lvmogp.__about__ import __version__
 from lvmogp.baselines import gpy
 from lvmogp.experiments.methods import Task
-from lvmogp.experiments.plan import GPY, Experiment
+from lvmogp.experiments.plan import GP_IND_OWN, GPY, OURS_OWN, OURS_PLAIN, Experiment
 from lvmogp.experiments.problems import Problem
 from lvmogp.metrics import calibration, negative_log_density, rmse
 from lvmogp.storage import replace_file
 
+_NOT_QUICK = (OURS_OWN, OURS_PLAIN, GP_IND_OWN, GPY)
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 
@@ -38,8 +39,8 @@ class Job(NamedTuple):
 
 def jobs(name: str, experiment: Experiment, *, repeats: int, quick: bool) -> list[Job]:
     """All repeats of all methods; a repeat's methods stand together, so that comparisons are complete early."""
-    # GPy is run where it is installed, but its start alone takes longer than all quick fits together.
-    methods = [method for method in experiment.entries if method != GPY or (gpy.is_installed() and not quick)]
+    left_out = _NOT_QUICK if quick else () if gpy.is_installed() else (GPY,)
+    methods = [method for method in experiment.entries if method not in left_out]
     return [Job(name, method, repeat, quick) for repeat in range(repeats) for method in methods]
 
 
