@@ -162,7 +162,8 @@ def experiments() -> dict[str, Experiment]:
                     ),
                     OURS_OWN: _ours(
                         _SENSORS,
-                        "Q_H = 3, M_X = 200, M_H = 18, picked on repeat 0 with its test errors in sight (the bound there prefers Q_H = 2)",
+                        "Q_H = 3, M_X = 200, M_H = 18, picked on repeat 0 with its test errors in sight "
+                        "(the bound there prefers Q_H = 2)",
                         n_latent=3,
                         n_inducing_inputs=200,
                         n_inducing_latents=18,
