@@ -640,12 +640,15 @@ x = np.linspace(0, 100, 120)[:, None]
 y = np.sin(x + np.linspace(-1, 1, 6))
 model = LVMOGPRegressor(1, n_restarts=1, max_iter=30, n_inducing_inputs=64).fit(x, y)
 model.add_condition("new", x[:100], y[:100, 0] + 0.1)
+print(model.conditions_[-1])
 """
 
 
 def test_many_points_beside_many_inducing_inputs_come_to_an_end():
     # Batches of LAPACK calls wait for each other for ever in jaxlib 0.10.
-    subprocess.run([sys.executable, "-W", "ignore", "-c", HUNG], check=True, timeout=200)
+    command = [sys.executable, "-W", "ignore", "-c", HUNG]
+    finished = subprocess.run(command, check=True, timeout=200, stdout=subprocess.PIPE, text=True)
+    assert finished.stdout.split() == ["new"]
 
 
 # Files

@@ -60,7 +60,8 @@ def test_grid_form_gives_every_observed_cell_once():
 def test_missing_cells_of_a_grid_need_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        read_training([[1.0], [2.0]], [[1.0, nan], [2.0, 3.0]], None)
+        read = read_training([[1.0], [2.0]], [[1.0, nan], [2.0, 3.0]], None)
+    assert_array_equal(np.sort(read.outputs), [1.0, 2.0, 3.0])
 
 
 def test_a_condition_never_observed_keeps_its_place():

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import os
-import tempfile
 import urllib.error
 import urllib.request
 import zipfile
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from lvmogp.errors import DataError
+from lvmogp.storage import replace_file
 
 FOLDER_VARIABLE = "LVMOGP_DATA"
 _TIMEOUT = 60
@@ -112,6 +112,4 @@ def _download(file: PublishedFile, path: Path) -> None:
             f"{FOLDER_VARIABLE}"
         ) from error
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
-        partial.write(content)
-    Path(partial.name).replace(path)
+    replace_file(path, content)

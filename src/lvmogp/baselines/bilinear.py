@@ -5,6 +5,7 @@ training inputs. Contents at other inputs, which the original has no word for, a
 processes through the training contents. The number of contents is chosen on a fifth of the inputs, held out.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +13,11 @@ import numpy as np
 from lvmogp.baselines import apart
 from lvmogp.baselines.apart import Apart, stacked
 from lvmogp.baselines.coregionalised import Moments
-from lvmogp.optimise import maximise
 from lvmogp.typing import HostFloat
 
+FitContents = Callable[[apart.Stacked], Apart]
 _RANKS = (1, 2, 3, 5, 8, 12)
 _HELD_OUT = 0.2
-_TOLERANCE = 0.02
 
 
 class Bilinear(NamedTuple):
@@ -30,7 +30,7 @@ class Bilinear(NamedTuple):
     noise_variance: float
 
 
-def fit(inputs: HostFloat, outputs: HostFloat, starts: list[Apart], *, max_iterations: int) -> Bilinear:
+def fit(inputs: HostFloat, outputs: HostFloat, fit_contents: FitContents) -> Bilinear:
     """Fit with the number of contents that predicts held-out inputs best."""
     order = np.random.default_rng(0).permutation(len(inputs))
     n_held = round(_HELD_OUT * len(inputs))
@@ -38,24 +38,19 @@ def fit(inputs: HostFloat, outputs: HostFloat, starts: list[Apart], *, max_itera
     errors = {}
     for rank in _RANKS:
         if rank < min(len(kept), outputs.shape[1]):
-            model = _fit(inputs[kept], outputs[kept], rank, starts, max_iterations)
+            model = _fit(inputs[kept], outputs[kept], rank, fit_contents)
             errors[rank] = np.mean((predict(model, inputs[held]).mean - outputs[held]) ** 2)
-    return _fit(inputs, outputs, min(errors, key=lambda rank: errors[rank]), starts, max_iterations)
+    return _fit(inputs, outputs, min(errors, key=lambda rank: errors[rank]), fit_contents)
 
 
-def _fit(inputs: HostFloat, outputs: HostFloat, rank: int, starts: list[Apart], max_iterations: int) -> Bilinear:
+def _fit(inputs: HostFloat, outputs: HostFloat, rank: int, fit_contents: FitContents) -> Bilinear:
     left, singular, right = np.linalg.svd(outputs, full_matrices=False)
     contents = left[:, :rank] * np.sqrt(len(inputs))  # unit variance each
     scales = singular[:rank] / np.sqrt(len(inputs))
     data = stacked(np.tile(inputs, (rank, 1)), contents.T.ravel(), np.repeat(np.arange(rank), len(inputs)), rank)
-    runs = [
-        maximise(apart.log_evidence, start, data, max_iterations=max_iterations, tolerance=_TOLERANCE)
-        for start in starts
-    ]
-    parameters = max(runs, key=lambda run: run.bound).tree
     residual = outputs - contents * scales @ right[:rank]
     freedom = max(outputs.size - rank * sum(outputs.shape), 1)
-    return Bilinear(right[:rank].T, scales, parameters, data, float(np.sum(residual**2) / freedom))
+    return Bilinear(right[:rank].T, scales, fit_contents(data), data, float(np.sum(residual**2) / freedom))
 
 
 def predict(model: Bilinear, inputs: HostFloat) -> Moments:

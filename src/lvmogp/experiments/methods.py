@@ -309,8 +309,7 @@ def style_and_content(task: Task) -> Fitted:
     model = bilinear.fit(
         prepared.rows.inputs[::size],
         prepared.rows.outputs.reshape(-1, size),
-        starts,
-        max_iterations=task.max_iterations,
+        lambda contents: _best(apart.log_evidence, starts, contents, task).tree,
     )
 
     def predict(inputs: HostFloat, conditions: HostInt) -> tuple[HostFloat, HostFloat]:

@@ -58,13 +58,12 @@ def compared(ours: Mapping[int, Result], theirs: Mapping[int, Result]) -> Compar
 
 
 def summary(results: Sequence[Result]) -> dict[str, dict[str, dict[str, float]]]:
-    """Mean and spread of each measure of each method, and the ratio of mean errors to the independent GPs'."""
+    """Mean and spread of each measure of each method."""
     methods = by_method(results)
-    found: dict[str, dict[str, dict[str, float]]] = {
+    return {
         method: {measure: spread(repeats, measure)._asdict() for measure in _MEASURES}
         for method, repeats in methods.items()
     }
-    return found
 
 
 def markdown(name: str, experiment: Experiment, results: Sequence[Result]) -> str:
@@ -82,7 +81,7 @@ def markdown(name: str, experiment: Experiment, results: Sequence[Result]) -> st
     for method in experiment.entries:
         if method in methods:
             repeats = methods[method]
-            cells = [str(spread(repeats, measure)) for measure in ("rmse", "nlpd", "coverage", "seconds")]
+            cells = [str(spread(repeats, measure)) for measure in _MEASURES]
             short = "" if len(repeats) == n_repeats else f" ({len(repeats)} repeats)"
             lines.append(
                 f"| {method}{short} | {cells[0]} | {experiment.paper.get(method, '')} | {cells[1]} | {cells[2]} "
