@@ -134,10 +134,16 @@ def _servo() -> Experiment:
 
 def _sensors() -> Experiment:
     words = (
-        "Q_H = 3, M_X = 200, M_H = 18, picked on repeat 0 with its test errors in sight "
-        "(the bound there prefers Q_H = 2)"
+        "M_X = 200, M_H = 18, Matérn 5/2 over latents: the least error on an eighth of the training rows held out, "
+        "among ten settings, on repeats 0 to 3"
     )
-    own = {"n_latent": 3, "n_inducing_inputs": 200, "n_inducing_latents": 18, "inference": "collapsed", "n_restarts": 1}
+    own = {
+        "latent_kernel": "matern52",
+        "n_inducing_inputs": 200,
+        "n_inducing_latents": 18,
+        "inference": "collapsed",
+        "n_restarts": 1,
+    }
     entries = {
         OURS: _ours(_SENSORS, "M_X = 100, M_H = 10", **_SENSORS_SIZES),
         OURS_OWN: _ours(_SENSORS, words, **own),
