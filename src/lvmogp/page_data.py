@@ -42,7 +42,7 @@ _LEAST_SHOWN_PER_CONDITION = 20
 
 
 def page_data(model: TrainedModel) -> Document:
-    """Everything the page computes with and shows of conditions and their observations."""
+    """Posterior, units, conditions and their observations; what is merely shown is not part of it."""
     posterior, scaling = model.posterior, model.scaling
     noise = noise_prior(posterior)
     return {
@@ -83,9 +83,6 @@ def encoded(array: Any, *, most_doubles: int | None = None) -> Document:
 
 
 def _input_ranges(model: TrainedModel) -> list[Document]:
-    names = model.columns or tuple(f"input {number + 1}" for number in range(model.n_columns))
-    if model.columns is None and model.n_columns == 1:
-        names = ("input",)
     mean, scale = model.scaling.input_mean, model.scaling.input_scale
     low, middle, high = mean - 2 * scale, mean, mean + 2 * scale
     if model.observations is not None:
@@ -93,11 +90,10 @@ def _input_ranges(model: TrainedModel) -> list[Document]:
         low, middle, high = observed.min(axis=0), np.median(observed, axis=0), observed.max(axis=0)
     return [
         {
-            "name": names[column],
             "low": float(low[column]),
             "high": float(high[column]),
             "middle": float(middle[column]),
-            "isDate": names[column] in getattr(model, "date_columns", ()),
+            "isDate": model.columns is not None and model.columns[column] in model.date_columns,
         }
         for column in range(model.n_columns)
     ]
