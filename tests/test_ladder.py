@@ -49,6 +49,8 @@ LADDER = [
     "leave_out",
     "diagnostics",
     "plots",
+    "page_data",
+    "report",
     "demo",
     "cli",
 ]

@@ -57,6 +57,7 @@ class Search(NamedTuple):
 
 SEARCH = Search()
 
+
 class Evidence(eqx.Module):
     """Observations of one condition as features, their prior covariance and their values.
 

@@ -24,7 +24,7 @@ from lvmogp.new_condition import (
     starting_points,
     unit_nodes,
 )
-from lvmogp.posterior import KroneckerCovariance, Posterior
+from lvmogp.posterior import DenseCovariance, KroneckerCovariance, Posterior
 from lvmogp.predictions import N_NODES, Condition
 from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.storage import encode_kernel
@@ -110,6 +110,11 @@ def _basis(basis: Basis) -> Document:
 
 def _covariance(posterior: Posterior) -> Document:
     covariance = posterior.covariance
+    if isinstance(covariance, DenseCovariance):
+        # Fixed point loses 1e-10 of the prior variance.
+        matrix = np.eye(posterior.mean.size) - np.asarray(covariance.matrix, dtype=float)
+        upper = matrix[symmetric_pairs(len(matrix))]
+        return {"kind": "dense", "missing": encoded(upper, most_doubles=_MOST_DOUBLES)}
     if isinstance(covariance, KroneckerCovariance):
         return {
             "kind": "kronecker",
@@ -117,10 +122,7 @@ def _covariance(posterior: Posterior) -> Document:
             "latentBasis": encoded(covariance.latent_basis),
             "missing": encoded(1 - np.asarray(covariance.variances, dtype=float)),
         }
-    # Fixed point loses 1e-10 of the prior variance.
-    matrix = np.eye(posterior.mean.size) - np.asarray(covariance.matrix, dtype=float)
-    upper = matrix[symmetric_pairs(len(matrix))]
-    return {"kind": "dense", "missing": encoded(upper, most_doubles=_MOST_DOUBLES)}
+    raise TypeError(f"the page knows no covariance of the kind {type(covariance).__name__}")
 
 
 def _search(posterior: Posterior) -> Document:

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import html
 import json
-import math
 import os
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from lvmogp.__about__ import __version__
 from lvmogp.diagnostics import Summary, summary
@@ -19,6 +19,7 @@ from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.kernels import Composite, Kernel, Sum
 from lvmogp.page_data import page_data
 from lvmogp.storage import encode_kernel, replace_file
+from lvmogp.typing import HostFloat
 
 Row = tuple[str, str]
 _SCRIPTS = (
@@ -36,6 +37,8 @@ _SCRIPTS = (
     "main.js",
 )
 
+_HYPERPARAMETERS = ("variance", "lengthscale", "period", "shape")
+
 
 def write_report(model: LVMOGPRegressor, path: str | os.PathLike[str]) -> None:
     """Write the page of a fitted model: one file that needs no network, whole or not at all."""
@@ -44,6 +47,7 @@ def write_report(model: LVMOGPRegressor, path: str | os.PathLike[str]) -> None:
 
 def report_page(model: LVMOGPRegressor) -> str:
     """The page as text."""
+    check_is_fitted(model, "model_", msg="this LVMOGPRegressor is not fitted yet; a page shows a fitted model")
     found = summary(model)
     with jax.enable_x64(True):
         document = page_data(model.model_) | _shown(model, found)
@@ -113,61 +117,57 @@ def _facts(model: LVMOGPRegressor, found: Summary) -> list[Row]:
         ("Conditions", f"{found.n_conditions:,} trained, {len(found.conditions_added):,} added later"),
         ("Latent dimensions", str(found.n_latent)),
         ("Bound on the log evidence", f"{found.bound:.2f}"),
-        ("Fit", f"{found.status}; {found.n_starts} starts in {found.seconds:.0f} s"),
+        ("Fit", f"{found.status}; {_counted(found.n_starts, 'start')} in {found.seconds:.0f} s"),
         (f"Noise, sd of {quantity}", f"{found.noise_sd:.3g}"),
     ]
     if found.leave_out is not None:
         left_out = found.leave_out
         facts += [
-            ("Error on points left out, root mean square", f"{left_out.rmse:.3g} (outputs vary by {left_out.spread:.3g})"),
+            (
+                "Error on points left out, root mean square",
+                f"{left_out.rmse:.3g} (outputs vary by {left_out.spread:.3g})",
+            ),
             ("Points left out inside their 95 % interval", f"{100 * left_out.coverage:.0f} %"),
         ]
     return facts
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _kernel_rows(model: LVMOGPRegressor, inputs: list[str]) -> list[Row]:
     parameters = model.model_.posterior.parameters
     latents = [f"latent {number + 1}" for number in range(model.n_latent_)]
     return [
-        ("Over inputs", _described(parameters.input_kernel, inputs, model.model_.scaling.input_scale.tolist())),
-        ("Over latents", _described(parameters.latent_kernel, latents, [1.0] * len(latents))),
+        ("Over inputs", _described(parameters.input_kernel, inputs, model.model_.scaling.input_scale)),
+        ("Over latents", _described(parameters.latent_kernel, latents, np.ones(len(latents)))),
     ]
 
 
-def _described(kernel: Kernel, columns: list[str], scale: list[float]) -> str:
+def _described(kernel: Kernel, columns: list[str], scale: HostFloat) -> str:
     """A fitted kernel in words, its lengthscales and periods in the user's units."""
     if isinstance(kernel, Composite):
         parts = [_described(term, columns, scale) for term in kernel.terms]
         return (" + " if isinstance(kernel, Sum) else " × ").join(f"({part})" for part in parts)
     stored = encode_kernel(kernel)
-    seen = range(len(columns)) if stored.get("columns") is None else stored["columns"]
-    units = {"lengthscale": [scale[column] for column in seen], "period": [scale[column] for column in seen]}
-    if stored["kind"] == "periodic":
-        del units["lengthscale"]  # a pure number
-    words = []
-    for name in ("variance", "lengthscale", "period", "shape"):
-        values = np.atleast_1d(stored[name]).tolist() if stored.get(name) is not None else []
-        factors = units.get(name, [1.0] * len(values))
-        if values and len(values) < len(factors):
-            values = values * len(factors)
-        numbers = [f"{value * factor:.3g}" for value, factor in zip(values, factors, strict=True)] if values else []
-        if len(numbers) > 1:
-            numbers = [f"{number} ({columns[column]})" for number, column in zip(numbers, seen, strict=True)]
-        if numbers:
-            words.append(f"{name} {', '.join(numbers)}")
+    seen = stored.get("columns")
+    if seen is not None:
+        columns, scale = [columns[column] for column in seen], scale[list(seen)]
+    words = [_hyperparameter(stored, name, columns, scale) for name in _HYPERPARAMETERS if name in stored]
     return f"{stored['kind']}: {'; '.join(words)}"
 
 
+def _hyperparameter(stored: dict[str, Any], name: str, columns: list[str], scale: HostFloat) -> str:
+    values = np.atleast_1d(np.asarray(stored[name], dtype=float))
+    if name == "period" or (name == "lengthscale" and stored["kind"] != "periodic"):
+        values = values * scale
+    if len(values) == 1:
+        return f"{name} {values[0]:.3g}"
+    return f"{name} " + ", ".join(f"{value:.3g} ({column})" for value, column in zip(values, columns, strict=True))
+
+
 def _setting(value: Any) -> str:
-    if isinstance(value, Kernel):
-        return _expression(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return str(value)
-
-
-def _expression(kernel: Kernel) -> str:
-    if isinstance(kernel, Composite):
-        joint = " + " if isinstance(kernel, Sum) else " * "
-        return joint.join(_expression(term) for term in kernel.terms)
-    return type(kernel).__name__
+    if isinstance(value, Composite):
+        return (" + " if isinstance(value, Sum) else " * ").join(_setting(term) for term in value.terms)
+    return type(value).__name__ if isinstance(value, Kernel) else str(value)

@@ -13,12 +13,17 @@ function byId(id) {
   return document.getElementById(id);
 }
 
+function fixed(value, digits) {
+  const text = value.toFixed(digits);
+  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+}
+
 function formatNumber(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (!Number.isFinite(value) || size >= 1e6 || size < 1e-3) return d3.format(".3~g")(value).replace("-", "−");
   const digits = Math.max(0, 3 - Math.floor(Math.log10(size)) - 1);
-  return value.toFixed(Math.min(digits, 4)).replace("-", "−");
+  return fixed(value, Math.min(digits, 4));
 }
 
 function formatInput(input, value) {

@@ -1,6 +1,7 @@
 // The latent space: conditions with their uncertainty, the point that is dragged, the particles of a new condition.
 
 const MOST_LABELS = 60;
+const MANY = 150;
 const ROW = 24;
 
 function latentView(model, state, actions) {
@@ -41,9 +42,11 @@ function latentView(model, state, actions) {
       svg.append("ellipse").attr("class", "zero").attr("cx", across(0)).attr("cy", up(0))
         .attr("rx", across(2) - across(0)).attr("ry", up(0) - up(2));
     const selected = model.conditions[state.selected];
+    svg.append("clipPath").attr("id", "in-latent").append("rect").attr("x", frame.left).attr("y", frame.top)
+      .attr("width", frame.width - frame.left - frame.right).attr("height", frame.height - frame.top - frame.bottom);
     if (selected.kind === "particles") drawParticles(selected, "var(--condition)");
-    isLine ? drawLine() : drawPlane();
     if (state.posterior !== null) isLine ? drawDensity(state.posterior) : drawParticles(state.posterior, "var(--new)");
+    isLine ? drawLine() : drawPlane();
     drawProbe();
     move();
   }
@@ -56,7 +59,7 @@ function latentView(model, state, actions) {
 
   function marker(group, place) {
     group.append("path").attr("class", "point").attr("transform", (item) => `translate(${place(item)})`)
-      .attr("d", ({ condition }) => d3.symbol(condition.added ? d3.symbolSquare : d3.symbolCircle, 75)())
+      .attr("d", ({ condition }) => d3.symbol(condition.added ? d3.symbolSquare : d3.symbolCircle, model.conditions.length > MANY ? 30 : 75)())
       .append("title").text(({ condition }) => condition.name);
   }
 
@@ -126,7 +129,7 @@ function latentView(model, state, actions) {
     const [p, q] = state.axes;
     const shown = Array.from(condition.weights, (weight, number) => ({ share: weight / most, latent: condition.latents[number] }))
       .filter(({ share }) => share > 1e-3);
-    svg.append("g").selectAll("circle").data(shown).join("circle").attr("class", "particle").attr("r", 3)
+    svg.append("g").attr("clip-path", "url(#in-latent)").selectAll("circle").data(shown).join("circle").attr("class", "particle").attr("r", 3)
       .attr("cx", ({ latent }) => across(latent[p])).attr("cy", ({ latent }) => up(latent[q]))
       .attr("fill", colour).attr("fill-opacity", ({ share }) => 0.6 * Math.sqrt(share));
   }

@@ -59,7 +59,7 @@ function startPage() {
     showReading();
   }
 
-  const coordinates = (latent) => `(${Array.from(latent, (value) => value.toFixed(2).replace("-", "−")).join(", ")})`;
+  const coordinates = (latent) => `(${Array.from(latent, (value) => fixed(value, 2)).join(", ")})`;
 
   function showChips() {
     const names = { condition: model.conditions[state.selected].name, probe: `latent ${coordinates(state.probe)}`, new: "new condition" };

@@ -252,7 +252,7 @@ function predictParticles(model, prepared, condition, includeNoise) {
         ? dot(row(prepared.features, i, model.nInputs), row(seen.features, j, model.nInputs))
         : covarianceOfPoints(model.inputBasis.kernel, prepared.points[i], seen.points[j]);
   const cross = model.form.cross(prepared.features, seen.features, prepared.n, seen.n);
-  const kept = condition.weights.map((weight, p) => p).filter((p) => condition.weights[p] > LEAST_WEIGHT);
+  const kept = d3.range(condition.weights.length).filter((p) => condition.weights[p] > LEAST_WEIGHT);
   const curves = kept.map((p) => {
     const given = likelihoodAt(model, seen, condition.latents[p], condition.noises[p]);
     const curve = curveAt(model, prepared, condition.latents[p]);

@@ -49,7 +49,7 @@ function conditionTable(model, actions) {
     name.addEventListener("click", () => actions.select(number, true));
     const pairs = condition.latentMean.flatMap((mean, q) => [mean, condition.latentSd[q]]);
     const noise = Math.sqrt(condition.noise) * model.scaling.outputScale;
-    return [name, String(condition.nObservations), ...pairs.map((value) => value.toFixed(2).replace("-", "−")), formatNumber(noise),
+    return [name, String(condition.nObservations), ...pairs.map((value) => fixed(value, 2)), formatNumber(noise),
       condition.added ? "added later" : ""];
   });
   return tableOf(columns, rows);
@@ -62,7 +62,7 @@ function fillTables(model, actions) {
   const columns = element("div", undefined, { class: "columns" });
   const relevances = element("div");
   relevances.append(relevanceTable("input", model.inputRelevance), relevanceTable("latent dimension", model.latentRelevance),
-    element("p", "Relevance: share of the variation of the curves that is lost without it; 0 means that it does not matter.", { class: "help" }));
+    element("p", "Relevance: share of the variance of the predictions in which it has a part; 0 means that it does not matter.", { class: "help" }));
   columns.append(tableOf([], model.facts), relevances);
   into("facts", columns);
   into("conditions", conditionTable(model, actions));
