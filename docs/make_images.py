@@ -59,7 +59,7 @@ def main() -> None:
         target = Path(folder) / "brakes.html"
         write_report(fitted_model(), target)
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1230, "height": 860}, device_scale_factor=1.3)
+        page = browser.new_page(viewport={"width": 1230, "height": 985}, device_scale_factor=1.3)
         page.goto(target.as_uri())
         explore(page)
         page.screenshot(path=IMAGES / "page.png")

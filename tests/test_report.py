@@ -8,14 +8,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.exceptions import NotFittedError
 
 import lvmogp.page_data
 import lvmogp.report
 from lvmogp import LVMOGPRegressor
 from lvmogp.compiling import compiled
 from lvmogp.data import GridData, long_data
-from lvmogp.diagnostics import summary
+from lvmogp.diagnostics import LeaveOut, Summary, noise
+from lvmogp.errors import SettingError
 from lvmogp.fit import Outcome
 from lvmogp.intake import Observations
 from lvmogp.kernels import (
@@ -140,24 +143,41 @@ def models():
     return {name: make() for name, make in MAKERS.items()}
 
 
+def summary_of(model):
+    """What diagnostics would find, which takes long to compile, made up."""
+    dimensions = range(1, model.n_latent_ + 1)
+    return Summary(
+        n_observations=len(model.model_.observations.outputs),
+        n_conditions=len(NAMES),
+        conditions_added=list(model.model_.added),
+        inputs=list(model.model_.columns),
+        output="distance",
+        n_latent=model.n_latent_,
+        bound=-12.5,
+        status="converged",
+        n_starts=1,
+        seconds=2.0,
+        noise_sd=0.25,
+        noise=noise(model),
+        input_relevance=pd.DataFrame({"input": model.model_.columns, "relevance": 0.8}),
+        latent_relevance=pd.DataFrame({"dimension": dimensions, "relevance": 0.3}),
+        leave_out=LeaveOut(1.5, 0.9, -1.0, 3.0, 26),
+        remarks=[f"The noise of condition {HOSTILE!r} is nearly zero."],
+    )
+
+
 @pytest.fixture(scope="module")
 def paths(models, tmp_path_factory):
-    """Written pages; the diagnostics, which are slow to compile, are the real ones for one model only."""
+    """Written pages, one of them with everything in its most compact form."""
     folder = tmp_path_factory.mktemp("pages")
-    found = summary(models["long"])
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lvmogp.report, "summary", summary_of)
         for name, model in models.items():
-            inputs, n_latent = list(model.model_.columns), model.n_latent_
-            relevance = found.latent_relevance.iloc[:n_latent]
-            own = found._replace(inputs=inputs, n_latent=n_latent, latent_relevance=relevance)
-            patch.setattr(lvmogp.report, "summary", lambda _, own=own: own)
             write_report(model, folder / f"{name}.html")
-            if name == "long":
-                patch.setattr(lvmogp.page_data, "_MOST_DOUBLES", 10)
-                patch.setattr(lvmogp.page_data, "_MOST_SHOWN", 0)
-                patch.setattr(lvmogp.page_data, "_LEAST_SHOWN_PER_CONDITION", 3)
-                write_report(model, folder / "compact.html")
-                patch.undo()
+        patch.setattr(lvmogp.page_data, "_MOST_DOUBLES", 10)
+        patch.setattr(lvmogp.page_data, "_MOST_SHOWN", 0)
+        patch.setattr(lvmogp.page_data, "_LEAST_SHOWN_PER_CONDITION", 3)
+        write_report(models["long"], folder / "compact.html")
     return {path.stem: path for path in folder.iterdir()}
 
 
@@ -191,9 +211,15 @@ def test_a_page_is_written_whole_or_not_at_all(models, tmp_path, monkeypatch):
     assert target.read_text() == "before"
 
 
+def test_what_cannot_work_is_said_before_any_work(models, tmp_path):
+    with pytest.raises(SettingError, match="there is no folder .*nowhere to write page.html to; make it first"):
+        write_report(models["long"], tmp_path / "nowhere" / "page.html")
+    with pytest.raises(NotFittedError, match="not fitted yet; a page shows a fitted model"):
+        write_report(LVMOGPRegressor(), tmp_path / "page.html")
+
+
 def test_the_same_model_makes_the_same_page(models, paths, monkeypatch):
-    found = summary(models["long"])
-    monkeypatch.setattr(lvmogp.report, "summary", lambda model: found)
+    monkeypatch.setattr(lvmogp.report, "summary", summary_of)
     assert report_page(models["long"]) == paths["long"].read_text()
 
 
@@ -373,6 +399,10 @@ def test_observations_are_typed_clicked_and_refused_in_words(models, fresh):
     page.fill("#observations", "1.5, x, 2")
     page.locator("#observations-message", has_text="not a number").wait_for()
     assert page.inner_text("#observations-message") == "Line 1: “x” is not a number for load."
+    page.fill("#observations", "1, 2, 1e300")
+    page.locator(
+        "#observations-message", has_text="No latents explain these observations; are they of extreme size?"
+    ).wait_for()
     page.fill("#observations", "1, 2, 3\n" * 33)
     page.locator("#observations-message", has_text="takes up to 32 observations").wait_for()
     assert opened.complaints == []
@@ -396,6 +426,7 @@ def test_hostile_names_are_text(opened):
     assert HOSTILE in page.locator("#latent .label").all_text_contents()
     assert page.locator("#conditions td button").all_text_contents()[:5] == list(NAMES)
     assert page.locator("#condition option").nth(0).text_content() == HOSTILE
+    assert page.locator("#remarks .remark").text_content() == f"The noise of condition {HOSTILE!r} is nearly zero."
     assert page.locator("img, main script, b").count() == 0
     assert "alert" not in "".join(opened["long"].complaints)
 

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from lvmogp.__about__ import __version__
 from lvmogp.diagnostics import Summary, summary
+from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.kernels import Composite, Kernel, Sum
 from lvmogp.page_data import page_data
@@ -28,21 +29,26 @@ _SCRIPTS = (
     "kernels.js",
     "covariance.js",
     "model.js",
+    "particles.js",
     "new_condition.js",
     "drawing.js",
     "latent_view.js",
     "curve_view.js",
     "observations.js",
     "tables.js",
+    "words.js",
+    "interface.js",
     "main.js",
 )
-
 _HYPERPARAMETERS = ("variance", "lengthscale", "period", "shape")
 
 
 def write_report(model: LVMOGPRegressor, path: str | os.PathLike[str]) -> None:
     """Write the page of a fitted model: one file that needs no network, whole or not at all."""
-    replace_file(Path(path), report_page(model).encode())
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise SettingError(f"there is no folder {target.parent} to write {target.name} to; make it first")
+    replace_file(target, report_page(model).encode())
 
 
 def report_page(model: LVMOGPRegressor) -> str:

@@ -21,7 +21,8 @@ function kroneckerForm(stored, nInputs, nLatents) {
     }
   };
   const pairs = (first, second, n, m, own) => {
-    const left = timesTransposed(first, inputRotation, nInputs), right = timesTransposed(second, inputRotation, nInputs);
+    const left = timesTransposed(first, inputRotation, nInputs),
+      right = timesTransposed(second, inputRotation, nInputs);
     const result = new Float64Array(n * (own ? 1 : m) * nLatents);
     for (let i = 0, place = 0; i < n; i++)
       for (let j = own ? i : 0; j < (own ? i + 1 : m); j++, place++)
@@ -68,7 +69,8 @@ function denseForm(packed, nInputs, nLatents) {
     const block = new Float64Array(nLatents * nLatents);
     for (let j = 0; j < nLatents; j++)
       for (let x = 0; x < nInputs; x++) {
-        const weight = a[x], start = (j * nInputs + x) * nLatents;
+        const weight = a[x],
+          start = (j * nInputs + x) * nLatents;
         for (let k = 0; k < nLatents; k++) block[j * nLatents + k] += weight * other[start + k];
       }
     for (let j = 0, place = 0; j < nLatents; j++)

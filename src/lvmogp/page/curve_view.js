@@ -7,7 +7,13 @@ function curveView(model, state, actions) {
   const svg = d3.select("#curve");
   const nPoints = model.nInputs * model.nLatents > NO_MORE_POINTS ? 81 : 121;
   const ofConditions = new Map();
-  let prepared = null, preparedFor = null, grid = null, frame = null, x = null, y = null, layers = null;
+  let prepared = null,
+    preparedFor = null,
+    grid = null,
+    frame = null,
+    x = null,
+    y = null,
+    layers = null;
 
   // Inputs along the chosen axis, the others as the sliders say.
   function prepareGrid() {
@@ -41,10 +47,13 @@ function curveView(model, state, actions) {
   // Mean curves of (some) other conditions, as a background.
   function otherCurves() {
     const step = Math.ceil(model.conditions.length / MOST_OTHERS);
-    return model.conditions.filter((condition, number) => number % step === 0 && condition.kind === "gaussian").map((condition) => {
-      const features = condition.moments?.mean ?? featuresOf(model.latentBasis, Float64Array.from(condition.latentMean));
-      return grid.map((_, i) => toOutput(dot(row(prepared.shape, i, model.nLatents), features)));
-    });
+    return model.conditions
+      .filter((condition, number) => number % step === 0 && condition.kind === "gaussian")
+      .map((condition) => {
+        const features =
+          condition.moments?.mean ?? featuresOf(model.latentBasis, Float64Array.from(condition.latentMean));
+        return grid.map((_, i) => toOutput(dot(row(prepared.shape, i, model.nLatents), features)));
+      });
   }
 
   function toOutput(value) {
@@ -54,7 +63,11 @@ function curveView(model, state, actions) {
 
   function outputEnds(others) {
     const seen = model.conditions.flatMap(({ outputs }) => d3.extent(outputs)).filter((value) => value !== undefined);
-    const ends = [...seen, ...others.flatMap((values) => d3.extent(values)), ...state.observations.map(({ output }) => output)];
+    const ends = [
+      ...seen,
+      ...others.flatMap((values) => d3.extent(values)),
+      ...state.observations.map(({ output }) => output),
+    ];
     if (seen.length === 0 && others.length === 0) ends.push(toOutput(-2), toOutput(2));
     const [low, high] = d3.extent(ends);
     const margin = 0.07 * (high - low || 1);
@@ -63,7 +76,8 @@ function curveView(model, state, actions) {
 
   function draw() {
     prepareGrid();
-    const width = svg.node().clientWidth || 400, height = Math.min(Math.max(300, 0.78 * width), 520);
+    const width = svg.node().clientWidth || 400,
+      height = Math.min(Math.max(300, 0.78 * width), 520);
     frame = { width, height, top: 26, right: 12, bottom: 44, left: 54 };
     svg.attr("height", height).attr("viewBox", `0 0 ${width} ${height}`);
     svg.selectAll("*").remove();
@@ -72,18 +86,32 @@ function curveView(model, state, actions) {
     x = inputScale(input, [frame.left, width - frame.right], 0.03);
     y = d3.scaleLinear(outputEnds(others), [height - frame.bottom, frame.top]);
     drawAxes(svg, frame, x.axis, y, [model.inputNames[state.inputAxis], model.outputName]);
-    svg.append("clipPath").attr("id", "inside").append("rect").attr("x", frame.left).attr("y", frame.top)
-      .attr("width", width - frame.left - frame.right).attr("height", height - frame.top - frame.bottom);
+    svg
+      .append("clipPath")
+      .attr("id", "inside")
+      .append("rect")
+      .attr("x", frame.left)
+      .attr("y", frame.top)
+      .attr("width", width - frame.left - frame.right)
+      .attr("height", height - frame.top - frame.bottom);
     const inside = svg.append("g").attr("clip-path", "url(#inside)");
     inside.append("g").selectAll("path").data(others).join("path").attr("class", "other").attr("d", lineThrough);
     layers = { bands: inside.append("g"), lines: inside.append("g"), points: inside.append("g") };
-    layers.reader = inside.append("line").attr("class", "reader").attr("y1", frame.top).attr("y2", height - frame.bottom)
+    layers.reader = inside
+      .append("line")
+      .attr("class", "reader")
+      .attr("y1", frame.top)
+      .attr("y2", height - frame.bottom)
       .attr("visibility", "hidden");
     drawPoints();
     update();
   }
 
-  const lineThrough = (values) => d3.line((_, i) => x.place(grid[i]), (value) => y(value))(values);
+  const lineThrough = (values) =>
+    d3.line(
+      (_, i) => x.place(grid[i]),
+      (value) => y(value),
+    )(values);
 
   // Points fade with their distance from the slice that the sliders choose.
   function nearness(input) {
@@ -95,14 +123,27 @@ function curveView(model, state, actions) {
   }
 
   function drawPoints() {
-    const condition = model.conditions[state.selected], width = model.inputs.length;
+    const condition = model.conditions[state.selected],
+      width = model.inputs.length;
     const data = Array.from(condition.outputs, (output, i) => ({ output, input: row(condition.inputs, i, width) }));
     layers.points.selectAll("*").remove();
-    layers.points.selectAll("circle").data(data).join("circle").attr("class", "datum").attr("r", data.length > 100 ? 2.5 : 4.2)
-      .attr("cx", ({ input }) => x.place(input[state.inputAxis])).attr("cy", ({ output }) => y(output))
+    layers.points
+      .selectAll("circle")
+      .data(data)
+      .join("circle")
+      .attr("class", "datum")
+      .attr("r", data.length > 100 ? 2.5 : 4.2)
+      .attr("cx", ({ input }) => x.place(input[state.inputAxis]))
+      .attr("cy", ({ output }) => y(output))
       .attr("opacity", ({ input }) => nearness(input));
     const size = d3.symbol(d3.symbolSquare, 80)();
-    layers.points.append("g").selectAll("path").data(state.observations).join("path").attr("class", "observation").attr("d", size)
+    layers.points
+      .append("g")
+      .selectAll("path")
+      .data(state.observations)
+      .join("path")
+      .attr("class", "observation")
+      .attr("d", size)
       .attr("transform", ({ input, output }) => `translate(${x.place(input[state.inputAxis])},${y(output)})`)
       .attr("opacity", ({ input }) => nearness(input));
   }
@@ -112,10 +153,21 @@ function curveView(model, state, actions) {
     const kinds = ["condition", "probe", "new"].filter((kind) => kind !== "new" || state.posterior !== null);
     const curves = new Map(kinds.map((kind) => [kind, predicted(kind)]));
     state.curve = { grid, ...curves.get(state.active) };
-    const area = d3.area((_, i) => x.place(grid[i]), (_, i) => y(state.curve.lower[i]), (_, i) => y(state.curve.upper[i]));
-    layers.bands.selectAll("path").data([state.active]).join("path").attr("class", (kind) => `band of-${kind}`)
+    const area = d3.area(
+      (_, i) => x.place(grid[i]),
+      (_, i) => y(state.curve.lower[i]),
+      (_, i) => y(state.curve.upper[i]),
+    );
+    layers.bands
+      .selectAll("path")
+      .data([state.active])
+      .join("path")
+      .attr("class", (kind) => `band of-${kind}`)
       .attr("d", area(grid));
-    layers.lines.selectAll("path").data(kinds).join("path")
+    layers.lines
+      .selectAll("path")
+      .data(kinds)
+      .join("path")
       .attr("class", (kind) => `line of-${kind}${kind === state.active ? " active" : ""}`)
       .attr("d", (kind) => lineThrough(Array.from(curves.get(kind).mean)));
   }

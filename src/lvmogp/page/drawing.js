@@ -38,7 +38,10 @@ function inputScale(input, range, margin) {
     const scale = d3.scaleLinear(ends, range);
     return { ends, place: scale, value: (place) => scale.invert(place), axis: scale };
   }
-  const scale = d3.scaleUtc(ends.map((end) => new Date(end * DAY)), range);
+  const scale = d3.scaleUtc(
+    ends.map((end) => new Date(end * DAY)),
+    range,
+  );
   return { ends, place: (value) => scale(value * DAY), value: (place) => scale.invert(place) / DAY, axis: scale };
 }
 
@@ -46,14 +49,29 @@ function inputScale(input, range, margin) {
 function drawAxes(root, frame, bottom, left, names) {
   const { width, height, top, right, bottom: below, left: beside } = frame;
   const axis = (make, transform, ticks, size) =>
-    root.append("g").attr("class", "axis").attr("transform", transform)
+    root
+      .append("g")
+      .attr("class", "axis")
+      .attr("transform", transform)
       .call(make.ticks(ticks).tickSize(-size).tickPadding(8))
       .call((group) => group.select(".domain").remove());
-  axis(d3.axisBottom(bottom), `translate(0,${height - below})`, Math.max(3, Math.floor(width / 90)), height - top - below);
-  if (left !== null) axis(d3.axisLeft(left), `translate(${beside},0)`, Math.max(3, Math.floor(height / 60)), width - beside - right);
+  axis(
+    d3.axisBottom(bottom),
+    `translate(0,${height - below})`,
+    Math.max(3, Math.floor(width / 90)),
+    height - top - below,
+  );
+  if (left !== null)
+    axis(d3.axisLeft(left), `translate(${beside},0)`, Math.max(3, Math.floor(height / 60)), width - beside - right);
   const name = (text, x, y, anchor) =>
-    root.append("text").attr("class", "axis name").attr("x", x).attr("y", y).attr("text-anchor", anchor)
-      .attr("fill", "currentColor").text(text);
+    root
+      .append("text")
+      .attr("class", "axis name")
+      .attr("x", x)
+      .attr("y", y)
+      .attr("text-anchor", anchor)
+      .attr("fill", "currentColor")
+      .text(text);
   name(names[0], width - right, height - 6, "end");
   if (left !== null) name(names[1], beside, top - 10, "start");
 }

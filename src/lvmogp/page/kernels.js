@@ -19,9 +19,9 @@ function ofColumn(values, place) {
   return typeof values === "number" ? values : values[place];
 }
 
-
 function covarianceOfPoints(kernel, first, second) {
-  if (kernel.kind === "sum") return kernel.terms.reduce((sum, term) => sum + covarianceOfPoints(term, first, second), 0);
+  if (kernel.kind === "sum")
+    return kernel.terms.reduce((sum, term) => sum + covarianceOfPoints(term, first, second), 0);
   if (kernel.kind === "product")
     return kernel.terms.reduce((product, term) => product * covarianceOfPoints(term, first, second), 1);
   if (kernel.kind === "constant") return kernel.variance;
@@ -29,7 +29,8 @@ function covarianceOfPoints(kernel, first, second) {
   const n = kernel.columns === null ? first.length : kernel.columns.length;
   for (let place = 0; place < n; place++) {
     const column = kernel.columns === null ? place : kernel.columns[place];
-    const x = first[column], y = second[column];
+    const x = first[column],
+      y = second[column];
     if (kernel.kind === "linear") total += ofColumn(kernel.variance, place) * x * y;
     else if (kernel.kind === "periodic") {
       const sine = Math.sin((Math.PI * (x - y)) / ofColumn(kernel.period, place));

@@ -15,7 +15,8 @@ function row(matrix, number, width) {
 
 // Rows · rightᵀ, for rows (n × k) and right (m × k).
 function timesTransposed(left, right, width) {
-  const n = left.length / width, m = right.length / width;
+  const n = left.length / width,
+    m = right.length / width;
   const product = new Float64Array(n * m);
   for (let i = 0; i < n; i++)
     for (let j = 0; j < m; j++) product[i * m + j] = dot(row(left, i, width), row(right, j, width));
@@ -78,13 +79,16 @@ function eigenSymmetric(matrix, size) {
   const vectors = new Float64Array(size * size);
   for (let i = 0; i < size; i++) vectors[i * size + i] = 1;
   const rotate = (target, first, second, cosine, sine) => {
-    const x = target[first], y = target[second];
+    const x = target[first],
+      y = target[second];
     target[first] = cosine * x - sine * y;
     target[second] = sine * x + cosine * y;
   };
   for (let sweep = 0; sweep < 60; sweep++) {
-    let off = 0, on = 0;
-    for (let i = 0; i < size; i++) for (let j = 0; j < size; j++) (i === j ? (on += a[i * size + j] ** 2) : (off += a[i * size + j] ** 2));
+    let off = 0,
+      on = 0;
+    for (let i = 0; i < size; i++)
+      for (let j = 0; j < size; j++) i === j ? (on += a[i * size + j] ** 2) : (off += a[i * size + j] ** 2);
     if (off <= 1e-30 * on) break;
     for (let p = 0; p < size; p++) {
       for (let q = p + 1; q < size; q++) {
@@ -92,7 +96,8 @@ function eigenSymmetric(matrix, size) {
         if (apq === 0) continue;
         const slope = (a[q * size + q] - a[p * size + p]) / (2 * apq);
         const tangent = (slope >= 0 ? 1 : -1) / (Math.abs(slope) + Math.hypot(slope, 1));
-        const cosine = 1 / Math.hypot(tangent, 1), sine = tangent * cosine;
+        const cosine = 1 / Math.hypot(tangent, 1),
+          sine = tangent * cosine;
         for (let k = 0; k < size; k++) rotate(a, k * size + p, k * size + q, cosine, sine);
         for (let k = 0; k < size; k++) rotate(a, p * size + k, q * size + k, cosine, sine);
         for (let k = 0; k < size; k++) rotate(vectors, k * size + p, k * size + q, cosine, sine);

@@ -1,5 +1,7 @@
 // What the page does: its state, and what follows from what people do.
 
+const NOTHING_TYPED = "Its posterior appears in the latent space, its prediction beside it.";
+
 function startPage() {
   const model = trainedModel(decodeDocument(JSON.parse(byId("data").textContent)));
   model.conditions.forEach((condition) => completeCondition(model, condition));
@@ -16,7 +18,9 @@ function startPage() {
     curve: null,
     reading: null,
   };
-  let latents = null, curves = null, waiting = null;
+  let latents = null,
+    curves = null,
+    waiting = null;
 
   const actions = {
     select(number, scroll = false) {
@@ -33,7 +37,11 @@ function startPage() {
       state.active = "probe";
       latents.move();
       showSliders();
-      if (waiting === null) waiting = requestAnimationFrame(() => { waiting = null; refresh(); });
+      if (waiting === null)
+        waiting = requestAnimationFrame(() => {
+          waiting = null;
+          refresh();
+        });
     },
     addObservation(input, output) {
       const box = byId("observations");
@@ -62,16 +70,29 @@ function startPage() {
   const coordinates = (latent) => `(${Array.from(latent, (value) => fixed(value, 2)).join(", ")})`;
 
   function showChips() {
-    const names = { condition: model.conditions[state.selected].name, probe: `latent ${coordinates(state.probe)}`, new: "new condition" };
+    const names = {
+      condition: model.conditions[state.selected].name,
+      probe: `latent ${coordinates(state.probe)}`,
+      new: "new condition",
+    };
     const kinds = Object.keys(names).filter((kind) => kind !== "new" || state.posterior !== null);
-    const chips = d3.select("#chips").selectAll("button").data(kinds).join((enter) => {
-      const button = enter.append("button").attr("type", "button");
-      button.append("svg").attr("aria-hidden", "true").append("path").attr("d", "M1,6H21");
-      button.append("span");
-      return button;
-    });
-    chips.attr("class", (kind) => `of-${kind}`).attr("aria-pressed", (kind) => kind === state.active)
-      .on("click", (_, kind) => { state.active = kind; refresh(); });
+    const chips = d3
+      .select("#chips")
+      .selectAll("button")
+      .data(kinds)
+      .join((enter) => {
+        const button = enter.append("button").attr("type", "button");
+        button.append("svg").attr("aria-hidden", "true").append("path").attr("d", "M1,6H21");
+        button.append("span");
+        return button;
+      });
+    chips
+      .attr("class", (kind) => `of-${kind}`)
+      .attr("aria-pressed", (kind) => kind === state.active)
+      .on("click", (_, kind) => {
+        state.active = kind;
+        refresh();
+      });
     chips.select("path").attr("class", (kind) => `line active of-${kind}`);
     chips.select("span").text((kind) => names[kind]);
   }
@@ -87,35 +108,46 @@ function startPage() {
 
   function readObservations() {
     const found = parseObservations(model, byId("observations").value);
-    const message = byId("observations-message");
     byId("posterior").replaceChildren();
-    if (found.error !== undefined || found.observations.length === 0) {
-      state.observations = found.observations ?? [];
-      state.posterior = null;
-      if (state.active === "new") state.active = "condition";
-      message.textContent = found.error ?? "Its posterior appears in the latent space, its prediction beside it.";
-      return redraw();
-    }
-    message.textContent = "Computing …";
+    if (found.error !== undefined || found.observations.length === 0)
+      return forgetPosterior(found.observations ?? [], found.error ?? NOTHING_TYPED);
+    byId("observations-message").textContent = "Computing …";
     setTimeout(() => {
-      state.observations = found.observations;
-      state.posterior = inferCondition(model, found.observations.map(({ input }) => input), found.observations.map(({ output }) => output));
-      state.active = "new";
+      const inputs = found.observations.map(({ input }) => input);
+      const outputs = found.observations.map(({ output }) => output);
+      const posterior = inferCondition(model, inputs, outputs);
+      if (posterior === null)
+        return forgetPosterior([], "No latents explain these observations; are they of extreme size?");
+      Object.assign(state, { observations: found.observations, posterior, active: "new" });
       showPosterior();
       redraw();
     }, 20);
+  }
+
+  function forgetPosterior(observations, message) {
+    Object.assign(state, { observations, posterior: null });
+    if (state.active === "new") state.active = "condition";
+    byId("observations-message").textContent = message;
+    redraw();
   }
 
   function showPosterior() {
     const { mean, sd } = latentMoments(state.posterior);
     const n = state.observations.length;
     const effective = 1 / d3.sum(state.posterior.weights, (weight) => weight * weight);
-    byId("observations-message").textContent = `${n} observation${n === 1 ? "" : "s"}; posterior by ` +
+    byId("observations-message").textContent =
+      `${n} observation${n === 1 ? "" : "s"}; posterior by ` +
       `${state.posterior.weights.length} weighted particles, worth ${effective.toFixed(0)} equal ones.`;
     const noise = d3.sum(state.posterior.noises, (value, p) => value * state.posterior.weights[p]);
     const rows = mean.map((value, q) => [`latent ${q + 1}`, formatNumber(value), formatNumber(sd[q])]);
-    rows.push([`noise sd${model.scaling.logOutput ? " (log)" : ""}`, formatNumber(Math.sqrt(noise) * model.scaling.outputScale), ""]);
-    byId("posterior").append(tableOf([{ name: "" }, { name: "mean", number: true }, { name: "sd", number: true }], rows));
+    rows.push([
+      `noise sd${model.scaling.logOutput ? " (log)" : ""}`,
+      formatNumber(Math.sqrt(noise) * model.scaling.outputScale),
+      "",
+    ]);
+    byId("posterior").append(
+      tableOf([{ name: "" }, { name: "mean", number: true }, { name: "sd", number: true }], rows),
+    );
   }
 
   const sliders = [];
@@ -133,21 +165,27 @@ function startPage() {
     sliders.length = 0;
     if (model.nLatent < 3) return;
     const names = d3.range(model.nLatent).map((q) => `latent ${q + 1}`);
-    ["across", "up"].forEach((label, axis) => holder.append(chooser(label, names, state.axes[axis], (q) => {
-      if (state.axes[1 - axis] === q) state.axes[1 - axis] = state.axes[axis];
-      state.axes[axis] = q;
-      latentControls();
-      latents.draw();
-    })));
-    d3.range(model.nLatent).filter((q) => !state.axes.includes(q)).forEach((q) => {
-      const label = slider(names[q], -3, 3, state.probe[q], formatNumber, (value) => {
-        const latent = Float64Array.from(state.probe);
-        latent[q] = value;
-        actions.moveProbe(latent);
+    ["across", "up"].forEach((label, axis) =>
+      holder.append(
+        chooser(label, names, state.axes[axis], (q) => {
+          if (state.axes[1 - axis] === q) state.axes[1 - axis] = state.axes[axis];
+          state.axes[axis] = q;
+          latentControls();
+          latents.draw();
+        }),
+      ),
+    );
+    d3.range(model.nLatent)
+      .filter((q) => !state.axes.includes(q))
+      .forEach((q) => {
+        const label = slider(names[q], -3, 3, state.probe[q], formatNumber, (value) => {
+          const latent = Float64Array.from(state.probe);
+          latent[q] = value;
+          actions.moveProbe(latent);
+        });
+        sliders.push({ q, range: label.querySelector("input"), output: label.querySelector("output") });
+        holder.append(label);
       });
-      sliders.push({ q, range: label.querySelector("input"), output: label.querySelector("output") });
-      holder.append(label);
-    });
   }
 
   // More than one input: choose the axis, sliders for the others.
@@ -155,36 +193,31 @@ function startPage() {
     const holder = byId("curve-controls");
     holder.replaceChildren();
     if (model.inputs.length < 2) return;
-    holder.append(chooser("across", model.inputNames, state.inputAxis, (q) => {
-      state.inputAxis = q;
-      curveControls();
-      curves.draw();
-      showReading();
-    }));
-    model.inputs.forEach((input, q) => {
-      if (q === state.inputAxis) return;
-      holder.append(slider(model.inputNames[q], input.low, input.high, state.slice[q], (value) => formatInput(input, value), (value) => {
-        state.slice[q] = value;
+    holder.append(
+      chooser("across", model.inputNames, state.inputAxis, (q) => {
+        state.inputAxis = q;
+        curveControls();
         curves.draw();
         showReading();
-      }));
+      }),
+    );
+    model.inputs.forEach((input, q) => {
+      if (q === state.inputAxis) return;
+      holder.append(
+        slider(
+          model.inputNames[q],
+          input.low,
+          input.high,
+          state.slice[q],
+          (value) => formatInput(input, value),
+          (value) => {
+            state.slice[q] = value;
+            curves.draw();
+            showReading();
+          },
+        ),
+      );
     });
-  }
-
-  function writeWords() {
-    byId("title").textContent = model.title;
-    const n = d3.sum(model.conditions, ({ nObservations }) => nObservations);
-    byId("lead").textContent = `${n > 0 ? `${d3.format(",")(n)} observations of ` : ""}${model.conditions.length} conditions, each a point ` +
-      `in a latent space of ${model.nLatent} dimension${model.nLatent === 1 ? "" : "s"}. ${model.inputNames.length > 1 ? "Inputs" : "Input"}: ${model.inputNames.join(", ")}.`;
-    byId("latent").setAttribute("aria-label", "Latent space; arrow keys move the point, with shift in larger steps, Home to the middle");
-    byId("latent-help").textContent = `Drag anywhere, or use the arrow keys: the curve follows. ${model.nLatent === 1 ? "Bars" : "Ellipses"}: two standard deviations` +
-      `${model.nLatent === 1 ? "." : " (dashed: of the prior)."}`;
-    byId("curve").setAttribute("aria-label", `Predicted ${model.outputName} against ${model.inputNames.join(", ")}`);
-    byId("new-help").textContent = "Type or click a few observations of a condition that the model has not seen. The trained model stays as it is.";
-    byId("observations-label").textContent = `One observation a line: ${[...model.inputNames, model.outputName].join(", ")}`;
-    byId("observations-message").textContent = "Its posterior appears in the latent space, its prediction beside it.";
-    byId("footer").textContent = `Made with lvmogp ${model.version}. All curves are computed in this page; it needs no network.`;
-    model.conditions.forEach(({ name }, number) => byId("condition").append(element("option", name, { value: number })));
   }
 
   function isDark() {
@@ -194,22 +227,42 @@ function startPage() {
 
   function listen() {
     byId("condition").addEventListener("change", (event) => actions.select(Number(event.target.value)));
-    for (const [id, value] of [["band-function", false], ["band-observations", true]])
-      byId(id).addEventListener("change", () => { state.includeNoise = value; refresh(); });
+    for (const [id, value] of [
+      ["band-function", false],
+      ["band-observations", true],
+    ])
+      byId(id).addEventListener("change", () => {
+        state.includeNoise = value;
+        refresh();
+      });
     let typing = null;
-    byId("observations").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(readObservations, 400); });
-    byId("clear").addEventListener("click", () => { byId("observations").value = ""; readObservations(); });
+    byId("observations").addEventListener("input", () => {
+      clearTimeout(typing);
+      typing = setTimeout(readObservations, 400);
+    });
+    byId("clear").addEventListener("click", () => {
+      byId("observations").value = "";
+      readObservations();
+    });
     const clicking = () => byId("curve").classList.toggle("clicking", byId("clicking").checked);
     byId("clicking").addEventListener("change", clicking);
     clicking();
     const nameTheme = () => (byId("theme").textContent = isDark() ? "Light" : "Dark");
-    byId("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; nameTheme(); });
+    byId("theme").addEventListener("click", () => {
+      document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+      nameTheme();
+    });
     nameTheme();
     let width = innerWidth;
-    addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redraw(); } });
+    addEventListener("resize", () => {
+      if (innerWidth !== width) {
+        width = innerWidth;
+        redraw();
+      }
+    });
   }
 
-  writeWords();
+  writeWords(model);
   latents = latentView(model, state, actions);
   curves = curveView(model, state, actions);
   latentControls();
@@ -218,43 +271,6 @@ function startPage() {
   listen();
   redraw();
   window.lvmogp = interfaceOf(model, state);
-}
-
-// Conditions added before the page was made come as particles with their evidence.
-function completeCondition(model, condition) {
-  if (condition.kind !== "particles") return;
-  const rows = (flat, width) => Array.from({ length: flat.length / width }, (_, i) => row(flat, i, width));
-  condition.latents = rows(condition.latents, model.nLatent);
-  const { evidence } = condition;
-  condition.evidence = completeEvidence(model, { ...evidence, points: rows(evidence.points, model.inputs.length) });
-}
-
-// For the curious: the same numbers as Python's methods of these names, as plain arrays.
-function interfaceOf(model, state) {
-  const plain = (found) => Object.fromEntries(Object.entries(found).map(([name, values]) => [name, Array.from(values)]));
-  return {
-    conditions: model.conditions.map(({ name }) => name),
-    predictAtLatent: (inputs, latent, includeNoise = true) =>
-      plain(predictAtLatent(model, prepare(model, inputs), latent, includeNoise)),
-    predictCondition: (name, inputs, includeNoise = true) => {
-      const condition = model.conditions.find((candidate) => candidate.name === name);
-      return plain(predictCondition(model, prepare(model, inputs), condition, includeNoise));
-    },
-    newCondition: (inputs, outputs) => {
-      const found = inferCondition(model, inputs, outputs);
-      const { mean, sd } = latentMoments(found);
-      return {
-        latentMean: mean,
-        latentSd: sd,
-        latents: found.latents.map((latent) => Array.from(latent)),
-        weights: Array.from(found.weights),
-        noises: Array.from(found.noises),
-        predict: (points, includeNoise = true) => plain(predictParticles(model, prepare(model, points), found, includeNoise)),
-      };
-    },
-    // What is shown now.
-    shown: () => ({ active: state.active, condition: model.conditions[state.selected].name, latent: Array.from(state.probe), ...plain(state.curve) }),
-  };
 }
 
 startPage();

@@ -6,7 +6,8 @@ const ROUNDING = 10 * Number.EPSILON;
 
 // From the decoded document, with what serves all predictions.
 function trainedModel(document) {
-  const nInputs = document.inputBasis.nPoints, nLatents = document.latentBasis.nPoints;
+  const nInputs = document.inputBasis.nPoints,
+    nLatents = document.latentBasis.nPoints;
   return {
     ...document,
     nInputs,
@@ -18,7 +19,8 @@ function trainedModel(document) {
 
 // L⁻¹k_u(x) for one point in standardised units.
 function featuresOf(basis, point) {
-  const n = basis.nPoints, width = point.length;
+  const n = basis.nPoints,
+    width = point.length;
   const values = new Float64Array(n);
   for (let i = 0; i < n; i++) values[i] = covarianceOfPoints(basis.kernel, row(basis.points, i, width), point);
   return whiten(basis.factor, n, values);
@@ -60,7 +62,8 @@ function latentPoint(model, latent) {
 // Mean and variance of f at prepared inputs for one latent, in standardised units.
 function curveAt(model, prepared, latent) {
   const at = latentPoint(model, latent);
-  const mean = new Float64Array(prepared.n), variance = new Float64Array(prepared.n);
+  const mean = new Float64Array(prepared.n),
+    variance = new Float64Array(prepared.n);
   for (let i = 0; i < prepared.n; i++) {
     const prior = at.variance * prepared.prior[i];
     mean[i] = dot(row(prepared.shape, i, model.nLatents), at.features);
@@ -77,7 +80,8 @@ function gaussianCurve(model, prepared, moments) {
   for (let j = 0, place = 0; j < n; j++)
     for (let k = j; k < n; k++, place++) second[j * n + k] = second[k * n + j] = moments.second[place];
   const products = model.form.ofSecondMoment(second);
-  const mean = new Float64Array(prepared.n), variance = new Float64Array(prepared.n);
+  const mean = new Float64Array(prepared.n),
+    variance = new Float64Array(prepared.n);
   for (let i = 0; i < prepared.n; i++) {
     const shape = row(prepared.shape, i, n);
     const prior = moments.priorVariance * prepared.prior[i];
@@ -97,7 +101,9 @@ function mixtureOf(weights, noises, curves) {
 
 // The mixture of a Gaussian condition by quasi-random points of its q(h).
 function gaussianMixture(model, prepared, condition) {
-  const nodes = model.latentNodes, width = model.nLatent, n = nodes.length / width;
+  const nodes = model.latentNodes,
+    width = model.nLatent,
+    n = nodes.length / width;
   const curves = Array.from({ length: n }, (_, p) => {
     const latent = Float64Array.from(
       { length: width },
@@ -112,7 +118,8 @@ function gaussianMixture(model, prepared, condition) {
 function outputMoments(model, mixture, includeNoise) {
   const { outputMean, outputScale, logOutput } = model.scaling;
   const n = mixture.curves[0].mean.length;
-  const mean = new Float64Array(n), sd = new Float64Array(n);
+  const mean = new Float64Array(n),
+    sd = new Float64Array(n);
   for (let i = 0; i < n; i++) {
     let first = 0;
     const parts = mixture.curves.map((curve, p) => {
@@ -132,9 +139,11 @@ function outputMoments(model, mixture, includeNoise) {
 // Ends of the central 95 % interval in the user's units: quantiles of the mixture, by bisection.
 function outputInterval(model, mixture, includeNoise) {
   const { outputMean, outputScale, logOutput } = model.scaling;
-  const n = mixture.curves[0].mean.length, size = mixture.curves.length;
+  const n = mixture.curves[0].mean.length,
+    size = mixture.curves.length;
   const ends = [new Float64Array(n), new Float64Array(n)];
-  const means = new Float64Array(size), sds = new Float64Array(size);
+  const means = new Float64Array(size),
+    sds = new Float64Array(size);
   for (let i = 0; i < n; i++) {
     mixture.curves.forEach((curve, p) => {
       means[p] = curve.mean[i];
@@ -149,8 +158,10 @@ function outputInterval(model, mixture, includeNoise) {
 }
 
 function mixtureQuantile(side, weights, means, sds) {
-  const z = side === 0 ? -Z95 : Z95, wanted = side === 0 ? 0.025 : 0.975;
-  let lower = Infinity, upper = -Infinity;
+  const z = side === 0 ? -Z95 : Z95,
+    wanted = side === 0 ? 0.025 : 0.975;
+  let lower = Infinity,
+    upper = -Infinity;
   for (let p = 0; p < means.length; p++) {
     lower = Math.min(lower, means[p] + z * sds[p]);
     upper = Math.max(upper, means[p] + z * sds[p]);

@@ -4,53 +4,7 @@
 // difference is that derivatives are central differences.
 
 const LEAST_SHARE = 1e-4;
-const LEAST_WEIGHT = 1e-9;
 const STEP_IN_WIDTHS = 3e-3;
-
-function evidenceOf(model, inputs, outputs) {
-  const prepared = prepare(model, inputs);
-  const n = prepared.n;
-  const gram = new Float64Array(n * n);
-  for (let i = 0; i < n; i++)
-    for (let j = 0; j < n; j++)
-      gram[i * n + j] = covarianceOfPoints(model.inputBasis.kernel, prepared.points[i], prepared.points[j]);
-  return completeEvidence(model, {
-    points: prepared.points,
-    features: prepared.features,
-    gram,
-    values: Float64Array.from(outputs, (value) => standardisedOutput(model, value)),
-    paddedSize: model.search.paddedSizes.find((size) => size >= n),
-    compressed: false,
-  });
-}
-
-function completeEvidence(model, seen) {
-  const n = seen.values.length;
-  return {
-    ...seen,
-    n,
-    shape: timesTransposed(seen.features, model.meanByLatent, model.nInputs),
-    pairs: model.form.cross(seen.features, seen.features, n, n),
-  };
-}
-
-// The Gaussian y | h of equation 18: factor of its covariance, and y less its mean.
-function likelihoodAt(model, seen, latent, noise) {
-  const { n } = seen;
-  const at = latentPoint(model, latent);
-  const covariance = new Float64Array(n * n);
-  const residual = new Float64Array(n);
-  let trace = seen.paddedSize - n; // a padded place is an observation of nothing with unit noise
-  for (let i = 0; i < n; i++) {
-    residual[i] = seen.values[i] - dot(row(seen.shape, i, model.nLatents), at.features);
-    for (let j = 0; j <= i; j++) {
-      const explained = dot(row(seen.pairs, i * n + j, model.form.size), at.products);
-      covariance[i * n + j] = at.variance * seen.gram[i * n + j] - explained + (i === j ? noise : 0);
-    }
-    trace += covariance[i * n + i];
-  }
-  return { at, residual, ...cholesky(covariance, n, trace / seen.paddedSize, model.jitter) };
-}
 
 function noiseAt(model, theta) {
   const { shared, priorMean, priorDeviation } = model.noise;
@@ -59,7 +13,12 @@ function noiseAt(model, theta) {
 
 // log p(θ) + log p(y | θ) up to a constant (equation 19).
 function logPosterior(model, seen, theta) {
-  const { factor, residual, shift } = likelihoodAt(model, seen, theta.subarray(0, model.nLatent), noiseAt(model, theta));
+  const { factor, residual, shift } = likelihoodAt(
+    model,
+    seen,
+    theta.subarray(0, model.nLatent),
+    noiseAt(model, theta),
+  );
   if (factor === null) return NaN;
   let value = -dot(theta, theta) / 2 - ((seen.paddedSize - seen.n) * Math.log1p(shift)) / 2;
   whiten(factor, seen.n, residual);
@@ -88,9 +47,11 @@ function differences(target, theta, steps) {
     return target(moved);
   };
   const centre = target(theta);
-  const gradient = new Float64Array(n), hessian = new Float64Array(n * n);
+  const gradient = new Float64Array(n),
+    hessian = new Float64Array(n * n);
   for (let q = 0; q < n; q++) {
-    const above = at([q, 1]), below = at([q, -1]);
+    const above = at([q, 1]),
+      below = at([q, -1]);
     gradient[q] = (above - below) / (2 * steps[q]);
     hessian[q * n + q] = (above - 2 * centre + below) / steps[q] ** 2;
     for (let r = 0; r < q; r++) {
@@ -103,7 +64,10 @@ function differences(target, theta, steps) {
 
 // Eigenvalues of −Hessian, made positive and never below those of the prior.
 function curvatureOf(hessian, n) {
-  const { values, vectors } = eigenSymmetric(hessian.map((value) => -value), n);
+  const { values, vectors } = eigenSymmetric(
+    hessian.map((value) => -value),
+    n,
+  );
   return { values: values.map((value) => Math.max(Math.abs(value), 1)), vectors };
 }
 
@@ -112,8 +76,7 @@ function inverseOf({ values, vectors }, n, scale) {
   const result = new Float64Array(n * n);
   for (let i = 0; i < n; i++)
     for (let j = 0; j < n; j++)
-      for (let k = 0; k < n; k++)
-        result[i * n + j] += (scale * vectors[i * n + k] * vectors[j * n + k]) / values[k];
+      for (let k = 0; k < n; k++) result[i * n + j] += (scale * vectors[i * n + k] * vectors[j * n + k]) / values[k];
   return result;
 }
 
@@ -123,7 +86,8 @@ function newtonStep(search, target, theta) {
   const inverse = inverseOf(curvatureOf(hessian, n), n, 1);
   const step = theta.map((_, i) => dot(row(inverse, i, n), gradient));
   const length = Math.max(Math.sqrt(dot(step, step)), 1);
-  let best = theta, bestHeight = target(theta);
+  let best = theta,
+    bestHeight = target(theta);
   for (const fraction of search.stepFractions) {
     const tried = theta.map((value, q) => value + (fraction * step[q]) / length);
     const height = target(tried);
@@ -138,7 +102,8 @@ function chosenStarts(search, target, starts, wanted) {
   const order = starts.map((_, i) => i).sort((i, j) => heights[j] - heights[i]);
   const nBest = Math.min(Math.floor(wanted / 2), starts.length);
   const places = new Set(Array.from({ length: nBest }, (_, i) => i));
-  const nSpread = wanted - nBest, last = starts.length - 1;
+  const nSpread = wanted - nBest,
+    last = starts.length - 1;
   for (let i = 0; i < nSpread; i++) places.add(Math.trunc(nBest + ((last - nBest) * i) / (nSpread - 1)));
   return [...places].map((place) => starts[order[place]]);
 }
@@ -190,7 +155,11 @@ function importance(target, mixture, thetas) {
   const n = thetas[0].length;
   const joints = thetas.map((theta) =>
     mixture.map(({ mean, factor, logShare }) => {
-      const whitened = whiten(factor, n, theta.map((value, q) => value - mean[q]));
+      const whitened = whiten(
+        factor,
+        n,
+        theta.map((value, q) => value - mean[q]),
+      );
       let logDensity = logShare - dot(whitened, whitened) / 2;
       for (let q = 0; q < n; q++) logDensity -= Math.log(factor[q * n + q]);
       return logDensity;
@@ -208,13 +177,16 @@ function importance(target, mixture, thetas) {
   };
 }
 
-// A condition as weighted particles, from observations in the user's units.
+// A condition as weighted particles, from observations in the user's units; null where no latents explain them.
 function inferCondition(model, inputs, outputs) {
   const { search } = model;
   const seen = evidenceOf(model, inputs, outputs);
   const target = (theta) => logPosterior(model, seen, theta);
   const width = search.nTheta;
-  const starts = Array.from({ length: search.starts.length / width }, (_, i) => row(search.starts, i, width));
+  const starts = Array.from({ length: search.starts.length / width }, (_, i) => row(search.starts, i, width)).filter(
+    (start) => Number.isFinite(target(start)),
+  );
+  if (starts.length === 0) return null; // observations of extreme size
   const wanted = seen.n <= search.manyPoints ? search.nStarts : search.nStartsOfManyPoints;
   const first = localGaussians(search, target, chosenStarts(search, target, starts, wanted));
   const scouts = importance(target, first, drawPoints(first, search.nodes, search.nScouts));
@@ -233,43 +205,4 @@ function inferCondition(model, inputs, outputs) {
     weights,
     evidence: seen,
   };
-}
-
-function latentMoments(condition) {
-  const { latents, weights } = condition;
-  const mean = latents[0].map((_, q) => latents.reduce((sum, latent, p) => sum + weights[p] * latent[q], 0));
-  const variance = mean.map((centre, q) => latents.reduce((sum, latent, p) => sum + weights[p] * (latent[q] - centre) ** 2, 0));
-  return { mean: Array.from(mean), sd: Array.from(variance, Math.sqrt) };
-}
-
-// Curves of the particles, each conditioned on the evidence (equation 22).
-function predictParticles(model, prepared, condition, includeNoise) {
-  const { evidence: seen } = condition;
-  const between = new Float64Array(prepared.n * seen.n); // k_X(x, X)
-  for (let i = 0; i < prepared.n; i++)
-    for (let j = 0; j < seen.n; j++)
-      between[i * seen.n + j] = seen.compressed
-        ? dot(row(prepared.features, i, model.nInputs), row(seen.features, j, model.nInputs))
-        : covarianceOfPoints(model.inputBasis.kernel, prepared.points[i], seen.points[j]);
-  const cross = model.form.cross(prepared.features, seen.features, prepared.n, seen.n);
-  const kept = d3.range(condition.weights.length).filter((p) => condition.weights[p] > LEAST_WEIGHT);
-  const curves = kept.map((p) => {
-    const given = likelihoodAt(model, seen, condition.latents[p], condition.noises[p]);
-    const curve = curveAt(model, prepared, condition.latents[p]);
-    const solution = unwhiten(given.factor, seen.n, whiten(given.factor, seen.n, Float64Array.from(given.residual)));
-    for (let i = 0; i < prepared.n; i++) {
-      const covariance = new Float64Array(seen.n);
-      for (let j = 0; j < seen.n; j++) {
-        const explained = dot(row(cross, i * seen.n + j, model.form.size), given.at.products);
-        covariance[j] = given.at.variance * between[i * seen.n + j] - explained;
-      }
-      curve.mean[i] += dot(covariance, solution);
-      whiten(given.factor, seen.n, covariance);
-      const left = curve.variance[i] - dot(covariance, covariance);
-      curve.variance[i] = Math.max(left, ROUNDING * given.at.variance * prepared.prior[i]);
-    }
-    return curve;
-  });
-  const mixture = mixtureOf(kept.map((p) => condition.weights[p]), kept.map((p) => condition.noises[p]), curves);
-  return { ...outputMoments(model, mixture, includeNoise), ...outputInterval(model, mixture, includeNoise) };
 }

@@ -1,7 +1,8 @@
 // Observations of a new condition as text: one a line, inputs first, the output last.
 
 function parseNumber(text, isDate) {
-  if (isDate && /^\d{4}-\d{2}-\d{2}/.test(text)) return Date.parse(text.length === 10 ? text : `${text.replace(" ", "T")}Z`) / DAY;
+  if (isDate && /^\d{4}-\d{2}-\d{2}/.test(text))
+    return Date.parse(text.length === 10 ? text : `${text.replace(" ", "T")}Z`) / DAY;
   return text === "" ? NaN : Number(text);
 }
 
@@ -9,7 +10,10 @@ function parseNumber(text, isDate) {
 function partsOf(line) {
   const divider = /[\t;]/.test(line) ? /\s*[\t;]\s*/ : /[\s,]+/;
   const decimalComma = /[\t;]/.test(line);
-  return line.trim().split(divider).map((part) => (decimalComma ? part.replace(",", ".") : part));
+  return line
+    .trim()
+    .split(divider)
+    .map((part) => (decimalComma ? part.replace(",", ".") : part));
 }
 
 function parseObservations(model, text) {
@@ -31,14 +35,19 @@ function parseObservations(model, text) {
     found.push({ input: values.slice(0, -1), output });
   }
   if (found.length > model.search.mostPoints)
-    return { error: `The page takes up to ${model.search.mostPoints} observations; for more, use add_condition or lvmogp add-condition.` };
+    return {
+      error: `The page takes up to ${model.search.mostPoints} observations; for more, use add_condition or lvmogp add-condition.`,
+    };
   return { observations: found };
 }
 
 function observationLine(model, input, output) {
-  const number = (value, size) => String(Number(value.toPrecision(Math.max(4, Math.ceil(Math.log10(Math.abs(value) / size)) + 3))));
+  const number = (value, size) =>
+    String(Number(value.toPrecision(Math.max(4, Math.ceil(Math.log10(Math.abs(value) / size)) + 3))));
   const inputs = input.map((value, q) =>
-    model.inputs[q].isDate ? new Date(value * DAY).toISOString().slice(0, 16) : number(value, model.scaling.inputScale[q]),
+    model.inputs[q].isDate
+      ? new Date(value * DAY).toISOString().slice(0, 16)
+      : number(value, model.scaling.inputScale[q]),
   );
   return [...inputs, number(output, model.scaling.logOutput ? Math.abs(output) : model.scaling.outputScale)].join(", ");
 }
