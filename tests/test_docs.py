@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -21,18 +22,22 @@ from lvmogp.simulate import braking
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "lvmogp"
+REFERENCE = ("estimator", "kernels", "diagnostics", "errors")
 # Modules whose errors and warnings a user of the library can meet.
 MODULES_THAT_SPEAK = (
     "estimator",
     "fit",
+    "ids",
     "initialise",
     "intake",
     "kernels",
+    "leave_out",
     "model_file",
     "options",
     "psi_statistics",
     "scaling",
     "storage",
+    "tabular",
     "trained",
 )
 
@@ -136,13 +141,19 @@ def test_the_example_files_are_fifty_braking_tests():
     assert not pd.read_csv(DOCS / "data" / "new-tyre.csv")["tyre"].isin(table["tyre"]).any()
 
 
+@pytest.mark.slow
 def test_examples_run_in_the_order_of_reading(tmp_path):
-    pages = ("quickstart.md", "troubleshooting.md", "reference/estimator.md", "reference/kernels.md")
+    pages = ("quickstart.md", "troubleshooting.md", *(f"reference/{name}.md" for name in REFERENCE))
     script = "\n".join([ONE_START, *(block for page in pages for block in python_blocks(page)), CHECKS])
     for file in (DOCS / "data").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     # In a process of its own, as a user would run it, with no checks of shapes to wait for.
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent), "MPLBACKEND": "agg"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(SOURCE.parent),
+        "MPLBACKEND": "agg",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling is most of the time
+    }
     command = [sys.executable, "-W", "error", "-c", script]
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
@@ -163,7 +174,7 @@ np.testing.assert_allclose(grown.predict(days)[5:, 1], 1.5 * np.sqrt([5, 6, 7]),
 
 
 def spoken():
-    """Pattern of every message of an error, and of every warning, with what varies replaced by …."""
+    """Every message of an error, and of every warning, with what varies replaced by …."""
     errors, warned = [], []
     for module in MODULES_THAT_SPEAK:
         for node in ast.walk(ast.parse((SOURCE / f"{module}.py").read_text())):
@@ -177,36 +188,71 @@ def spoken():
     return errors, warned
 
 
-def template(message):
-    """A message with … for what varies."""
-    if isinstance(message, ast.Constant):
-        return message.value
-    return "".join(part.value if isinstance(part, ast.Constant) else "…" for part in message.values)
+def template(text):
+    """A text with … for what varies."""
+    if isinstance(text, ast.Constant):
+        return text.value
+    return "".join(part.value if isinstance(part, ast.Constant) else "…" for part in text.values)
 
 
-def documented():
-    """Phrases in the tables of errors, and quoted warnings."""
-    warnings_part, errors_part = (DOCS / "troubleshooting.md").read_text().split("## Errors\n")
-    phrases = re.findall(r"^\| (?!message|---)(.*?) \|", errors_part, flags=re.MULTILINE)
-    quotes = re.findall(r"^> .*(?:\n> .*)*", warnings_part, flags=re.MULTILINE)
-    return phrases, [re.sub(r"\n> ", " ", quote)[2:] for quote in quotes]
+def remarked():
+    """Every remark of the diagnostics, with what varies replaced by …."""
+    found = []
+    for function in ast.parse((SOURCE / "diagnostics.py").read_text()).body:
+        if isinstance(function, ast.FunctionDef) and function.name.startswith("_about"):
+            texts = [node for node in ast.walk(function) if isinstance(node, ast.JoinedStr | ast.Constant)]
+            parts = {part for text in texts if isinstance(text, ast.JoinedStr) for part in text.values}
+            found += [str(template(text)) for text in texts if text not in parts]
+    return [text for text in found if text.endswith(".")]
+
+
+def section(title):
+    """What stands under a heading of the page, up to the next of its rank."""
+    return (DOCS / "troubleshooting.md").read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def first_cells(title):
+    """The first cells of the tables in a section, without the heads of the tables."""
+    return re.findall(r"^\| (?!message|remark|---)(.*?) \|", section(title), flags=re.MULTILINE)
+
+
+def unexplained(messages, phrases):
+    """Messages that hold none of the phrases, and phrases that no message holds."""
+    patterns = {phrase: re.escape(phrase).replace("…", ".*") for phrase in phrases}
+    silent = [message for message in messages if not any(re.search(pattern, message) for pattern in patterns.values())]
+    stale = [phrase for phrase, pattern in patterns.items() if not any(re.search(pattern, text) for text in messages)]
+    return silent, stale
 
 
 def test_every_error_is_explained():
-    messages, phrases = spoken()[0], documented()[0]
-    patterns = [re.escape(phrase).replace("…", ".*") for phrase in phrases]
+    messages, _ = spoken()
     assert len(messages) > 60
-    assert [message for message in messages if not any(re.search(pattern, message) for pattern in patterns)] == []
-    stale = [pattern for pattern in patterns if not any(re.search(pattern, message) for message in messages)]
-    assert stale == []
+    assert unexplained(messages, first_cells("Errors")) == ([], [])
 
 
-def test_every_warning_is_explained():
-    messages, quotes = spoken()[1], documented()[1]
+def test_every_remark_is_explained():
+    assert len(remarked()) > 10
+    assert unexplained(remarked(), first_cells("Remarks")) == ([], [])
+
+
+def test_every_warning_is_quoted():
+    _, messages = spoken()
+    quotes = re.findall(r"^> .*(?:\n> .*)*", section("Warnings"), flags=re.MULTILINE)
+    texts = [quote[2:].replace("\n> ", " ") for quote in quotes]
     patterns = [re.escape(message).replace("…", ".+") for message in messages]
     assert len(messages) == 5
-    assert [pattern for pattern in patterns if not any(re.fullmatch(pattern, quote) for quote in quotes)] == []
-    assert [quote for quote in quotes if not any(re.fullmatch(pattern, quote) for pattern in patterns)] == []
+    assert [pattern for pattern in patterns if not any(re.fullmatch(pattern, text) for text in texts)] == []
+    assert [text for text in texts if not any(re.fullmatch(pattern, text) for pattern in patterns)] == []
+
+
+def test_signatures_of_kernels_are_as_written():
+    block = re.search(r"```text\n(.*?)```", (DOCS / "reference" / "kernels.md").read_text(), flags=re.DOTALL)
+    written = dict(re.findall(r"^(\w+)(\(.*\))$", block[1], flags=re.MULTILINE))
+    assert len(written) == 8
+    for name, signature in written.items():
+        own = inspect.signature(getattr(lvmogp, name))
+        bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in own.parameters.values()]
+        assert signature == str(inspect.Signature(bare)), name
 
 
 # Tutorials
