@@ -325,6 +325,19 @@ def test_code_before_the_first_cell_is_kept(tutorials):
     assert cells == [(False, "import numpy"), (True, "Text")]
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("save(figure, 3)", ["tea-3.png"]),
+        ('figure.savefig(f"{HERE}/tea-1.png", dpi=150)', ["tea-1.png"]),
+        ("axes.plot(3)\nprint('tea-2.png')", []),
+        ("save(first, 1)\nsave(again, 1)\nsave(second, 2)", ["tea-1.png", "tea-2.png"]),
+    ],
+)
+def test_figures_are_those_a_cell_saves(tutorials, code, expected):
+    assert tutorials.figures(code, "tea") == expected
+
+
 def test_tutorials_enter_the_site_by_themselves(tutorials, site, tmp_path):
     docs = tmp_path / "docs"
     (docs / "tutorials" / "images").mkdir(parents=True)
@@ -334,10 +347,15 @@ def test_tutorials_enter_the_site_by_themselves(tutorials, site, tmp_path):
     (docs / "tutorials" / "index.md").write_text(f"# Tutorials\n\n{tutorials.LIST_HERE}\n")
     (docs / "index.md").write_text("# Home\n")
     hook = DOCS / "hooks" / "tutorials.py"
+    stray = docs / "tutorials" / "images" / "cooling-3.png"
     (tmp_path / "mkdocs.yml").write_text(
         "site_name: small\nnav: [index.md, {Tutorials: [tutorials/index.md]}]\n"
         f'exclude_docs: "*.py"\nplugins: []\nhooks: ["{hook}"]\n'
     )
+    stray.write_bytes(b"")
+    with pytest.raises(AssertionError, match=r"no cell of cooling\.py saves the figure cooling-3\.png"):
+        build(tmp_path / "mkdocs.yml", tmp_path / "site")
+    stray.unlink()
     built = build(tmp_path / "mkdocs.yml", tmp_path / "site")
     assert "times = np.arange(3)" in (built / "tutorials" / "cooling" / "index.html").read_text()
     index = (built / "tutorials" / "index.html").read_text()

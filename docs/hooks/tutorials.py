@@ -1,10 +1,11 @@
 """Tutorial scripts in percent format become pages of the site when it is built.
 
 A script is a tutorial if it lies in ``docs/tutorials``. Its markdown cells become text, its code cells Python blocks,
-and each figure ``images/<script>-<n>.png`` that a cell names stands below that cell.
+and each figure ``images/<script>-<n>.png`` stands below the cell that saves it.
 """
 
 import ast
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ FOLDER = "tutorials"
 INDEX = f"{FOLDER}/index.md"
 LIST_HERE = "<!-- list of tutorials -->"
 ORDER = ("new_machine", "sensors", "growth_curves", "simulator_grid")  # others follow by name
+_LOG = logging.getLogger("mkdocs.hooks.tutorials")
 _CELL = re.compile(r"^# %%(.*)$", re.MULTILINE)
 
 
@@ -66,8 +68,17 @@ def page(script: str, name: str) -> str:
 
 
 def figures(code: str, name: str) -> list[str]:
-    """File names of the figures that a code cell names, each once."""
-    return list(dict.fromkeys(re.findall(rf"{re.escape(name)}-\d+\.png", code)))
+    """File names of the figures that a code cell saves, each once: ``save…`` is called with the name or the number."""
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    saving = [call for call in calls if ast.unparse(call.func).rpartition(".")[2].startswith("save")]
+    numbers = [number for call in saving for argument in call.args for number in _number(argument)]
+    return list(dict.fromkeys(f"{name}-{number}.png" for number in numbers))
+
+
+def _number(argument: ast.expr) -> list[str]:
+    if isinstance(argument, ast.Constant) and isinstance(argument.value, int):
+        return [str(argument.value)]
+    return re.findall(r"-(\d+)\.png", ast.unparse(argument))
 
 
 def caption(figure: str) -> str:
@@ -95,6 +106,9 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     """Add a page for each script."""
     for script in scripts(Path(config.docs_dir)):
         content = page(script.read_text(), script.stem)
+        for figure in sorted((script.parent / "images").glob(f"{script.stem}-*.png")):
+            if figure.name not in content:
+                _LOG.warning("no cell of %s saves the figure %s", script.name, figure.name)
         files.append(File.generated(config, f"{FOLDER}/{script.stem}.md", content=content))
 
 
