@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.intake import Id
+from lvmogp.ids import Id
 from lvmogp.typing import HostFloat
 
 # Okabe and Ito's colours, distinguishable for the colour-blind, with markers for greyscale.
@@ -29,8 +29,8 @@ def plot_curve(
     ax: Axes | None = None,
 ) -> Axes:
     """Mean curve of a condition with a band that holds the function (or an observation) at the given level."""
-    if model.n_features_in_ != 1:
-        raise SettingError(f"plot_curve draws curves of one input; this model has {model.n_features_in_}")
+    if model.model_.n_columns != 1:
+        raise SettingError(f"plot_curve draws curves of one input; this model has {model.model_.n_columns}")
     ax = plt.gca() if ax is None else ax
     grid = default_grid(model) if inputs is None else np.asarray(inputs, dtype=float).reshape(-1)
     column = grid[:, None]
