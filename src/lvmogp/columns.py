@@ -35,7 +35,7 @@ class Column(NamedTuple):
 
 def read_column(table: Table, name: str) -> Column:
     """Find out what a column holds; one that is mostly numbers or dates is taken as meant to be that."""
-    values = table.frame[name]
+    values = table.column(name)
     if pd.api.types.is_datetime64_any_dtype(values.dtype):
         return Column(name, DATE, _without_zone(values), values.index[:0])
     absent = missing(values)
@@ -43,12 +43,13 @@ def read_column(table: Table, name: str) -> Column:
         return Column(name, EMPTY, pd.Series(np.nan, values.index), values.index[:0])
     if pd.api.types.is_numeric_dtype(values.dtype):
         return Column(name, NUMBER, values.astype(float), values.index[:0])
-    texts = values.astype(object).where(~absent, None)
-    for kind, found in ((NUMBER, _numbers(texts, table)), (DATE, _dates(texts, table, name))):
-        readable = found.notna()
-        if readable.sum() > _MOSTLY * (~absent).sum():
-            return Column(name, kind, found, values.index[~readable & ~absent])
-    return Column(name, TEXT, pd.Series(np.nan, values.index), values.index[~absent])
+    texts = pd.Series(values.astype(object).where(~absent, None))
+    for kind, read in ((NUMBER, _numbers), (DATE, _dates)):
+        found = read(texts, table, name)
+        unreadable = (found.isna() & ~absent).to_numpy()
+        if unreadable.sum() < _MOSTLY * (~absent).sum():
+            return Column(name, kind, found, values.index[unreadable])
+    return Column(name, TEXT, pd.Series(np.nan, values.index), values.index[~absent.to_numpy()])
 
 
 def readable(table: Table, name: str, *, dates: bool) -> Column:
@@ -62,7 +63,7 @@ def readable(table: Table, name: str, *, dates: bool) -> Column:
 
 
 def _unreadable(table: Table, column: Column, expected: str) -> DataError:
-    row = column.unreadable[0] if len(column.unreadable) else column.values.first_valid_index()
+    row = int(column.unreadable[0] if len(column.unreadable) else column.values.index[column.values.notna().argmax()])
     value = str(table.frame.at[row, column.name])
     others = f" (and {len(column.unreadable) - 1} more)" if len(column.unreadable) > 1 else ""
     advice = "correct it, or leave it empty where nothing was measured"
@@ -89,15 +90,15 @@ def looks_like_key(column: Column) -> bool:
     return bool(consecutive or np.abs(values).max() >= _HUGE or _KEY_NAME.search(column.name))
 
 
-def _numbers(texts: pd.Series, table: Table) -> pd.Series:
+def _numbers(texts: pd.Series, table: Table, name: str) -> pd.Series:
     if table.dialect is not None and table.dialect.decimal == ",":
         texts = texts.map(lambda text: str(text).replace(".", " ").replace(",", "."), na_action="ignore")
-    return pd.to_numeric(texts, errors="coerce").astype(float)
+    return pd.Series(pd.to_numeric(texts, errors="coerce"), dtype=float, name=name)
 
 
 def _dates(texts: pd.Series, table: Table, name: str) -> pd.Series:
     # Dates in the first format that reads most of the column.
-    present = texts.dropna()
+    present = texts.dropna().astype(str)
     wanted = _MOSTLY * len(present)
     for form in _DATE_FORMATS:
         if (found := _in_format(present, form)).notna().sum() > wanted:

@@ -180,28 +180,29 @@ def predict(
     screen.document({"level": level, "file": written, "n_rows": len(found.frame), **rows, "notes": screen.notes})
 
 
-def add_condition(screen: Screen, path: Path, new: NewPoints, *, out: Path | None) -> None:
+def add_condition(screen: Screen, path: Path, given: NewPoints, *, out: Path | None) -> None:
     """Take in new conditions and save the model again."""
-    if (new.data is None) == (not new.points):
+    if (given.data is None) == (not given.points):
         raise SettingError("give the points of the new condition as a file, or with --point, one of the two")
     target = path if out is None else out
-    check_target(target, new.data)
+    check_target(target, given.data)
     model = LVMOGPRegressor.load(path)
-    if new.data is None:
-        added = add_points(model, new.points, condition=new.condition, output=new.output)
+    if given.data is None:
+        added = add_points(model, given.points, condition=given.condition, output=given.output)
     else:
         added = add_from_file(
             model,
-            new.data,
-            condition=new.condition,
-            condition_column=new.condition_column,
-            output=new.output,
+            given.data,
+            condition=given.condition,
+            condition_column=given.condition_column,
+            output=given.output,
         )
     if added.left_out:
         screen.note(f"some rows say nothing and are left out: {missing_words(added.left_out)}")
     model.save(target)
     latents = conditions_table(model)
-    latents = latents[latents["condition"].isin(list(added.points))].drop(columns="added")
+    is_new = latents["condition"].isin(list(added.points))
+    latents = pd.DataFrame(latents[is_new]).drop(columns="added")
     latents["most like"] = most_alike(model, list(latents["condition"]))
     tell_latents(screen, latents)
     screen.say("[dim]± one standard deviation; knowing nothing would be 0 ± 1 in each latent.[/]")
@@ -215,8 +216,9 @@ def conditions(screen: Screen, path: Path) -> None:
     if screen.for_people and not screen.is_terminal:
         screen.raw(table.to_csv(index=False))
     else:
-        shown = table.assign(added=np.where(table["added"], "added", "")).rename(columns={"added": ""})
-        tell_latents(screen, shown if table["added"].any() else shown.drop(columns=""))
+        marks = pd.Series(np.where(table["added"], "added", ""), table.index, name="")
+        shown = table.drop(columns="added")
+        tell_latents(screen, pd.concat([shown, marks], axis=1) if np.any(table["added"]) else shown)
     screen.document({"conditions": records(table)})
 
 

@@ -43,13 +43,13 @@ class Screen:
         if self.for_people:
             self._out.print(text, highlight=False, soft_wrap=True)
 
-    def show(self, rows: Sequence[Sequence[str]], columns: Sequence[str], *, text_columns: int = 1) -> None:
-        """Print a table for people; all but the first ``text_columns`` columns are flush right."""
+    def show(self, rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: Sequence[str] = ()) -> None:
+        """Print a table for people; columns are flush right but those named in ``left``."""
         if not self.for_people:
             return
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for place, name in enumerate(columns):
-            table.add_column(escape(name), justify="left" if place < text_columns else "right", overflow="fold")
+        for name in columns:
+            table.add_column(escape(name), justify="left" if name in left else "right", overflow="fold")
         for row in rows:
             table.add_row(*map(escape, row))
         self._out.print(table, highlight=False)

@@ -40,7 +40,7 @@ def long_form(table: Table, *, output: str, condition: str, inputs: Sequence[str
     _check_roles([output, condition, *inputs])
     check_columns(table, [output, condition, *inputs])
     observed = readable(table, output, dates=False).values
-    texts = id_texts(table.frame[condition])
+    texts = id_texts(table.column(condition))
     chosen, ignored = _inputs(table, inputs, (output, condition))
     absent = {output: observed.isna(), condition: texts == "", **{each.name: each.values.isna() for each in chosen}}
     kept, left_out = _kept(table, absent)
@@ -54,7 +54,7 @@ def long_form(table: Table, *, output: str, condition: str, inputs: Sequence[str
             stacklevel=2,
         )
     X = _frame(chosen, kept).assign(**{condition: pd.Series(ids, dtype=object)})
-    y = observed[kept].reset_index(drop=True).rename(output)
+    y = _observed(observed, kept, output)
     names, dates = _names(chosen)
     return Training(X, y, names, dates, len(y), n_conditions, len(table.frame), left_out, ignored)
 
@@ -103,7 +103,7 @@ def new_rows(
     absent = {column.name: column.values.isna() for column in chosen}
     texts = observed = None
     if condition is not None:
-        texts = id_texts(table.frame[condition])
+        texts = id_texts(table.column(condition))
         absent[condition] = texts == ""
     if output is not None:
         observed = readable(table, output, dates=False).values
@@ -112,7 +112,7 @@ def new_rows(
     return Rows(
         _frame(chosen, kept),
         None if texts is None else texts[kept].tolist(),
-        None if observed is None else observed[kept].reset_index(drop=True).rename(output),
+        None if observed is None else _observed(observed, kept, output),
         left_out,
     )
 
@@ -187,6 +187,10 @@ def _kept(table: Table, absent: dict[str, pd.Series]) -> tuple[pd.Series, dict[s
 
 def _frame(columns: Sequence[Column], kept: pd.Series) -> pd.DataFrame:
     return pd.DataFrame({column.name: column.values[kept] for column in columns}).reset_index(drop=True)
+
+
+def _observed(values: pd.Series, kept: pd.Series, name: str | None) -> pd.Series:
+    return pd.Series(values.to_numpy()[kept.to_numpy()], name=name)
 
 
 def _names(columns: Sequence[Column]) -> tuple[tuple[str, ...], tuple[str, ...]]:

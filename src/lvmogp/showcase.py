@@ -45,7 +45,6 @@ def demo(screen: Screen, out: Path, *, seed: int) -> None:
             for row in rows
         ],
         ["speed (m/s)", "truth", "predicted", "95 % interval", "ignoring the tyre"],
-        text_columns=0,
     )
     screen.say(
         f"Error over all speeds for '{NEW}': {result.error:.2f} m, against {result.error_together:.2f} m for one curve "

@@ -129,7 +129,7 @@ def add_points(model: LVMOGPRegressor, points: Sequence[str], *, condition: str 
         raise DataError("say which condition the points belong to with --condition NAME")
     inputs, target = input_names(model), output_name(model, output)
     parsed = pd.DataFrame([_point(text, inputs, target, model.model_.date_columns) for text in points])
-    return _added(model, Rows(parsed[list(inputs)], None, parsed[target], {}), condition)
+    return _added(model, Rows(parsed.drop(columns=target), None, pd.Series(parsed[target]), {}), condition)
 
 
 def _added(model: LVMOGPRegressor, rows: Rows, condition: str | None) -> Added:

@@ -36,6 +36,10 @@ class Table(NamedTuple):
     written: str
     dialect: Dialect | None
 
+    def column(self, name: str) -> pd.Series:
+        """A column as read."""
+        return pd.Series(self.frame[name])
+
     def place(self, row: int) -> str:
         """Where in the file a row stands, in words."""
         if self.dialect is None:
@@ -109,7 +113,7 @@ def _read_excel(path: Path) -> Table:
         with pd.ExcelFile(path, engine="openpyxl") as book:
             sheet = book.sheet_names[0]
             n_sheets = len(book.sheet_names)
-            cells = book.parse(sheet, header=None, keep_default_na=False, na_values=[""])
+            cells = pd.read_excel(book, sheet_name=sheet, header=None, keep_default_na=False, na_values=[""])
     except ImportError:
         raise _not_installed(path, "openpyxl") from None
     except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
@@ -149,7 +153,7 @@ def _named(header: Sequence[str]) -> list[str]:
 
 def _without_empty(frame: pd.DataFrame, unnamed: list[str]) -> pd.DataFrame:
     # Blank lines are no rows, and a delimiter at the end of each line is no column.
-    empty = [name for name in unnamed if frame[name].isna().all()]
+    empty = [name for name in unnamed if np.all(frame[name].isna())]
     return frame.drop(columns=empty).dropna(how="all")
 
 

@@ -83,7 +83,7 @@ def _tell_relevance(screen: Screen, named: Sequence[tuple[str, float]]) -> None:
     width = max(len(name) for name, _ in named)
     for name, value in named:
         filled = round(_BAR * float(np.clip(value, 0, 1)))
-        bar = f"[cyan]{'━' * filled}[/][dim]{'━' * (_BAR - filled)}[/]"
+        bar = f"[cyan]{'━' * filled}[/]{' ' * (_BAR - filled)}"
         screen.say(f"  {escape(f'{name:<{width}}')}  {bar} {value:.2f}")
 
 
@@ -105,7 +105,7 @@ def tell_latents(screen: Screen, frame: pd.DataFrame) -> None:
         ]
         for row in frame.to_dict("records")
     ]
-    screen.show(rows, columns)
+    screen.show(rows, columns, left=["condition", "most like"])
 
 
 def tell_predictions(screen: Screen, frame: pd.DataFrame, level: float) -> None:
@@ -113,13 +113,23 @@ def tell_predictions(screen: Screen, frame: pd.DataFrame, level: float) -> None:
     percent = f"{100 * level:g} %"
     columns = [f"{name} {percent}" if name in ("lower", "upper") else str(name) for name in frame.columns]
     first = frame.head(_MOST_ROWS)
-    screen.show([[_cell(value) for value in row] for row in first.itertuples(index=False)], columns, text_columns=0)
+    decimals = _decimals(first["sd"].to_numpy())
+    found = first[["mean", "sd", "lower", "upper"]].map(lambda value: f"{value:.{decimals}f}")
+    given = first.drop(columns=list(found)).map(_cell)
+    texts = [name for name in given if not pd.api.types.is_numeric_dtype(first[name])]
+    screen.show(pd.concat([given, found], axis=1).to_numpy().tolist(), columns, left=texts)
     _tell_rest(screen, len(frame), len(first))
 
 
 def _tell_rest(screen: Screen, n_rows: int, n_shown: int) -> None:
     if n_shown < n_rows:
         screen.say(f"[dim]… and {counted(n_rows - n_shown, 'more row')}[/]")
+
+
+def _decimals(deviations: np.ndarray) -> int:
+    # Two digits of the smallest standard deviation.
+    smallest = max(float(np.min(deviations)), 1e-12)
+    return int(np.clip(1 - np.floor(np.log10(smallest)), 0, 8))
 
 
 def _cell(value: Any) -> str:
