@@ -44,12 +44,14 @@ def read_column(table: Table, name: str) -> Column:
     if pd.api.types.is_numeric_dtype(values.dtype):
         return Column(name, NUMBER, values.astype(float), values.index[:0])
     texts = pd.Series(values.astype(object).where(~absent, None))
+    no_number = values.index[:0]
     for kind, read in ((NUMBER, _numbers), (DATE, _dates)):
         found = read(texts, table, name)
-        unreadable = (found.isna() & ~absent).to_numpy()
-        if unreadable.sum() < _MOSTLY * (~absent).sum():
-            return Column(name, kind, found, values.index[unreadable])
-    return Column(name, TEXT, pd.Series(np.nan, values.index), values.index[~absent.to_numpy()])
+        unreadable = values.index[(found.isna() & ~absent).to_numpy()]
+        if len(unreadable) < _MOSTLY * (~absent).sum():
+            return Column(name, kind, found, unreadable)
+        no_number = unreadable if kind == NUMBER else no_number
+    return Column(name, TEXT, pd.Series(np.nan, values.index), no_number)
 
 
 def readable(table: Table, name: str, *, dates: bool) -> Column:
