@@ -194,6 +194,17 @@ def test_targets_are_checked_before_the_fit(folder, tmp_path):
     assert "is the file that is read; write to another one" in failed(*arguments, folder / "data.csv")
 
 
+def test_a_folder_that_cannot_be_written_to_is_known_before_the_fit(folder, tmp_path, monkeypatch):
+    def fail(**_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("lvmogp.table_work.tempfile.TemporaryFile", fail)
+    line = failed(
+        "fit", folder / "data.csv", "--output", "distance", "--condition", "tyre", "--model", tmp_path / "m.lvmogp"
+    )
+    assert f"the folder {tmp_path} cannot be written to (Read-only file system); choose another one" in line
+
+
 def test_usage_errors_exit_with_2(folder):
     assert lvmogp("fit", folder / "data.csv").exit_code == 2
     assert lvmogp("fit", folder / "data.csv", "--model", "m", "--latents", "none").exit_code == 2
@@ -360,7 +371,7 @@ def test_a_full_disk_leaves_the_old_model(model, monkeypatch):
     before = model.read_bytes()
     monkeypatch.setattr("lvmogp.storage.os.fsync", fail)
     line = failed("add-condition", model, "--condition", "z", "--point", "speed=2,distance=3")
-    assert line == "error: a file: No space left on device"
+    assert line == f"error: {model}: No space left on device"
     assert model.read_bytes() == before
     assert [path.name for path in model.parent.iterdir()] == ["own.lvmogp"]
 

@@ -241,8 +241,9 @@ def test_text_among_numbers_has_its_line_even_after_quoted_line_breaks(tmp_path)
         readable(table, "x", dates=False)
 
 
-def test_separators_of_thousands_are_explained(tmp_path):
-    table = read(tmp_path, 'x,y\n1.5,"1,250"\n2.5,900\n3.5,800\n')
+@pytest.mark.parametrize("rest", ["2.5,900\n3.5,800\n", "2,900\n3,800\n"])
+def test_separators_of_thousands_are_explained(tmp_path, rest):
+    table = read(tmp_path, f'x,y\n1,"1,250"\n{rest}')
     with pytest.raises(DataError, match="'1,250' in line 2; numbers are read here with a decimal point: leave out sep"):
         readable(table, "y", dates=False)
 
@@ -289,6 +290,7 @@ def test_ids_given_as_text_find_those_of_the_model():
         known_ids(["tire-A"], ["tyre-A", "tyre-B"])
     assert new_ids(["5", "1"], [1, 3]) == [5, 1]
     assert new_ids(["5"], ["A", "B"]) == ["5"]
+    assert new_ids(["5"], [1, "B"]) == ["5"]
 
 
 # The parts columns play

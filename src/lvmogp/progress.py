@@ -25,7 +25,9 @@ def progress_bar(*, shown: bool) -> Iterator[Callable[[FitProgress], None] | Non
         TextColumn("{task.fields[bound]}{task.fields[left]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    drawn = console.is_terminal or console.is_jupyter  # elsewhere a bar is only noise
+    with Progress(*columns, console=console, transient=True, disable=not drawn) as bar:
         task = bar.add_task("preparing the first start", total=None, bound="", left="")
         estimate = time_left()
 
@@ -50,7 +52,8 @@ def time_left() -> Callable[[FitProgress, float], tuple[float, float]]:
     Nobody knows beforehand how many iterations a start will need: it is expected to need as many as the earlier
     ones did on average, and the first one some more in any case.
     """
-    began, ended = 0.0, []
+    began = 0.0
+    ended: list[int] = []
     last: FitProgress | None = None
 
     def estimate(progress: FitProgress, now: float) -> tuple[float, float]:

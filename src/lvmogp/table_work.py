@@ -1,6 +1,6 @@
 """Fitted models used on the tables in users' files."""
 
-import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,8 +35,13 @@ def check_target(path: Path, *sources: Path | None) -> None:
         raise SettingError(f"{path} is a folder; give the path of a file to write")
     if not path.parent.is_dir():
         raise SettingError(f"there is no folder {path.parent} to write {path.name} into; create it first")
-    if not os.access(path.parent, os.W_OK):
-        raise SettingError(f"the folder {path.parent} cannot be written to; choose another one")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise SettingError(
+            f"the folder {path.parent} cannot be written to ({error.strerror}); choose another one"
+        ) from None
     if any(source is not None and source.exists() and path.exists() and source.samefile(path) for source in sources):
         raise SettingError(f"{path} is the file that is read; write to another one")
 
