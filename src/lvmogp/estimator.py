@@ -5,9 +5,10 @@ import numbers
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -186,7 +187,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         )
         bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
         self.model_ = self.model_._replace(bounds_by_n_latent=bounds)
-        self._note_features(X)
+        self._note_features(X, observations.inputs.shape[1])
         if not outcome.converged:
             advice = "let it run" if outcome.status is Status.INTERRUPTED else "raise max_iter"
             warnings.warn(
@@ -197,14 +198,16 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             )
         return self
 
-    def _note_features(self, X: Any) -> None:
+    def _note_features(self, X: Any, n_columns: int) -> None:
         # scikit-learn counts and names the columns of X as given, a condition column among them.
         table = as_pandas(X)
-        self.n_features_in_ = np.shape(table)[1]
-        if isinstance(table, pd.DataFrame) and all(isinstance(name, str) for name in table.columns):
+        vars(self).pop("feature_names_in_", None)
+        if not isinstance(table, pd.DataFrame):
+            self.n_features_in_ = n_columns
+            return
+        self.n_features_in_ = len(table.columns)
+        if all(isinstance(name, str) for name in table.columns):
             self.feature_names_in_ = np.asarray(table.columns, dtype=object)
-        else:
-            vars(self).pop("feature_names_in_", None)
 
     def _options(self) -> Options:
         return Options(**{name: getattr(self, name) for name in Options._fields})
@@ -215,6 +218,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def outcome_(self) -> Outcome:
         """How the fit went: bound, status, history, counts and time."""
         return self._fitted().outcome
+
+    @property
+    def n_iter_(self) -> int:
+        """Iterations of all starts together."""
+        return self.outcome_.n_iterations
 
     @property
     def conditions_(self) -> tuple[Id, ...]:
@@ -482,13 +490,24 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             model, settings = load_model(path)
         estimator = cls(**settings)
         estimator.model_ = model
-        columns = () if model.columns is None else model.columns
+        own = [] if estimator.condition is None else [estimator.condition]
         estimator._note_features(
-            pd.DataFrame(columns=[*columns, *([] if estimator.condition is None else [estimator.condition])])
-            if columns
-            else np.empty((0, model.n_columns))
+            None if model.columns is None else pd.DataFrame(columns=[*model.columns, *own]), model.n_columns
         )
         return estimator
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(cast(dict[str, Any], super().__getstate__()))
+        if "model_" in state:
+            state["model_"] = trained.mapped_arrays(state["model_"], np.asarray)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "model_" in state:
+            # A pickle is read wherever float64 may be switched off, which would cut the arrays short.
+            with jax.enable_x64(True):
+                self.model_ = trained.mapped_arrays(self.model_, jnp.asarray)
 
     # At the door
 
