@@ -14,6 +14,7 @@ import lvmogp
 LADDER = [
     "__about__",
     "errors",
+    "caches",
     "typing",
     "compiling",
     "linalg",

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from lvmogp.__about__ import __version__
+from lvmogp.caches import keep_compiled_programs
 from lvmogp.printing import reported
 
 # What needs JAX, pandas or matplotlib is imported inside the commands, so that --help is quick.
@@ -57,11 +58,14 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def _common(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     del version  # handled by its callback
+    if context.invoked_subcommand != "reproduce":  # whose seconds are to hold the compilation
+        keep_compiled_programs()
 
 
 def _column(text: str, *names: str) -> Any:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from lvmogp.caches import cache_folder
 from lvmogp.errors import DataError
 from lvmogp.storage import replace_file
 
@@ -72,12 +73,6 @@ def find(file: PublishedFile, data_dir: Path | None = None) -> Path:
     if not cached.exists():
         _download(file, cached)
     return _checked(file, cached)
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept: the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "lvmogp"
 
 
 def _in_folder(file: PublishedFile, folder: Path) -> Path:
