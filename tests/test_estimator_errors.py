@@ -91,7 +91,9 @@ def test_bad_data_fail_in_words_before_any_work(data, text):
 @pytest.mark.usefixtures("no_fitting")
 def test_bad_frames_fail_in_words_before_any_work():
     table = pd.DataFrame({"x": X[:, 0], "tyre": IDS, "road": ["wet"] * N})
-    with pytest.raises(DataError, match="column 'road' of X must hold numbers, got 'wet'; drop it, encode it, or name"):
+    with pytest.raises(
+        DataError, match="column 'road' of X must hold numbers or dates, got 'wet'; drop it, encode it, or name"
+    ):
         regressor(condition="tyre").fit(table, Y1)
     with pytest.raises(DataError, match=r"the condition column 'tire' is not among the columns \['x', 'tyre'\]"):
         regressor(condition="tire").fit(table[["x", "tyre"]], Y1)

@@ -7,24 +7,14 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lvmogp.data import GridData, LongData, grid_as_long
 from lvmogp.errors import DataError, LVMOGPWarning, UnknownConditionError
-from lvmogp.intake import (
-    Observations,
-    distinct_ids,
-    is_single_id,
-    numbers_of,
-    read_ids,
-    read_inputs,
-    read_outputs,
-    read_training,
-    row_conditions,
-    standardised,
-    unknown_condition,
-)
+from lvmogp.ids import distinct_ids, is_single_id, numbers_of, read_ids, row_conditions, unknown_condition
+from lvmogp.intake import Observations, read_inputs, read_outputs, read_training, standardised
 from lvmogp.scaling import scaling_of
 
 nan = np.nan
@@ -456,15 +446,72 @@ def test_a_missing_value_of_a_nullable_column_fails_in_words():
 
 @pytest.mark.parametrize("column", [["u", "v"], pd.Categorical(["u", "v"]), [1.0, "u"], [1.0, [2.0]]])
 def test_a_column_that_holds_no_numbers_fails_in_words(column):
-    text = "column 'kind' of X must hold numbers, got .*; drop it, encode it, or name it as the condition column"
+    text = (
+        "column 'kind' of X must hold numbers or dates, got .*; drop it, encode it, or name it as the condition column"
+    )
     with pytest.raises(DataError, match=text):
         read_inputs(pd.DataFrame({"x": [1.0, 2.0], "kind": column}))
 
 
-@pytest.mark.parametrize("column", [pd.to_datetime(["2020-01-01"]), pd.to_timedelta(["1s"])])
-def test_a_column_of_dates_or_durations_fails_in_words(column):
-    with pytest.raises(DataError, match="column 'when' of X must hold numbers"):
-        read_inputs(pd.DataFrame({"when": column}))
+NOON = [datetime.datetime(1970, 1, 3, 12), datetime.datetime(1969, 12, 31)]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.to_datetime(NOON),
+        pd.to_datetime(NOON).as_unit("s"),
+        pd.Series(NOON, dtype=object),
+        pd.to_datetime(NOON).tz_localize("UTC").tz_convert("Asia/Tokyo"),
+        pl.Series(NOON),
+    ],
+    ids=["nanoseconds", "seconds", "objects", "with a time zone", "polars"],
+)
+def test_dates_become_days_since_1970(column):
+    table = pl.DataFrame if isinstance(column, pl.Series) else pd.DataFrame
+    inputs = read_inputs(table({"when": column, "x": [1.0, 2.0]}))
+    assert_allclose(inputs.values, [[2.5, 1.0], [-1.0, 2.0]], rtol=0, atol=1e-12)
+    assert inputs.date_columns == ("when",)
+
+
+def test_plain_dates_become_days_too():
+    inputs = read_inputs(pd.DataFrame({"when": [datetime.date(1970, 1, 11), datetime.date(1970, 2, 1)]}))
+    assert_array_equal(inputs.values, [[10.0], [31.0]])
+
+
+def test_durations_become_days():
+    inputs = read_inputs(pd.DataFrame({"lasted": pd.to_timedelta(["6h", "2D"])}))
+    assert_array_equal(inputs.values, [[0.25], [2.0]])
+
+
+def test_a_missing_date_among_the_inputs_fails_in_words():
+    with pytest.raises(DataError, match="the first in row 1, column 'when'; inputs must be finite"):
+        read_inputs(pd.DataFrame({"when": pd.to_datetime(["2020-01-01", None])}))
+
+
+@pytest.mark.parametrize(
+    ("trained", "now", "column"),
+    [
+        (("when",), "dates when the model was fitted, but holds numbers", [1.0]),
+        ((), "numbers when the model was fitted, but holds dates", pd.to_datetime(["2020-01-01"])),
+    ],
+)
+def test_dates_in_the_place_of_numbers_fail_in_words(trained, now, column):
+    with pytest.raises(DataError, match=f"column 'when' of X held {now} now"):
+        read_inputs(pd.DataFrame({"when": column}), columns=("when",), trained_dates=trained)
+
+
+def test_polars_tables_are_read_like_those_of_pandas():
+    columns = {"x": [1.0, 2.0, 3.0], "tyre": ["a", "b", "a"]}
+    outputs = [4.0, None, 6.0]
+    with pytest.warns(LVMOGPWarning, match="1 of 3 rows have no output"):
+        ours = read_training(pl.DataFrame(columns), pl.Series("grip", outputs), None, condition="tyre")
+    assert as_triples(ours) == [("a", (1.0,), 4.0), ("a", (3.0,), 6.0)]
+    assert (ours.columns, ours.output_name, ours.ids) == (("x",), "grip", ("a", "b"))
+    grid = read_training(pl.DataFrame({"x": [1.0, 2.0]}), pl.DataFrame({"a": [3.0, None], "b": [5.0, 6.0]}), None)
+    assert as_triples(grid) == [("a", (1.0,), 3.0), ("b", (1.0,), 5.0), ("b", (2.0,), 6.0)]
+    long = read_training(np.ones((2, 1)), pl.Series([1.0, 2.0]), pl.Series(["u", "v"]))
+    assert long.ids == ("u", "v")
 
 
 @pytest.mark.parametrize("X", [[["u"], ["v"]], [[1.0], [2.0, 3.0]], [[1j], [2.0]], [[object()]]])
@@ -484,7 +531,9 @@ def test_a_missing_condition_column_fails_in_words():
 
 
 def test_a_condition_column_of_a_plain_array_fails_in_words():
-    text = "condition='tyre' names a column, so X must be a pandas DataFrame, got ndarray; or pass conditions="
+    text = (
+        "condition='tyre' names a column, so X must be a pandas or polars DataFrame, got ndarray; or pass conditions="
+    )
     with pytest.raises(DataError, match=text):
         read_inputs(np.zeros((2, 2)), condition="tyre")
 

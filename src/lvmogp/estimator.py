@@ -20,23 +20,15 @@ import lvmogp.trained as trained
 from lvmogp.compiling import compiled
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, fit
-from lvmogp.intake import (
-    Id,
-    Inputs,
-    Observations,
-    is_single_id,
-    read_inputs,
-    read_outputs,
-    read_training,
-    row_conditions,
-    standardised,
-)
+from lvmogp.ids import Id, is_single_id, row_conditions
+from lvmogp.intake import Inputs, Observations, read_inputs, read_outputs, read_training, standardised
 from lvmogp.kernels import Kernel
 from lvmogp.model_file import load_model, save_model
 from lvmogp.options import Options, fit_settings, latent_dimensions, latent_kernels
 from lvmogp.posterior import posterior
 from lvmogp.progress import progress_bar
 from lvmogp.scaling import scaling_of
+from lvmogp.tabular import as_pandas
 from lvmogp.typing import HostFloat
 
 _posterior = compiled(posterior)
@@ -195,7 +187,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         )
         bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
         self.model_ = self.model_._replace(bounds_by_n_latent=bounds)
-        self.n_features_in_ = observations.inputs.shape[1]
+        self._note_features(X)
         if not outcome.converged:
             warnings.warn(
                 f"the fit did not converge: {outcome.status.value} ({outcome.n_iterations} iterations in all). "
@@ -204,6 +196,15 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
                 stacklevel=3,
             )
         return self
+
+    def _note_features(self, X: Any) -> None:
+        # scikit-learn counts and names the columns of X as given, a condition column among them.
+        table = as_pandas(X)
+        self.n_features_in_ = np.shape(table)[1]
+        if isinstance(table, pd.DataFrame) and all(isinstance(name, str) for name in table.columns):
+            self.feature_names_in_ = np.asarray(table.columns, dtype=object)
+        else:
+            vars(self).pop("feature_names_in_", None)
 
     def _options(self) -> Options:
         return Options(**{name: getattr(self, name) for name in Options._fields})
@@ -492,7 +493,12 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             model, settings = load_model(path)
         estimator = cls(**settings)
         estimator.model_ = model
-        estimator.n_features_in_ = model.n_columns
+        columns = () if model.columns is None else model.columns
+        estimator._note_features(
+            pd.DataFrame(columns=[*columns, *([] if estimator.condition is None else [estimator.condition])])
+            if columns
+            else np.empty((0, model.n_columns))
+        )
         return estimator
 
     # At the door
@@ -505,7 +511,13 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     def _inputs(self, X: Any, *, condition: str | None = None) -> Inputs:
         model = self._fitted()
-        return read_inputs(X, condition=condition, columns=model.columns, n_columns=model.n_columns)
+        return read_inputs(
+            X,
+            condition=condition,
+            columns=model.columns,
+            n_columns=model.n_columns,
+            trained_dates=model.date_columns,
+        )
 
     def _rows(self, X: Any, conditions: Any) -> tuple[HostFloat, list[Id], int | None]:
         # Inputs and condition of each row; for all conditions of a grid, rows repeated once a condition.
@@ -533,7 +545,8 @@ def _best(outcomes: list[Outcome]) -> Outcome:
 
 
 def _has_column(X: Any, name: str) -> bool:
-    return isinstance(X, pd.DataFrame) and name in X.columns
+    table = as_pandas(X)
+    return isinstance(table, pd.DataFrame) and name in table.columns
 
 
 def _at_least_no_rows(X: Any, n_columns: int) -> Any:

@@ -52,6 +52,8 @@ def save_model(
         "settings": {name: _encode_setting(value) for name, value in settings.items()},
         "ids": [encode_id(name) for name in model.ids],
         "columns": model.columns,
+        "date_columns": model.date_columns,
+        "output_name": model.output_name,
         "input_kernel": encode_kernel(model.posterior.parameters.input_kernel),
         "latent_kernel": encode_kernel(model.posterior.parameters.latent_kernel),
         "covariance": _covariance_kind(model.posterior.covariance),
@@ -150,6 +152,8 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
     posterior = _decode_posterior(content)
     ids = tuple(decode_id(name) for name in document["ids"])
     columns = None if document["columns"] is None else tuple(document["columns"])
+    date_columns = tuple(document.get("date_columns", ()))  # files written before there were dates have none
+    output_name = document.get("output_name")
     scaling = Scaling(
         tensors["scaling.input_mean"],
         tensors["scaling.input_scale"],
@@ -166,6 +170,8 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
             ids,
             columns,
             document["is_grid"],
+            date_columns,
+            output_name,
         )
     added = {}
     for number, entry in enumerate(document["added"]):
@@ -185,6 +191,8 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         observations=observations,
         added=added,
         bounds_by_n_latent={int(n_latent): bound for n_latent, bound in document["bounds_by_n_latent"]},
+        date_columns=date_columns,
+        output_name=output_name,
     )
     settings = {
         name: decode_kernel(value) if isinstance(value, dict) else value for name, value in document["settings"].items()

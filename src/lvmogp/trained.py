@@ -13,7 +13,8 @@ from lvmogp.compiling import compiled
 from lvmogp.data import LongData, long_data
 from lvmogp.errors import DataError, NumericalError
 from lvmogp.fit import Outcome
-from lvmogp.intake import Id, Observations, numbers_of, unknown_condition
+from lvmogp.ids import Id, numbers_of, unknown_condition
+from lvmogp.intake import Observations
 from lvmogp.new_condition import ConditionPosterior, evidence, infer
 from lvmogp.parameters import Parameters
 from lvmogp.posterior import Curves, Posterior, curves_at, trained_curves, updated
@@ -63,6 +64,8 @@ class TrainedModel(NamedTuple):
     observations: Observations | None
     added: Mapping[Id, AddedCondition]
     bounds_by_n_latent: Mapping[int, float] = MappingProxyType({})
+    date_columns: tuple[str, ...] = ()
+    output_name: str | None = None
 
     @property
     def all_ids(self) -> tuple[Id, ...]:
@@ -91,6 +94,8 @@ def trained_model(
         outcome=outcome,
         observations=observations,
         added={},
+        date_columns=observations.date_columns,
+        output_name=observations.output_name,
     )
 
 

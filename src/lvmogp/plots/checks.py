@@ -7,16 +7,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.stats import binom
 
-from lvmogp.diagnostics import input_relevance, latent_relevance
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.plots.style import COLOURS, LINE_STYLES, own_axes, tidy
+from lvmogp.relevance import input_relevance, latent_relevance
 
 LEVELS = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
 
 
 def plot_relevance(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
-    """How much the output changes along each input and each latent dimension: 0 not at all, 1 entirely."""
+    """Share of the variance of the predictions in which each input and each latent dimension has a part."""
     inputs, latents = input_relevance(model), latent_relevance(model)
     names = [str(name) for name in inputs["input"]]
     names += [f"latent dimension {dimension}" for dimension in latents["dimension"]]
@@ -30,9 +30,9 @@ def plot_relevance(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
         ax.annotate(f"{value:.2f}", (value, place), (3, 0), textcoords="offset points", va="center", fontsize="small")
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
-    ax.set_xlim(0, 1.1)
+    ax.set_xlim(0, 1.1 * max(1.0, values.max()))
     ax.set_xticks(np.linspace(0, 1, 6))
-    ax.set_xlabel("relevance")
+    ax.set_xlabel("relevance (0: does not matter)")
     return tidy(ax)
 
 

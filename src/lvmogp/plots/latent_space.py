@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Ellipse
 
-from lvmogp.diagnostics import latent_relevance
 from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.ids import Id, unknown_condition
 from lvmogp.plots.labels import label_points
 from lvmogp.plots.style import ADDED_COLOUR, COLOURS, current_axes, own_axes, tidy
+from lvmogp.relevance import latent_relevance
 
 _MOST_LABELS = 40
 _TRAINED, _ADDED = COLOURS[0], ADDED_COLOUR
@@ -72,12 +72,16 @@ def plot_latent_space(
     return _map(table, chosen, named, n_sd, ax)
 
 
+def main_dimensions(model: LVMOGPRegressor) -> tuple[int, ...]:
+    """The only latent dimension, or the two that matter most, numbered from 1."""
+    relevance = latent_relevance(model)["relevance"].to_numpy()
+    return tuple(sorted(int(place) + 1 for place in np.argsort(-relevance, kind="stable")[:2]))
+
+
 def _dimensions(model: LVMOGPRegressor, asked: int | tuple[int, int] | None) -> tuple[int, ...]:
     n_latent = model.n_latent_
     if asked is None:
-        relevance = latent_relevance(model)["relevance"].to_numpy()
-        by_relevance = np.argsort(-relevance, kind="stable")[:2]
-        return tuple(sorted(int(place) + 1 for place in by_relevance))
+        return main_dimensions(model)
     chosen = (asked,) if isinstance(asked, int) else tuple(asked)
     if len(chosen) > 2 or len(set(chosen)) < len(chosen) or not all(1 <= one <= n_latent for one in chosen):
         raise SettingError(f"dimensions must be one or two different numbers from 1 to {n_latent}, got {asked!r}")

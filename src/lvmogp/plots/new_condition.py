@@ -14,12 +14,15 @@ from lvmogp.intake import read_inputs, read_outputs
 from lvmogp.new_condition import ConditionPosterior
 from lvmogp.plots.curves import plot_curve, plot_data
 from lvmogp.plots.latent_density import log_latent_density
+from lvmogp.plots.latent_space import main_dimensions
 from lvmogp.plots.slices import column_of, label_input, output_name
 from lvmogp.plots.style import COLOURS, tidy
+from lvmogp.trained import all_latents
 
 _MOST_STEPS = 4
-_GRID = {1: 801, 2: 121}
+_N_LINE, _N_EACH_WAY = 801, 121
 _MASSES = (0.95, 0.5)
+_CROSSES = {"linestyle": "none", "marker": "x", "markersize": 4, "color": "0.3"}
 _SHADES = ("#BFD9EA", "#4F93C0")
 
 
@@ -59,7 +62,7 @@ def plot_new_condition(
 
     With one or two latent dimensions the posterior is computed exactly on a grid: its density relative to
     the peak, or the regions of highest density that hold half and 95 % of it. With more, its particles are drawn in
-    the first two dimensions, large where they weigh much. Trained conditions are marked by crosses.
+    the two dimensions that matter most, large where they weigh much. Trained conditions are marked by crosses.
     """
     fitted = model.model_
     points = read_inputs(X, columns=fitted.columns, n_columns=fitted.n_columns).values
@@ -67,28 +70,35 @@ def plot_new_condition(
     if len(outputs) != len(points) or not np.isfinite(outputs).all():
         raise DataError(f"y must hold one finite output for each of the {len(points)} rows of X")
     counts = _steps(steps, len(points))
-    if axes is None:
-        _, axes = plt.subplots(
-            2, len(counts), figsize=(0.6 + 2.7 * len(counts), 5.4), layout="constrained", sharex="row", sharey="row"
-        )
-    axes = np.reshape(axes, (2, -1)) if np.size(axes) == 2 * len(counts) else np.asarray(axes)
-    if axes.shape != (2, len(counts)):
-        raise SettingError(f"axes must have the shape (2, {len(counts)}), one column a step, got {axes.shape}")
-
-    name = _unused_name(model)
-    column = column_of(model, along)
-    for place, count in enumerate(counts):
-        extended = copy.copy(model).add_condition(name, points[:count], outputs[:count])
-        above, below = axes[:, place]
-        _draw_latents(extended, name, above)
+    name, column = _unused_name(model), column_of(model, along)
+    stages = [copy.copy(model).add_condition(name, points[:count], outputs[:count]) for count in counts]
+    reach = max(_reach(extended) for extended in stages)
+    panels = _panels(axes, len(counts))
+    for place, (count, extended) in enumerate(zip(counts, stages, strict=True)):
+        above, below = panels[:, place]
+        _draw_latents(extended, name, reach, above)
         above.set_title(_title(count), fontsize="medium")
         plot_curve(extended, name, along=along, at=at, inputs=inputs, level=level, ax=below)
         plot_data(extended, name, along=along, at=at, colour="black", ax=below)
         label_input(model, below.xaxis, column)
         tidy(below)
-    axes[0, 0].set_ylabel("density, peak = 1" if model.n_latent_ == 1 else "latent dimension 2")
-    axes[1, 0].set_ylabel(output_name(model))
-    return axes
+    panels[1, 0].set_ylabel(output_name(model))
+    for ax in panels[:, 1:].flat:
+        ax.set_ylabel("")
+    return panels
+
+
+def _panels(axes: np.ndarray | None, n_steps: int) -> np.ndarray:
+    if axes is None:
+        size = (0.6 + 2.7 * n_steps, 5.4)
+        figure = plt.figure(figsize=size, layout="constrained")
+        return figure.subplots(2, n_steps, sharex="row", sharey="row", squeeze=False)
+    given = np.asarray(axes)
+    if given.shape == (2,) and n_steps == 1:
+        given = given[:, None]
+    if given.shape != (2, n_steps):
+        raise SettingError(f"axes must have the shape (2, {n_steps}), one column a step, got {given.shape}")
+    return given
 
 
 def _title(count: int) -> str:
@@ -112,41 +122,45 @@ def _unused_name(model: LVMOGPRegressor) -> str:
     return name
 
 
-def _draw_latents(model: LVMOGPRegressor, name: str, ax: Axes) -> None:
-    fitted = model.model_
-    condition = fitted.added[name].posterior
+def _reach(model: LVMOGPRegressor) -> float:
+    # How far from the origin the picture of the latent space goes: the prior, all conditions, the new one surely.
+    latents = all_latents(model.model_)
+    mean, deviation = np.asarray(latents.mean), np.sqrt(np.asarray(latents.variance))
+    return float(max(3.0, 1.05 * np.abs(mean).max(), (np.abs(mean) + 3 * deviation)[-1].max()))
+
+
+def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> None:
+    condition = model.model_.added[name].posterior
     assert isinstance(condition, ConditionPosterior)  # what method="exact" gives
-    trained = np.asarray(fitted.posterior.parameters.latent_mean)
-    reach = max(3.0, float(np.abs(trained).max()) * 1.05)
-    ax.set_xlabel("latent dimension 1" if model.n_latent_ > 1 else "latent")
+    trained = np.asarray(model.model_.posterior.parameters.latent_mean)
     if model.n_latent_ == 1:
-        grid = np.linspace(-reach, reach, _GRID[1])
-        density = _to_peak(log_latent_density(fitted.posterior, condition, grid[:, None]))
-        ax.fill_between(grid, density, color=_SHADES[0], linewidth=0)
-        ax.plot(grid, density, color=COLOURS[0])
-        ax.plot(
-            trained[:, 0],
-            np.full(len(trained), 0.03),
-            transform=ax.get_xaxis_transform(),
-            linestyle="none",
-            marker="x",
-            markersize=4,
-            color="0.3",
-        )
+        _draw_density(model, condition, reach, ax)
+        height = np.full(len(trained), 0.03)
+        ax.plot(trained[:, 0], height, transform=ax.get_xaxis_transform(), **_CROSSES)
+        ax.set_xlabel("latent")
+        ax.set_ylabel("density, peak = 1")
     else:
+        first, second = main_dimensions(model)
         if model.n_latent_ == 2:
             _draw_regions(model, condition, reach, ax)
         else:
-            _draw_particles(condition, ax)
-        ax.plot(trained[:, 0], trained[:, 1], linestyle="none", marker="x", markersize=4, color="0.3")
-        ax.set_xlim(-reach, reach)
-        ax.set_ylim(-reach, reach)
-        ax.set_aspect("equal")
+            _draw_particles(condition, (first - 1, second - 1), ax)
+        ax.plot(trained[:, first - 1], trained[:, second - 1], **_CROSSES)
+        ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+        ax.set_xlabel(f"latent dimension {first}")
+        ax.set_ylabel(f"latent dimension {second}")
     tidy(ax)
 
 
+def _draw_density(model: LVMOGPRegressor, condition: ConditionPosterior, reach: float, ax: Axes) -> None:
+    grid = np.linspace(-reach, reach, _N_LINE)
+    density = _to_peak(log_latent_density(model.model_.posterior, condition, grid[:, None]))
+    ax.fill_between(grid, density, color=_SHADES[0], linewidth=0)
+    ax.plot(grid, density, color=COLOURS[0])
+
+
 def _draw_regions(model: LVMOGPRegressor, condition: ConditionPosterior, reach: float, ax: Axes) -> None:
-    grid = np.linspace(-reach, reach, _GRID[2])
+    grid = np.linspace(-reach, reach, _N_EACH_WAY)
     across, up = np.meshgrid(grid, grid)
     latents = np.column_stack([across.reshape(-1), up.reshape(-1)])
     density = _to_peak(log_latent_density(model.model_.posterior, condition, latents))
@@ -154,14 +168,15 @@ def _draw_regions(model: LVMOGPRegressor, condition: ConditionPosterior, reach: 
     shown = density.reshape(across.shape)
     ax.contourf(grid, grid, shown, levels=[*levels, np.inf], colors=_SHADES)
     edges = ax.contour(grid, grid, shown, levels=levels, colors=COLOURS[0], linewidths=0.8)
-    if not condition.evidence.present.any():  # the prior: said once what the two regions hold
-        ax.clabel(edges, fmt=dict(zip(levels, ("95 %", "50 %"), strict=True)), fontsize="small", colors="black")
+    if not condition.evidence.present.any():  # said once, in the panel of the prior
+        names = {level: f"{100 * mass:.0f} %" for level, mass in zip(levels, _MASSES, strict=True)}
+        ax.clabel(edges, fmt=names, fontsize="small", colors="black")
 
 
-def _draw_particles(condition: ConditionPosterior, ax: Axes) -> None:
+def _draw_particles(condition: ConditionPosterior, places: tuple[int, int], ax: Axes) -> None:
     weights = np.asarray(condition.weights, dtype=float)
-    latents = np.asarray(condition.latents)
-    ax.scatter(latents[:, 0], latents[:, 1], s=4000 * weights, color=COLOURS[0], alpha=0.4, linewidths=0)
+    first, second = np.asarray(condition.latents)[:, places].T
+    ax.scatter(first, second, s=4000 * weights, color=COLOURS[0], alpha=0.4, linewidths=0)
 
 
 def _to_peak(log_density: np.ndarray) -> np.ndarray:

@@ -10,18 +10,11 @@ from matplotlib.axis import Axis
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.ids import Id
+from lvmogp.relevance import input_names
 from lvmogp.typing import HostFloat
 
 N_POINTS = 200
 _NEAR = 0.1  # in standard deviations of an input: observations this close to a slice belong to it
-
-
-def input_names(model: LVMOGPRegressor) -> tuple[str, ...]:
-    """Names of the inputs; those without one are numbered from 1."""
-    fitted = model.model_
-    if fitted.columns is not None:
-        return fitted.columns
-    return ("input",) if fitted.n_columns == 1 else tuple(f"input {place + 1}" for place in range(fitted.n_columns))
 
 
 def output_name(model: LVMOGPRegressor) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
-from matplotlib.patheffects import withStroke
+from matplotlib.patheffects import AbstractPathEffect, withStroke
 from matplotlib.ticker import MaxNLocator
 
 from lvmogp.errors import SettingError
@@ -27,7 +27,7 @@ from lvmogp.typing import HostFloat
 
 _N_EACH_WAY = 50
 _N_LEVELS = 12
-_OUTLINE = [withStroke(linewidth=2.2, foreground="0.15")]  # white is seen on light ground too
+_OUTLINE: list[AbstractPathEffect] = [withStroke(linewidth=2.2, foreground="0.15")]  # white is seen on light ground too
 
 
 def plot_surface(
@@ -104,7 +104,7 @@ def _draw_deviation(ax: Axes, first: HostFloat, second: HostFloat, deviation: Ho
 
 
 def _two_columns(model: LVMOGPRegressor, along: tuple[str | int, str | int] | None) -> tuple[int, int]:
-    if model.n_features_in_ < 2:
+    if model.model_.n_columns < 2:
         raise SettingError("plot_surface needs a model of at least two inputs, this one has one; use plot_curves")
     if along is None:
         return (0, 1)

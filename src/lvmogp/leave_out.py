@@ -1,0 +1,135 @@
+"""How well a fitted model predicts its own observations when they are left out."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.compiling import compiled
+from lvmogp.data import Data, GridData, LongData, block_layout
+from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.intake import Observations, standardised
+from lvmogp.parameters import Parameters
+from lvmogp.posterior import posterior, trained_curves
+from lvmogp.predictions import Mixture, gaussian_moments, log_density, output_moments, quantile
+from lvmogp.scaling import Scaling
+from lvmogp.trained import TrainedModel
+from lvmogp.typing import HostFloat, HostInt
+
+_posterior, _trained_curves = compiled(posterior), compiled(trained_curves)
+LEVEL = 0.95
+# A dense covariance over more pairs of inducing points than this is not formed for a check.
+_MOST_INDUCING = 2_500
+
+
+class LeaveOut(NamedTuple):
+    """Predictions of observations left out of q(U), kernels and latents as fitted.
+
+    ``coverage`` is that of 95 % intervals, ``log_density`` the mean log predictive density, and ``spread`` the
+    standard deviation of the outputs, which a model that knows nothing would have as its error.
+    """
+
+    rmse: float
+    coverage: float
+    log_density: float
+    spread: float
+    n_observations: int
+
+
+def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
+    """Predict each fold of the training data from the others, kernels and latents as fitted.
+
+    Whole inputs are left out of a grid, single observations of long data. Latents have seen what is left out, so
+    this is kinder than a refit; it costs no more than a few evaluations of the bound. ``None`` where the model has
+    not kept its data or the check would need too large a matrix.
+    """
+    trained = model.model_
+    observations = trained.observations
+    if observations is None or len(observations.outputs) < 2:
+        return None
+    with jax.enable_x64(True):
+        data = standardised(observations, trained.scaling)
+        if not isinstance(data, GridData) and trained.posterior.mean.size > _MOST_INDUCING:
+            return None
+        folds = _folds(observations, n_folds=n_folds, whole_inputs=isinstance(data, GridData))
+        mean, variance = _left_out_moments(trained, observations, data, folds)
+        return _measured(mean, variance, trained.scaling, observations.outputs)
+
+
+def _folds(observations: Observations, *, n_folds: int, whole_inputs: bool) -> HostInt:
+    # The fold of each row.
+    n_rows = len(observations.outputs)
+    places, n_places = np.arange(n_rows), n_rows
+    if whole_inputs:
+        distinct, inverse = np.unique(observations.inputs, axis=0, return_inverse=True)
+        places, n_places = inverse.reshape(-1), len(distinct)
+    return (np.random.default_rng(0).permutation(n_places) % min(n_folds, n_places))[places]
+
+
+def _left_out_moments(
+    trained: TrainedModel, observations: Observations, data: Data, folds: HostInt
+) -> tuple[HostFloat, HostFloat]:
+    # Mean and variance of each observation given the other folds, in standardised units.
+    parameters = _without_inducing(trained.posterior.parameters)
+    noise = np.asarray(parameters.noise_per_condition)
+    inputs = trained.scaling.inputs(observations.inputs)
+    mean, variance = np.empty(len(folds)), np.empty(len(folds))
+    for fold in range(folds.max() + 1):
+        left_out = folds == fold
+        if isinstance(data, LongData):
+            rest = _masked(data, observations.conditions, left_out)
+        else:
+            rest = standardised(_kept(observations, ~left_out), trained.scaling)
+        model = _posterior(parameters, rest)
+        # All rows, so that every fold has the same shapes and one compiled program serves all.
+        found = gaussian_moments(model, _trained_curves(model), noise, inputs, observations.conditions)
+        mean[left_out] = found.mean[left_out]
+        variance[left_out] = (found.variance + found.noise)[left_out]
+    return mean, variance
+
+
+def _masked(data: LongData, conditions: HostInt, left_out: np.ndarray) -> LongData:
+    # The same blocks with the places of some observations emptied.
+    layout = block_layout(conditions, data.n_conditions)
+    present = jnp.asarray(layout.present * ~left_out[layout.row], data.outputs.dtype)
+    counts = jnp.asarray(np.bincount(conditions[~left_out], minlength=data.n_conditions), data.counts.dtype)
+    return eqx.tree_at(
+        lambda tree: (tree.outputs, tree.present, tree.counts), data, (data.outputs * present, present, counts)
+    )
+
+
+def _kept(observations: Observations, chosen: np.ndarray) -> Observations:
+    return observations._replace(
+        inputs=observations.inputs[chosen],
+        outputs=observations.outputs[chosen],
+        conditions=observations.conditions[chosen],
+    )
+
+
+def _without_inducing(parameters: Parameters) -> Parameters:
+    # In float64 and without a q(U) of its own, so that the optimal one for the data at hand is used.
+    plain = Parameters(
+        input_kernel=parameters.input_kernel,
+        latent_kernel=parameters.latent_kernel,
+        inducing_inputs=parameters.inducing_inputs,
+        inducing_latents=parameters.inducing_latents,
+        latent_mean=parameters.latent_mean,
+        latent_variance=parameters.latent_variance,
+        noise_variance=parameters.noise_variance,
+    )
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plain)
+
+
+def _measured(mean: HostFloat, variance: HostFloat, scaling: Scaling, actual: HostFloat) -> LeaveOut:
+    rows = Mixture(jnp.ones(1), jnp.asarray(mean)[None], jnp.asarray(variance)[None])
+    predicted, _ = output_moments(rows, scaling)
+    lower, upper = (quantile(rows, scaling, (1 + side * LEVEL) / 2) for side in (-1, 1))
+    return LeaveOut(
+        rmse=float(np.sqrt(np.mean((np.asarray(predicted) - actual) ** 2))),
+        coverage=float(np.mean((lower <= actual) & (actual <= upper))),
+        log_density=float(np.mean(log_density(rows, scaling, actual))),
+        spread=float(np.std(actual)),
+        n_observations=len(actual),
+    )

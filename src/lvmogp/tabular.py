@@ -1,0 +1,121 @@
+"""Numbers out of tables and arrays of any make, or words for why not."""
+
+import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lvmogp.errors import DataError
+from lvmogp.typing import HostFloat
+
+_DAY = pd.Timedelta(days=1)
+_FIRST_DAY = pd.Timestamp(0)
+
+
+class Table(NamedTuple):
+    """Columns of numbers; ``date_columns`` names those that were dates, now days since 1970-01-01."""
+
+    values: HostFloat
+    columns: tuple[str, ...]
+    date_columns: tuple[str, ...]
+
+
+def as_pandas(values: Any) -> Any:
+    """Tables and columns of polars as those of pandas; anything else as it is."""
+    if type(values).__module__.partition(".")[0] != "polars":
+        return values
+    if type(values).__name__ == "DataFrame":
+        return pd.DataFrame({name: values[name].to_numpy() for name in values.columns})
+    return pd.Series(values.to_numpy(), name=values.name)
+
+
+def check_column_names(frame: pd.DataFrame, table: str) -> None:
+    """Refuse a table with two columns of one name."""
+    repeated = frame.columns[frame.columns.duplicated()]
+    if len(repeated):
+        raise DataError(f"two columns of {table} have the same name {str(repeated[0])!r}; rename one of them")
+
+
+def numeric_table(frame: pd.DataFrame) -> Table:
+    """The columns of X as numbers; dates become days since 1970-01-01, durations days."""
+    columns, date_columns = [], []
+    for name in frame.columns:
+        column = pd.Series(frame[name])
+        days = _days(column)
+        if days is not None:
+            date_columns.append(str(name))
+        try:
+            columns.append(column.to_numpy(dtype=float, na_value=np.nan) if days is None else days)
+        except (TypeError, ValueError):
+            example = next((value for value in column if not _is_number(value)), column.iloc[0])
+            raise DataError(
+                f"column {str(name)!r} of X must hold numbers or dates, got {example!r}; drop it, encode it, or name "
+                "it as the condition column with condition="
+            ) from None
+    values = np.column_stack(columns) if columns else np.empty((len(frame), 0))
+    return Table(values, tuple(str(name) for name in frame.columns), tuple(date_columns))
+
+
+def _days(column: pd.Series) -> HostFloat | None:
+    if column.dtype.kind == "O" and len(column) and all(isinstance(value, datetime.date) for value in column):
+        column = pd.to_datetime(column, utc=True)
+    if isinstance(column.dtype, pd.DatetimeTZDtype):
+        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+    if column.dtype.kind == "M":
+        column = column - _FIRST_DAY
+    if column.dtype.kind != "m":
+        return None
+    return (column / _DAY).to_numpy(dtype=float)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def numeric_array(values: Any, name: str) -> HostFloat:
+    """An array of real numbers, as floats."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "cMm":
+            raise TypeError
+        return array.astype(float)
+    except (TypeError, ValueError):
+        raise DataError(f"{name} must hold real numbers in a rectangular array, got {_described(values)}") from None
+
+
+def _described(values: Any) -> str:
+    dtype = getattr(values, "dtype", None)
+    return f"{type(values).__name__} of {dtype}" if dtype is not None else f"{type(values).__name__} {values!r:.60}"
+
+
+def numeric_outputs(y: Any) -> HostFloat:
+    """The outputs as floats, NaN where nothing was observed."""
+    if isinstance(y, pd.DataFrame):
+        return _numeric_columns(y)
+    if isinstance(y, pd.Series):
+        y = y.astype(object).where(y.notna(), np.nan).to_numpy()
+    try:
+        array = np.asarray(y)
+    except ValueError:
+        raise DataError("y must hold numbers in a rectangular array, got rows of different lengths") from None
+    if array.dtype.kind in "Mm":
+        raise DataError(f"y must hold numbers, got dates or durations ({array.dtype})")
+    if array.dtype.kind in "OUS":
+        for row, value in enumerate(np.ravel(array).tolist()):
+            if value is not None and not (_is_number(value) and not isinstance(value, str)):
+                raise DataError(f"y must hold numbers, got {value!r} in row {row}")
+    return numeric_array(y, "y")
+
+
+def _numeric_columns(y: pd.DataFrame) -> HostFloat:
+    if y.columns.has_duplicates:
+        raise DataError("two columns of y have the same name; each condition needs a name of its own")
+    for name in y.columns:
+        if not pd.api.types.is_numeric_dtype(y[name]):
+            raise DataError(f"column {str(name)!r} of y must hold numbers, got {y[name].dtype}")
+    return y.to_numpy(dtype=float, na_value=np.nan)
