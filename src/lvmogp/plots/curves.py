@@ -141,7 +141,8 @@ def plot_curves(
         Where to draw; a new figure unless given.
     """
     chosen = _chosen(model, conditions)
-    column = column_of(model, along)
+    column, held = column_of(model, along), held_values(model, at)
+    inputs = running_values(model, column, inputs)
     ax = own_axes(ax, width=6.4)
     for number, condition in enumerate(chosen):
         look = _style(model, condition, number)
@@ -164,7 +165,7 @@ def plot_curves(
             plot_data(model, condition, along=along, at=at, colour=look.colour, marker=look.marker, ax=ax)
     label_input(model, ax.xaxis, column)
     ax.set_ylabel(output_name(model))
-    where = held_in_words(model, held_values(model, at), (column,))
+    where = held_in_words(model, held, (column,))
     if where:
         ax.set_title(f"at {where}", fontsize="medium")
     if len(chosen) > _MOST_LEGEND_INSIDE:

@@ -1,7 +1,6 @@
 """Placing text beside points so that it hides neither other text nor points."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,17 +9,13 @@ from matplotlib.text import Annotation
 
 from lvmogp.typing import HostFloat
 
-_DIRECTIONS = np.array([[1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, 1], [1, -1], [-1, -1]], dtype=float)
-_GAPS = (0.6, 1.4, 2.6, 4.0)  # between point and text, in heights of the text
-_FROM_GAP_WITH_LINE = 1.4
-# What a place costs: hiding text, hiding a point, leaving the axes (each as shares of the text), distance.
+# Where a text may stand: sides and corners first, which look best, then between them.
+_ANGLES = np.radians([0, 180, 90, 270, 45, 135, 225, 315, 22.5, 67.5, 112.5, 157.5, 202.5, 247.5, 292.5, 337.5])
+_GAPS = np.array([0.6, 1.0, 1.6, 2.4, 3.4, 4.6, 6.0])  # between point and text, in heights of the text
+_FROM_GAP_WITH_LINE = 1.6
+_N_ROUNDS = 4  # after the first, every text knows where all others are
+# What a place costs: text hidden and text outside the axes (as shares of its area), each point hidden, distance.
 _TEXT, _POINT, _OUTSIDE, _DISTANCE = 10.0, 3.0, 10.0, 0.15
-
-
-class _Place(NamedTuple):
-    # Centre of a text in pixels.
-    centre: HostFloat
-    gap: float
 
 
 def label_points(
@@ -34,16 +29,28 @@ def label_points(
     _settle(ax)
     pixels, all_pixels = ax.transData.transform(points), ax.transData.transform(avoid)
     sizes = [_size(ax, text, size) for text in texts]
-    inside = np.array([ax.bbox.min, ax.bbox.max])
-    boxes: list[HostFloat] = []
-    annotations = []
-    for number in _crowded_first(pixels):
+    inside = np.array([[ax.bbox.min, ax.bbox.max]])
+    gaps = np.repeat(_GAPS, len(_ANGLES))
+    boxes = np.full((len(texts), 2, 2), np.nan)  # corners in pixels; NaN hides nothing
+    chosen = np.zeros(len(texts), dtype=int)
+    for number in _N_ROUNDS * _crowded_first(pixels):
         places = _places(pixels[number], sizes[number])
-        costs = [_cost(place, sizes[number], boxes, all_pixels, inside) for place in places]
-        best = places[int(np.argmin(costs))]
-        boxes.append(_box(best, sizes[number]))
-        annotations.append(_annotate(ax, texts[number], points[number], best, best.centre - pixels[number], size))
-    return annotations
+        others = np.delete(boxes, number, axis=0)
+        area = sizes[number].prod()
+        costs = (
+            _TEXT * _overlaps(places, others).sum(axis=1) / area
+            + _POINT * _n_inside(places, all_pixels, margin=0.3 * sizes[number][1])
+            + _OUTSIDE * (1 - _overlaps(places, inside)[:, 0] / area)
+            + _DISTANCE * gaps
+        )
+        chosen[number] = np.argmin(costs)
+        boxes[number] = places[chosen[number]]
+    return [
+        _annotate(
+            ax, text, points[number], boxes[number].mean(axis=0) - pixels[number], float(gaps[chosen[number]]), size
+        )
+        for number, text in enumerate(texts)
+    ]
 
 
 def _settle(ax: Axes) -> None:
@@ -54,38 +61,6 @@ def _settle(ax: Axes) -> None:
         figure.draw_without_rendering()  # automatic layouts find their sizes only then
 
 
-def _crowded_first(pixels: HostFloat) -> list[int]:
-    distance = np.linalg.norm(pixels[:, None] - pixels[None], axis=2)
-    nearest = np.sort(distance, axis=1)[:, 1:4].sum(axis=1)
-    return np.argsort(nearest, kind="stable").tolist()
-
-
-def _places(point: HostFloat, size: HostFloat) -> list[_Place]:
-    return [
-        _Place(point + direction * (size / 2) + direction / np.linalg.norm(direction) * gap * size[1], gap)
-        for gap in _GAPS
-        for direction in _DIRECTIONS
-    ]
-
-
-def _box(place: _Place, size: HostFloat) -> HostFloat:
-    return np.array([place.centre - size / 2, place.centre + size / 2])
-
-
-def _cost(place: _Place, size: HostFloat, boxes: list[HostFloat], pixels: HostFloat, inside: HostFloat) -> float:
-    box = _box(place, size)
-    margin = size[1] * 0.3
-    hidden_text = sum(_overlap(box, other) for other in boxes) / size.prod()
-    hidden_points = np.all((pixels >= box[0] - margin) & (pixels <= box[1] + margin), axis=1).sum()
-    outside = 1 - _overlap(box, inside) / size.prod()
-    return _TEXT * hidden_text + _POINT * hidden_points + _OUTSIDE * outside + _DISTANCE * place.gap
-
-
-def _overlap(first: HostFloat, second: HostFloat) -> float:
-    sides = np.minimum(first[1], second[1]) - np.maximum(first[0], second[0])
-    return float(np.prod(np.maximum(sides, 0.0)))
-
-
 def _size(ax: Axes, text: str, size: float) -> HostFloat:
     # Width and height in pixels.
     written = ax.text(0, 0, text, fontsize=size)
@@ -94,7 +69,36 @@ def _size(ax: Axes, text: str, size: float) -> HostFloat:
     return np.array([extent.width, extent.height])
 
 
-def _annotate(ax: Axes, text: str, point: HostFloat, place: _Place, offset: HostFloat, size: float) -> Annotation:
+def _crowded_first(pixels: HostFloat) -> list[int]:
+    distance = np.linalg.norm(pixels[:, None] - pixels[None], axis=2)
+    nearest = np.sort(distance, axis=1)[:, 1:4].sum(axis=1)
+    return np.argsort(nearest, kind="stable").tolist()
+
+
+def _places(point: HostFloat, size: HostFloat) -> HostFloat:
+    # Boxes of a text of this size at all gaps and angles, of shape (gaps · angles, 2 corners, 2).
+    directions = np.column_stack([np.cos(_ANGLES), np.sin(_ANGLES)])
+    # The text faces the point with a side, or at a slant with a corner.
+    facing = directions / np.abs(directions).max(axis=1, keepdims=True)
+    centres = point + facing * size / 2 + directions * (_GAPS[:, None, None] * size[1])
+    centres = centres.reshape(-1, 1, 2)
+    return np.concatenate([centres - size / 2, centres + size / 2], axis=1)
+
+
+def _overlaps(boxes: HostFloat, others: HostFloat) -> HostFloat:
+    # Areas that two lists of boxes share, of shape (boxes, others).
+    low = np.maximum(boxes[:, None, 0], others[None, :, 0])
+    high = np.minimum(boxes[:, None, 1], others[None, :, 1])
+    return np.nan_to_num(np.prod(np.maximum(high - low, 0.0), axis=2))
+
+
+def _n_inside(boxes: HostFloat, pixels: HostFloat, *, margin: float) -> HostFloat:
+    above = pixels[None] >= boxes[:, None, 0] - margin
+    below = pixels[None] <= boxes[:, None, 1] + margin
+    return np.sum(np.all(above & below, axis=2), axis=1)
+
+
+def _annotate(ax: Axes, text: str, point: HostFloat, offset: HostFloat, gap: float, size: float) -> Annotation:
     # Offsets in points rather than pixels: saving at another resolution keeps the picture.
     leader = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2}
     return ax.annotate(
@@ -106,5 +110,5 @@ def _annotate(ax: Axes, text: str, point: HostFloat, place: _Place, offset: Host
         va="center",
         fontsize=size,
         zorder=5,
-        arrowprops=leader if place.gap >= _FROM_GAP_WITH_LINE else None,
+        arrowprops=leader if gap >= _FROM_GAP_WITH_LINE else None,
     )

@@ -6,7 +6,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 
 from lvmogp.compiling import compiled
-from lvmogp.new_condition import ConditionPosterior, Evidence, NoisePrior, log_posterior, noise_prior
+from lvmogp.new_condition import Evidence, NoisePrior, log_posterior, noise_prior
 from lvmogp.posterior import Posterior
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
@@ -14,7 +14,7 @@ _N_NOISE_NODES = 15
 _POINTS_AT_ONCE = 512
 
 
-def log_latent_density(model: Posterior, condition: ConditionPosterior, latents: HostFloat) -> HostFloat:
+def log_latent_density(model: Posterior, seen: Evidence, latents: HostFloat) -> HostFloat:
     """Log p(h | y) up to a constant (equation 19); a noise of its own is integrated out by Gauss–Hermite."""
     with jax.enable_x64(True):
         prior = noise_prior(model)
@@ -22,7 +22,7 @@ def log_latent_density(model: Posterior, condition: ConditionPosterior, latents:
         dtype = model.mean.dtype
         values = _on_grid(
             model,
-            condition.evidence,
+            seen,
             prior,
             jnp.asarray(latents, dtype),
             jnp.asarray(nodes, dtype),

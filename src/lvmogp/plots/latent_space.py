@@ -39,7 +39,7 @@ def plot_latents(
 
 def plot_latent_space(
     model: LVMOGPRegressor,
-    dimensions: int | tuple[int, int] | None = None,
+    dimensions: int | Sequence[int] | None = None,
     *,
     labels: bool | Sequence[Id] | None = None,
     n_sd: float = 2.0,
@@ -78,7 +78,7 @@ def main_dimensions(model: LVMOGPRegressor) -> tuple[int, ...]:
     return tuple(sorted(int(place) + 1 for place in np.argsort(-relevance, kind="stable")[:2]))
 
 
-def _dimensions(model: LVMOGPRegressor, asked: int | tuple[int, int] | None) -> tuple[int, ...]:
+def _dimensions(model: LVMOGPRegressor, asked: int | Sequence[int] | None) -> tuple[int, ...]:
     n_latent = model.n_latent_
     if asked is None:
         return main_dimensions(model)

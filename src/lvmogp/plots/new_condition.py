@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.intake import read_inputs, read_outputs
-from lvmogp.new_condition import ConditionPosterior
+from lvmogp.new_condition import ConditionPosterior, Evidence
 from lvmogp.plots.curves import plot_curve, plot_data
 from lvmogp.plots.latent_density import log_latent_density
 from lvmogp.plots.latent_space import main_dimensions
@@ -134,7 +134,7 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
     assert isinstance(condition, ConditionPosterior)  # what method="exact" gives
     trained = np.asarray(model.model_.posterior.parameters.latent_mean)
     if model.n_latent_ == 1:
-        _draw_density(model, condition, reach, ax)
+        _draw_density(model, condition.evidence, reach, ax)
         height = np.full(len(trained), 0.03)
         ax.plot(trained[:, 0], height, transform=ax.get_xaxis_transform(), **_CROSSES)
         ax.set_xlabel("latent")
@@ -142,7 +142,7 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
     else:
         first, second = main_dimensions(model)
         if model.n_latent_ == 2:
-            _draw_regions(model, condition, reach, ax)
+            _draw_regions(model, condition.evidence, reach, ax)
         else:
             _draw_particles(condition, (first - 1, second - 1), ax)
         ax.plot(trained[:, first - 1], trained[:, second - 1], **_CROSSES)
@@ -152,23 +152,23 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
     tidy(ax)
 
 
-def _draw_density(model: LVMOGPRegressor, condition: ConditionPosterior, reach: float, ax: Axes) -> None:
+def _draw_density(model: LVMOGPRegressor, seen: Evidence, reach: float, ax: Axes) -> None:
     grid = np.linspace(-reach, reach, _N_LINE)
-    density = _to_peak(log_latent_density(model.model_.posterior, condition, grid[:, None]))
+    density = _to_peak(log_latent_density(model.model_.posterior, seen, grid[:, None]))
     ax.fill_between(grid, density, color=_SHADES[0], linewidth=0)
     ax.plot(grid, density, color=COLOURS[0])
 
 
-def _draw_regions(model: LVMOGPRegressor, condition: ConditionPosterior, reach: float, ax: Axes) -> None:
+def _draw_regions(model: LVMOGPRegressor, seen: Evidence, reach: float, ax: Axes) -> None:
     grid = np.linspace(-reach, reach, _N_EACH_WAY)
     across, up = np.meshgrid(grid, grid)
     latents = np.column_stack([across.reshape(-1), up.reshape(-1)])
-    density = _to_peak(log_latent_density(model.model_.posterior, condition, latents))
+    density = _to_peak(log_latent_density(model.model_.posterior, seen, latents))
     levels = [_height_that_holds(density, mass) for mass in _MASSES]
     shown = density.reshape(across.shape)
     ax.contourf(grid, grid, shown, levels=[*levels, np.inf], colors=_SHADES)
     edges = ax.contour(grid, grid, shown, levels=levels, colors=COLOURS[0], linewidths=0.8)
-    if not condition.evidence.present.any():  # said once, in the panel of the prior
+    if not seen.present.any():  # said once, in the panel of the prior
         names = {level: f"{100 * mass:.0f} %" for level, mass in zip(levels, _MASSES, strict=True)}
         ax.clabel(edges, fmt=names, fontsize="small", colors="black")
 

@@ -55,12 +55,14 @@ def _one_number(value: Any, which: str | int) -> float:
 
 def as_numbers(values: Any) -> HostFloat:
     """Values of an input as the model sees them: dates become days since 1970."""
-    array = np.asarray(values)
-    if array.dtype.kind == "O":
-        array = array.astype("datetime64[us]")
-    if array.dtype.kind == "M":
-        return (array - np.datetime64(0, "D")) / np.timedelta64(1, "D")
-    return array.astype(float)
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "OM":
+            since = array.astype("datetime64[us]") - np.datetime64(0, "D")
+            return np.asarray(since / np.timedelta64(1, "D"))
+        return array.astype(float)
+    except (TypeError, ValueError):
+        raise DataError(f"values of an input must be numbers or dates, got {values!r:.60}") from None
 
 
 def span(model: LVMOGPRegressor, column: int, n_points: int = N_POINTS) -> HostFloat:

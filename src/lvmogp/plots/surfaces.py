@@ -1,6 +1,6 @@
 """Predictions over two inputs at once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ def plot_surface(
     model: LVMOGPRegressor,
     condition: Id,
     *,
-    along: tuple[str | int, str | int] | None = None,
+    along: Sequence[str | int] | None = None,
     at: Mapping[Any, Any] | None = None,
     include_noise: bool = False,
     data: bool = True,
@@ -103,7 +103,7 @@ def _draw_deviation(ax: Axes, first: HostFloat, second: HostFloat, deviation: Ho
         text.set_path_effects(_OUTLINE)
 
 
-def _two_columns(model: LVMOGPRegressor, along: tuple[str | int, str | int] | None) -> tuple[int, int]:
+def _two_columns(model: LVMOGPRegressor, along: Sequence[str | int] | None) -> tuple[int, int]:
     if model.model_.n_columns < 2:
         raise SettingError("plot_surface needs a model of at least two inputs, this one has one; use plot_curves")
     if along is None:
