@@ -11,11 +11,12 @@ from lvmogp.typing import HostFloat
 
 # Where a text may stand: sides and corners first, which look best, then between them.
 _ANGLES = np.radians([0, 180, 90, 270, 45, 135, 225, 315, 22.5, 67.5, 112.5, 157.5, 202.5, 247.5, 292.5, 337.5])
-_GAPS = np.array([0.6, 1.0, 1.6, 2.4, 3.4, 4.6, 6.0])  # between point and text, in heights of the text
+_GAPS = np.array([0.6, 1.0, 1.6, 2.4, 3.4, 4.6, 6.0, 8.0])  # between point and text, in heights of the text
+_AIR = 2.0  # in pixels
 _FROM_GAP_WITH_LINE = 1.6
-_N_ROUNDS = 4  # after the first, every text knows where all others are
+_N_ROUNDS = 8  # after the first, every text knows where all others are
 # What a place costs: text hidden and text outside the axes (as shares of its area), each point hidden, distance.
-_TEXT, _POINT, _OUTSIDE, _DISTANCE = 10.0, 3.0, 10.0, 0.15
+_TEXT, _POINT, _OUTSIDE, _DISTANCE = 30.0, 3.0, 30.0, 0.15
 
 
 def label_points(
@@ -62,11 +63,11 @@ def _settle(ax: Axes) -> None:
 
 
 def _size(ax: Axes, text: str, size: float) -> HostFloat:
-    # Width and height in pixels.
+    # Width and height in pixels, with a little air around.
     written = ax.text(0, 0, text, fontsize=size)
     extent = written.get_window_extent()
     written.remove()
-    return np.array([extent.width, extent.height])
+    return np.array([extent.width, extent.height]) + _AIR
 
 
 def _crowded_first(pixels: HostFloat) -> list[int]:

@@ -10,7 +10,7 @@ from lvmogp.new_condition import Evidence, NoisePrior, log_posterior, noise_prio
 from lvmogp.posterior import Posterior
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
-_N_NOISE_NODES = 15
+_N_NOISE_NODES = 31
 _POINTS_AT_ONCE = 512
 
 
