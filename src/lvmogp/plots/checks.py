@@ -66,7 +66,7 @@ def plot_convergence(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
     ax.set_ylim(*_zoom([np.asarray(restart.history) for restart in restarts]))
     ax.set_xlabel("iteration")
     ax.set_ylabel("bound")
-    ax.legend(title="start: bound", frameon=False, fontsize="small", title_fontsize="small", loc="lower right")
+    ax.legend(title="start: bound", frameon=False, fontsize="small", title_fontsize="small")
     return tidy(ax)
 
 

@@ -17,6 +17,7 @@ from lvmogp.plots.style import ADDED_COLOUR, COLOURS, current_axes, own_axes, ti
 from lvmogp.relevance import latent_relevance
 
 _MOST_LABELS = 40
+_IRRELEVANT = 0.005
 _TRAINED, _ADDED = COLOURS[0], ADDED_COLOUR
 
 
@@ -52,8 +53,8 @@ def plot_latent_space(
     model : LVMOGPRegressor
         A fitted model.
     dimensions : int or pair of int, optional
-        Which dimensions, numbered from 1 as in ``latents_``. Unless given: the only one, or the two that
-        matter most.
+        Which dimensions, numbered from 1 as in ``latents_``. Unless given: the two that matter most, or the
+        only one that matters.
     labels : bool or sequence of ids, optional
         Whose ids to write. Unless given: all up to 40 conditions, above that those added only.
     n_sd : float, default=2.0
@@ -81,7 +82,8 @@ def main_dimensions(model: LVMOGPRegressor) -> tuple[int, ...]:
 def _dimensions(model: LVMOGPRegressor, asked: int | Sequence[int] | None) -> tuple[int, ...]:
     n_latent = model.n_latent_
     if asked is None:
-        return main_dimensions(model)
+        relevance = latent_relevance(model)["relevance"].to_numpy()
+        return tuple(one for one in main_dimensions(model) if relevance[one - 1] >= _IRRELEVANT) or (1,)
     chosen = (asked,) if isinstance(asked, int) else tuple(asked)
     if len(chosen) > 2 or len(set(chosen)) < len(chosen) or not all(1 <= one <= n_latent for one in chosen):
         raise SettingError(f"dimensions must be one or two different numbers from 1 to {n_latent}, got {asked!r}")

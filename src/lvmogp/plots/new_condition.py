@@ -17,7 +17,6 @@ from lvmogp.plots.latent_density import log_latent_density
 from lvmogp.plots.latent_space import main_dimensions
 from lvmogp.plots.slices import column_of, label_input, output_name
 from lvmogp.plots.style import COLOURS, tidy
-from lvmogp.trained import all_latents
 
 _MOST_STEPS = 4
 _N_LINE, _N_EACH_WAY = 801, 121
@@ -124,9 +123,11 @@ def _unused_name(model: LVMOGPRegressor) -> str:
 
 def _reach(model: LVMOGPRegressor) -> float:
     # How far from the origin the picture of the latent space goes: the prior, all conditions, the new one surely.
-    latents = all_latents(model.model_)
-    mean, deviation = np.asarray(latents.mean), np.sqrt(np.asarray(latents.variance))
-    return float(max(3.0, 1.05 * np.abs(mean).max(), (np.abs(mean) + 3 * deviation)[-1].max()))
+    table = model.latents_
+    dimensions = range(1, model.n_latent_ + 1)
+    mean = np.abs(table[[f"mean_{dimension}" for dimension in dimensions]].to_numpy())
+    deviation = table[[f"sd_{dimension}" for dimension in dimensions]].to_numpy()
+    return float(max(3.0, 1.05 * mean.max(), (mean + 3 * deviation)[-1].max()))
 
 
 def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> None:
@@ -168,13 +169,13 @@ def _draw_regions(model: LVMOGPRegressor, seen: Evidence, reach: float, ax: Axes
     shown = density.reshape(across.shape)
     ax.contourf(grid, grid, shown, levels=[*levels, np.inf], colors=_SHADES)
     edges = ax.contour(grid, grid, shown, levels=levels, colors=COLOURS[0], linewidths=0.8)
-    if not seen.present.any():  # said once, in the panel of the prior
+    if not np.asarray(seen.present).any():  # said once, in the panel of the prior
         names = {level: f"{100 * mass:.0f} %" for level, mass in zip(levels, _MASSES, strict=True)}
         ax.clabel(edges, fmt=names, fontsize="small", colors="black")
 
 
 def _draw_particles(condition: ConditionPosterior, places: tuple[int, int], ax: Axes) -> None:
-    weights = np.asarray(condition.weights, dtype=float)
+    weights = np.exp(np.asarray(condition.log_weights, dtype=float))
     first, second = np.asarray(condition.latents)[:, places].T
     ax.scatter(first, second, s=4000 * weights, color=COLOURS[0], alpha=0.4, linewidths=0)
 
