@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check install format results clean
+.PHONY: demo test check install format results docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lvmogp demo --out out
@@ -20,6 +20,9 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir out/site
+
 results: $(VENV)/.installed
 	$(BIN)/python -m lvmogp.experiments.page
 
@@ -31,7 +34,7 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable '.[dev,docs]'
 	$(BIN)/pip install --quiet --editable '.[rivals]' || echo "GPy could not be installed; its comparison is skipped"
 	touch $@
 

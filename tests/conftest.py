@@ -1,7 +1,14 @@
 """What all tests share: double precision, shapes in signatures checked by machine, seeded randomness."""
 
 import importlib.util
+import os
 from pathlib import Path
+
+# Programs are compiled once for all workers and the processes that tests start, and kept for the next run.
+CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA names harmless differences of CPU features
 
 import jax
 import numpy as np

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from lvmogp.data import GridData, block_layout, grid_as_long, long_data
+from lvmogp.data import GridData, block_layout, grid_as_long, long_data, some_blocks
 
 # From conditions without rows to one that dwarfs all others.
 row_counts = st.lists(st.one_of(st.just(0), st.integers(1, 5), st.integers(1, 2000)), min_size=1, max_size=40).filter(
@@ -114,3 +114,24 @@ def test_a_grid_in_long_form_equals_the_grid_row_by_row(rng, dtype):
     assert_array_equal(data.counts, grid.counts)
     assert data.outputs.dtype == dtype
     assert (data.n_observations, data.n_conditions) == (21, 3)
+
+
+def test_some_blocks_hold_whole_rows_of_their_conditions(rng):
+    counts = np.array([300, 5, 40, 700])
+    conditions = np.repeat(np.arange(4), counts)
+    inputs, outputs = rng.standard_normal((len(conditions), 2)), rng.standard_normal(len(conditions))
+    data = long_data(inputs, outputs, conditions, 4)
+    some = some_blocks(data, 400, seed=0)
+    present = np.asarray(some.present) > 0
+    rows = {
+        tuple(point): (output, condition) for point, output, condition in zip(inputs, outputs, conditions, strict=True)
+    }
+    found = [rows[tuple(point)] for point in np.asarray(some.inputs)[present]]
+    assert np.asarray(some.outputs)[present].tolist() == [output for output, _ in found]
+    # renumbered in order, so that equal numbers mean equal conditions
+    blocks = np.broadcast_to(np.asarray(some.block_condition)[:, None], present.shape)[present]
+    pairs = set(zip(blocks.tolist(), [condition for _, condition in found], strict=True))
+    assert len(pairs) == some.n_conditions
+    assert np.asarray(some.counts).tolist() == np.bincount(blocks).tolist()
+    assert 300 <= some.n_observations <= 500
+    assert some_blocks(data, 10_000, seed=0).n_observations == len(conditions)

@@ -59,7 +59,7 @@ def with_value(values, place, value):
 BAD_DATA = {
     "inputs of one dimension": ((X[:, 0], Y1, IDS), "X must be two-dimensional .* got shape .12,"),
     "inputs of three dimensions": ((X[None], Y1, IDS), "X must be two-dimensional .* got shape .1, 12, 1."),
-    "inputs without columns": ((np.empty((N, 0)), Y1, IDS), "X has no columns; it needs at least one input"),
+    "inputs without columns": ((np.empty((N, 0)), Y1, IDS), "X has 0 feature.s. .shape=.12, 0.. while a minimum of 1"),
     "outputs of three dimensions": ((X, Y[:, :, None], None), "y must have one dimension .* got shape .12, 6, 1."),
     "a number for outputs": ((X, 3.0, None), r"y must have one dimension .* got shape \(\)"),
     "outputs too few": ((X, Y1[:-1], IDS), "X has 12 rows but y has 11; each row of X needs its output"),
@@ -67,7 +67,7 @@ BAD_DATA = {
     "conditions too few": ((X, Y1, IDS[:-1]), "conditions has 11 entries for 12 rows of X; give one id, or one a row"),
     "names of columns too few": ((X, Y, NAMES[:-1]), "conditions has 5 entries for 6 columns of y; give one a column"),
     "no rows": ((X[:0], Y1[:0], []), "X has no rows; at least one observation is needed"),
-    "no outputs": ((X, None), "y is missing: fit.X, y, conditions=…. needs the outputs"),
+    "no outputs": ((X, None), "fit.X, y, conditions=…. requires y to be passed, but the target y is None"),
     "no output observed": ((X, np.full(N, nan), IDS), "every output is NaN; at least one observation is needed"),
     "an infinite output": ((X, with_value(Y1, 3, inf), IDS), "y is infinite in row 3; outputs must be finite, or NaN"),
     "an infinite cell": ((X, with_value(Y, (5, 2), -inf), NAMES), "y is infinite in row 5; outputs must be finite"),
@@ -271,8 +271,11 @@ def test_an_unknown_condition_fails_in_words_and_names_the_closest(use, model):
 
 
 BAD_ROWS = {
-    "one dimension": ((X_NEW[:, 0], "a"), "X must be two-dimensional .* reshape a single column with X.reshape"),
-    "columns too many": ((np.zeros((4, 2)), "a"), "X has 2 columns, but the model was fitted with 1"),
+    "one dimension": (
+        (X_NEW[:, 0], "a"),
+        "X must be two-dimensional .* Reshape your data: a single column with X.reshape",
+    ),
+    "columns too many": ((np.zeros((4, 2)), "a"), "X has 2 features, but LVMOGPRegressor is expecting 1 features"),
     "not finite": ((with_value(X_NEW, 2, nan), "a"), "X holds 1 NaN or infinite values, the first in row 2, column 0"),
     "words": (([["wet"]] * 4, "a"), "X must hold real numbers in a rectangular array"),
     "ids too few": ((X_NEW, ["a", "b"]), "conditions has 2 entries for 4 rows of X; give one id, or one a row"),
@@ -383,7 +386,7 @@ BAD_NEW = {
     "lengths that differ": (("new", [[1.0], [2.0]], [1.0]), "X has 2 rows but y has 1; each row of X needs its output"),
     "no inputs but an output": (("new", [], [1.0]), "X has 0 rows but y has 1"),
     "inputs of one dimension": (("new", [1.0, 2.0], [1.0, 2.0]), "X must be two-dimensional"),
-    "columns too many": (("new", [[1.0, 2.0]], [1.0]), "X has 2 columns, but the model was fitted with 1"),
+    "columns too many": (("new", [[1.0, 2.0]], [1.0]), "X has 2 features, but LVMOGPRegressor is expecting 1 features"),
     "a number for the output": (("new", [[1.0]], 1.0), "y must have one dimension"),
     "an infinite output": (("new", [[1.0]], [inf]), "y is infinite in row 0; outputs must be finite, or NaN"),
     "an input missing": (("new", [[nan]], [1.0]), "X holds 1 NaN or infinite values, the first in row 0"),

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lvmogp.data import GridData, LongData, grid_as_long
@@ -357,7 +358,7 @@ NOT_NUMBERS = [
     (pd.Series(["u", "v"], dtype="category"), "y must hold numbers, got 'u' in row 0"),
     (pd.Series(["u", "v"], dtype="string"), "y must hold numbers, got 'u' in row 0"),
     (pd.Series(pd.to_datetime(["2020-01-01"] * 2)), "y must hold numbers, got .*2020-01-01"),
-    ([1 + 2j, 1.0], "y must hold real numbers in a rectangular array, got list"),
+    ([1 + 2j, 1.0], "Complex data not supported: y must hold real numbers"),
     (pd.DataFrame({"a": [1.0, 2.0], "b": ["u", "v"]}), "column 'b' of y must hold numbers, got"),
 ]
 
@@ -397,7 +398,7 @@ def test_outputs_of_another_length_fail_in_words(y):
 
 
 def test_outputs_left_out_fail_in_words():
-    with pytest.raises(DataError, match=r"y is missing: fit\(X, y, conditions=…\) needs the outputs"):
+    with pytest.raises(DataError, match=r"fit\(X, y, conditions=…\) requires y to be passed, but the target y is None"):
         read_training([[1.0]], None, None)
 
 
@@ -412,18 +413,18 @@ def test_no_rows_fail_in_words(X):
 
 @pytest.mark.parametrize("X", [np.empty((3, 0)), pd.DataFrame(index=range(3))])
 def test_no_columns_fail_in_words(X):
-    with pytest.raises(DataError, match="X has no columns; it needs at least one input"):
+    with pytest.raises(DataError, match=r"X has 0 feature\(s\) \(shape=\(\d+, 0\)\) while a minimum of 1 is required"):
         read_inputs(X)
 
 
 def test_a_frame_with_nothing_but_conditions_fails_in_words():
-    with pytest.raises(DataError, match="X has no columns"):
+    with pytest.raises(DataError, match=r"X has 0 feature\(s\)"):
         read_inputs(pd.DataFrame({"tyre": ["a", "b"]}), condition="tyre")
 
 
 @pytest.mark.parametrize("X", [5.0, [1.0, 2.0], np.zeros((2, 2, 2)), [], None, pd.Series([1.0, 2.0])])
 def test_inputs_of_a_wrong_shape_fail_in_words(X):
-    text = r"X must be two-dimensional \(rows × columns\), got shape \(.*\); reshape a single column with X.reshape"
+    text = r"X must be two-dimensional \(rows × columns\), got shape \(.*\). Reshape your data: a single column"
     with pytest.raises(DataError, match=text):
         read_inputs(X)
 
@@ -514,7 +515,14 @@ def test_polars_tables_are_read_like_those_of_pandas():
     assert long.ids == ("u", "v")
 
 
-@pytest.mark.parametrize("X", [[["u"], ["v"]], [[1.0], [2.0, 3.0]], [[1j], [2.0]], [[object()]]])
+def test_complex_and_sparse_inputs_fail_in_words():
+    with pytest.raises(DataError, match="Complex data not supported: X must hold real numbers"):
+        read_inputs([[1j], [2.0]])
+    with pytest.raises(DataError, match=r"X is sparse, which is not supported; pass a dense array, X.toarray\(\)"):
+        read_inputs(scipy.sparse.csr_array(np.eye(2)))
+
+
+@pytest.mark.parametrize("X", [[["u"], ["v"]], [[1.0], [2.0, 3.0]], [[object()]]])
 def test_an_array_that_holds_no_numbers_fails_in_words(X):
     with pytest.raises(DataError, match="X must hold real numbers in a rectangular array, got list"):
         read_inputs(X)
@@ -565,7 +573,7 @@ def test_new_inputs_with_other_columns_fail_in_words(frame):
 
 
 def test_new_inputs_with_another_number_of_columns_fail_in_words():
-    with pytest.raises(DataError, match="X has 3 columns, but the model was fitted with 2"):
+    with pytest.raises(DataError, match="X has 3 features, but LVMOGPRegressor is expecting 2 features as input"):
         read_inputs(np.zeros((1, 3)), n_columns=2)
 
 

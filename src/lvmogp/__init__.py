@@ -1,5 +1,8 @@
 """Gaussian processes for data from many conditions, with new conditions learnt from a few points."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from lvmogp.__about__ import __version__
 from lvmogp.errors import (
     ConvergenceWarning,
@@ -11,18 +14,22 @@ from lvmogp.errors import (
     SettingError,
     UnknownConditionError,
 )
-from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.kernels import (
-    RBF,
-    Constant,
-    Kernel,
-    Linear,
-    Matern12,
-    Matern32,
-    Matern52,
-    Periodic,
-    RationalQuadratic,
-)
+
+if TYPE_CHECKING:
+    from lvmogp.estimator import LVMOGPRegressor
+    from lvmogp.fit import Progress
+    from lvmogp.kernels import (
+        RBF,
+        Constant,
+        Kernel,
+        Linear,
+        Matern12,
+        Matern32,
+        Matern52,
+        Periodic,
+        RationalQuadratic,
+    )
+    from lvmogp.optimise import StopFit
 
 __all__ = [
     "RBF",
@@ -40,8 +47,24 @@ __all__ = [
     "ModelFileError",
     "NumericalError",
     "Periodic",
+    "Progress",
     "RationalQuadratic",
     "SettingError",
+    "StopFit",
     "UnknownConditionError",
     "__version__",
 ]
+
+
+# What needs JAX is imported when first asked for, so that the command line can show its help at once.
+_HOMES = {"LVMOGPRegressor": "lvmogp.estimator", "Progress": "lvmogp.fit", "StopFit": "lvmogp.optimise"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES.get(name, "lvmogp.kernels")), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

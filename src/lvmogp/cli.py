@@ -1,23 +1,57 @@
 """The command line."""
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import numpy as np
 import typer
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.markup import escape
-from rich.table import Table
 
 from lvmogp.__about__ import __version__
+from lvmogp.printing import reported
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Gaussian processes for data from many conditions.")
+# What needs JAX, pandas or matplotlib is imported inside the commands, so that --help is quick.
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Gaussian processes for data from many conditions: fit a table, predict, add conditions from a few points.",
+)
+
+Model = Annotated[Path, typer.Argument(help="A model file, made by 'lvmogp fit'.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for other programs.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+ConditionColumn = Annotated[
+    str | None,
+    typer.Option(help="Column with the condition of each row; default: the one the model was fitted with."),
+]
+
+
+class Noise(StrEnum):
+    """Whether the conditions share one noise variance."""
+
+    SHARED = "shared"
+    PER_CONDITION = "per-condition"
+
+
+class Unseen(StrEnum):
+    """What to do with a condition never seen."""
+
+    ERROR = "error"
+    PRIOR = "prior"
+
+
+def _count_or_auto(text: str) -> str:
+    if text != "auto" and not (text.isdecimal() and int(text) >= 1):
+        raise typer.BadParameter(f"{text!r} is neither a whole number of at least 1 nor 'auto'")
+    return text
 
 
 def _show_version(asked: bool) -> None:
     if asked:
-        Console().print(f"lvmogp {__version__}", highlight=False)
+        typer.echo(f"lvmogp {__version__}")
         raise typer.Exit
 
 
@@ -30,43 +64,204 @@ def _common(
     del version  # handled by its callback
 
 
+def _column(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, metavar="COLUMN", rich_help_panel="Columns", show_default=False)
+
+
+def _model(text: str) -> Any:
+    return typer.Option(help=text, metavar="NAME", rich_help_panel="Model")
+
+
+def _count(text: str, panel: str) -> Any:
+    return typer.Option(callback=_count_or_auto, metavar="N|auto", help=text, rich_help_panel=panel)
+
+
+@app.command()
+def fit(
+    data: Annotated[Path, typer.Argument(help="Table: CSV, Excel (.xlsx) or Parquet.", show_default=False)],
+    model: Annotated[Path, typer.Option(help="Model file to write.", show_default=False)],
+    output: Annotated[str | None, _column("To be predicted.")] = None,
+    condition: Annotated[str | None, _column("Id of the condition of each row.")] = None,
+    inputs: Annotated[
+        list[str] | None,
+        _column(
+            "An input; may be repeated. Default: all others with numbers or dates; with --wide the first.", "--input"
+        ),
+    ] = None,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="One column per condition beside the inputs.", rich_help_panel="Columns")
+    ] = False,
+    latents: Annotated[str, _count("Dimensions of the latent space.", "Model")] = "2",
+    noise: Annotated[Noise, _model("One noise for all conditions, or one for each.")] = Noise.SHARED,
+    input_kernel: Annotated[str, _model("Over inputs: rbf, matern52, matern32, …")] = "rbf",
+    latent_kernel: Annotated[str, _model("Over latents: rbf, linear, auto, …")] = "rbf",
+    log_output: Annotated[
+        bool,
+        typer.Option("--log-output", help="Model the logarithm of a positive output.", rich_help_panel="Model"),
+    ] = False,
+    inducing_inputs: Annotated[str, _count("Inducing inputs; more are more exact.", "Search")] = "auto",
+    inducing_latents: Annotated[str, _count("Inducing latents; more are more exact.", "Search")] = "auto",
+    restarts: Annotated[str, _count("Starts, of which the best wins.", "Search")] = "auto",
+    max_iter: Annotated[str, _count("Most iterations of each start.", "Search")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same answer.", rich_help_panel="Search")] = 0,
+    keep_on_interrupt: Annotated[
+        bool, typer.Option("--keep-on-interrupt", help="After Ctrl-C, save the best model so far.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Fit a model to a table and save it.
+
+    Delimiter, decimal mark and encoding of a CSV file are found by themselves.
+    Rows without an output, an input or a condition are left out and counted.
+
+    [bold]Example:[/] lvmogp fit data.csv --output distance --condition tyre --model brakes.lvmogp
+    """
+    with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
+        import lvmogp.commands as commands
+
+        settings: dict[str, Any] = {
+            "n_latent": _number_or_auto(latents),
+            "noise": noise.value,
+            "input_kernel": input_kernel,
+            "latent_kernel": latent_kernel,
+            "n_inducing_inputs": _number_or_auto(inducing_inputs),
+            "n_inducing_latents": _number_or_auto(inducing_latents),
+            "output_transform": "log" if log_output else None,
+            "n_restarts": _number_or_auto(restarts),
+            "max_iter": _number_or_auto(max_iter),
+            "random_state": seed,
+        }
+        request = commands.FitRequest(
+            data, model, output, condition, inputs or [], wide, settings, keep_on_interrupt=keep_on_interrupt
+        )
+        commands.fit(screen, request)
+
+
+def _number_or_auto(text: str) -> int | str:
+    return text if text == "auto" else int(text)
+
+
+@app.command()
+def predict(
+    model: Model,
+    data: Annotated[Path, typer.Argument(help="Table with the inputs to predict at.", show_default=False)],
+    condition: Annotated[str | None, typer.Option(help="One condition for all rows.")] = None,
+    condition_column: ConditionColumn = None,
+    output_file: Annotated[
+        Path | None, typer.Option(help="Write the predictions here (.csv, .xlsx or .parquet).")
+    ] = None,
+    level: Annotated[float, typer.Option(min=0.0, max=1.0, help="Probability of the interval.")] = 0.95,
+    function: Annotated[
+        bool, typer.Option("--function", help="Intervals of the function behind the observations, without their noise.")
+    ] = False,
+    unseen: Annotated[
+        Unseen, typer.Option(help="A condition never seen is an error, or predicted from the prior.")
+    ] = Unseen.ERROR,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Predict the rows of a table: mean, standard deviation and interval of a new observation.
+
+    On a terminal the first rows are shown; into a file or another program all rows go as CSV.
+
+    [bold]Example:[/] lvmogp predict brakes.lvmogp new.csv --condition tyre-A --output-file predicted.csv
+    """
+    with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
+        import lvmogp.commands as commands
+
+        commands.predict(
+            screen,
+            model,
+            data,
+            condition=condition,
+            condition_column=condition_column,
+            output_file=output_file,
+            level=level,
+            function=function,
+            unseen=unseen.value,
+        )
+
+
+@app.command()
+def add_condition(
+    model: Model,
+    data: Annotated[
+        Path | None, typer.Argument(help="Table with a few observations of new conditions.", show_default=False)
+    ] = None,
+    point: Annotated[
+        list[str] | None, typer.Option(help="An observation, such as speed=20,distance=25; may be given several times.")
+    ] = None,
+    condition: Annotated[str | None, typer.Option(help="Name of the new condition, for all points.")] = None,
+    condition_column: ConditionColumn = None,
+    output: Annotated[
+        str | None, typer.Option(help="Column with the output; default: the one the model was fitted with.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the model here instead of replacing it.")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Add conditions to a model from a few points each; what was learnt before stays as it is.
+
+    [bold]Example:[/] lvmogp add-condition brakes.lvmogp --condition tyre-K --point speed=20,distance=25
+    """
+    with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
+        import lvmogp.commands as commands
+
+        new = commands.NewPoints(data, point or [], condition, condition_column, output)
+        commands.add_condition(screen, model, new, out=out)
+
+
+@app.command()
+def conditions(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show where the conditions lie in the latent space.
+
+    [bold]Example:[/] lvmogp conditions brakes.lvmogp
+    """
+    with reported(as_json=as_json, debug=debug) as screen:
+        import lvmogp.commands as commands
+
+        commands.conditions(screen, model)
+
+
+@app.command()
+def report(
+    model: Model,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Page to write; default: beside the model.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write a page to explore a model with: one file that works offline in any browser.
+
+    [bold]Example:[/] lvmogp report brakes.lvmogp -o brakes.html
+    """
+    with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
+        import lvmogp.commands as commands
+
+        commands.report(screen, model, out)
+
+
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("out"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated experiments.")] = 1,
+    as_json: AsJson = False,
+    debug: Debug = False,
 ) -> None:
     """Run the braking example: fit ten tyres, add an eleventh from one observation, draw the figures.
 
-    Example: lvmogp demo --out out
+    [bold]Example:[/] lvmogp demo --out out
     """
-    from lvmogp.demo import NEW, run  # imports JAX and matplotlib, which --help should not wait for
-    from lvmogp.simulate import SPEEDS
+    with reported(as_json=as_json, debug=debug) as screen:
+        import lvmogp.showcase as showcase
 
-    console = Console()
-    with console.status("Simulating 50 braking experiments and fitting the joint model …"):
-        result = run(out, seed=seed)
-    console.print(f"10 tyres, 5 experiments each. {str(result.model.outcome_).capitalize()}.", highlight=False)
-    speeds = np.linspace(*SPEEDS, 200)
-    table = Table(title="A new tyre from one observation: braking distance (m)", title_justify="left")
-    for column in ("speed (m/s)", "truth", "predicted", "95 % interval", "ignoring the tyre"):
-        table.add_column(column, justify="right")
-    for speed in (5, 10, 15, 20, 25, 30):
-        place = int(np.argmin(np.abs(speeds - speed)))
-        table.add_row(
-            f"{speeds[place]:.0f}",
-            f"{result.truth[place]:.1f}",
-            f"{result.predicted[place]:.1f}",
-            f"{result.lower[place]:.1f} to {result.upper[place]:.1f}",
-            f"{result.together[place]:.1f}",
-        )
-    console.print(table)
-    console.print(
-        f"Error over all speeds for '{NEW}': {result.error:.2f} m, against {result.error_together:.2f} m for one curve "
-        f"through all data.\nThe latent explains {100 * result.r_squared:.1f} % of the variance of 1/friction, "
-        "which the model never saw.",
-        highlight=False,
-    )
-    console.print(f"Figures: {', '.join(str(path) for path in result.files)}", highlight=False, soft_wrap=True)
+        showcase.demo(screen, out, seed=seed)
 
 
 @app.command()
@@ -86,41 +281,27 @@ def reproduce(
         typer.Option(help="Folder with servo.data and NEW-DATA-1.T15.txt; else $LVMOGP_DATA, else they are fetched."),
     ] = None,
     figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
-    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
 ) -> None:
     """Run the paper's experiments with every baseline: tables with the paper's numbers beside ours, and its figures.
 
     Each finished repeat is kept in the folder, and a second run goes on from there.
 
-    Example: lvmogp reproduce servo --jobs 2 --data-dir data
+    [bold]Example:[/] lvmogp reproduce servo --jobs 2 --data-dir data
     """
-    from lvmogp.errors import LVMOGPError
-    from lvmogp.experiments.plan import experiments
-    from lvmogp.experiments.reproduce import reproduce as run_experiment
-    from lvmogp.progress import job_progress
+    with reported(as_json=as_json, debug=debug) as screen:
+        import lvmogp.showcase as showcase
 
-    console = Console()
-    try:
-        for one in list(experiments()) if name == "all" else [name]:
-            with job_progress(one) as on_progress:
-                found = run_experiment(
-                    one,
-                    out,
-                    repeats=repeats,
-                    quick=quick,
-                    methods=method,
-                    n_jobs=jobs,
-                    data_dir=data_dir,
-                    with_figures=figures,
-                    on_progress=on_progress,
-                )
-            console.print(Markdown(found.table))
-            console.print(f"Files: {', '.join(str(path) for path in found.files)}", highlight=False, soft_wrap=True)
-    except LVMOGPError as error:
-        if debug:
-            raise
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+        settings = {
+            "repeats": repeats,
+            "quick": quick,
+            "methods": method,
+            "n_jobs": jobs,
+            "data_dir": data_dir,
+            "with_figures": figures,
+        }
+        showcase.reproduce(screen, showcase.ReproduceRequest(name, out, settings))
 
 
 def main() -> None:

@@ -111,6 +111,22 @@ def long_data(
     )
 
 
+def some_blocks(data: LongData, n_observations: int, seed: int) -> LongData:
+    """Blocks drawn at random that hold about this many observations, with the conditions they belong to."""
+    filled = np.flatnonzero(np.asarray(data.present).any(axis=1))
+    n_wanted = max(round(len(filled) * n_observations / data.n_observations), 1)
+    chosen = np.sort(np.random.default_rng(seed).choice(filled, min(n_wanted, len(filled)), replace=False))
+    _, numbers = np.unique(np.asarray(data.block_condition)[chosen], return_inverse=True)
+    present = np.asarray(data.present)[chosen]
+    return LongData(
+        inputs=data.inputs[chosen],
+        outputs=data.outputs[chosen],
+        present=jnp.asarray(present),
+        block_condition=jnp.asarray(numbers),
+        counts=jnp.asarray(np.bincount(numbers, weights=present.sum(axis=1)), data.counts.dtype),
+    )
+
+
 def grid_as_long(data: GridData) -> LongData:
     """The same observations in long form."""
     n_inputs, n_conditions = data.outputs.shape

@@ -5,9 +5,10 @@ import numbers
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -18,16 +19,18 @@ from sklearn.utils.validation import check_is_fitted
 import lvmogp.predictions as predictions
 import lvmogp.trained as trained
 from lvmogp.compiling import compiled
+from lvmogp.data import Data
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
-from lvmogp.fit import Outcome, fit
+from lvmogp.fit import Outcome, Progress, fit
 from lvmogp.ids import Id, is_single_id, row_conditions
 from lvmogp.intake import Inputs, Observations, read_inputs, read_outputs, read_training, standardised
 from lvmogp.kernels import Kernel
 from lvmogp.model_file import load_model, save_model
+from lvmogp.optimise import Status
 from lvmogp.options import Options, fit_settings, latent_dimensions, latent_kernels
 from lvmogp.posterior import posterior
 from lvmogp.progress import progress_bar
-from lvmogp.scaling import scaling_of
+from lvmogp.scaling import Scaling, scaling_of
 from lvmogp.tabular import as_pandas
 from lvmogp.typing import HostFloat
 
@@ -152,7 +155,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     # Fitting
 
     @_in_double_precision
-    def fit(self, X: Any, y: Any, conditions: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, conditions: Any = None, *, on_progress: Callable[[Progress], None] | None = None
+    ) -> Self:
         """Learn the curves and the latents of all conditions.
 
         Parameters
@@ -163,6 +168,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             Outputs: one a row, or one column a condition (grid form). NaN means not observed.
         conditions : sequence of ids, optional
             The condition of each row (long form), or the names of the columns of ``y`` (grid form).
+        on_progress : callable, optional
+            Called after every iteration with a ``Progress``, in place of what ``verbose`` shows. It may raise
+            ``StopFit`` to end the fit with the best model so far.
         """
         options = self._options().checked()
         observations = read_training(X, y, conditions, condition=self.condition)
@@ -170,16 +178,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         scaling = scaling_of(observations.inputs, observations.outputs, log_output=options.output_transform == "log")
         data = standardised(observations, scaling)
         inputs = scaling.inputs(observations.inputs)
-        outcomes: list[Outcome] = []
-        with progress_bar(shown=bool(self.verbose)) as on_progress:
-            for n_latent in latent_dimensions(options, data.n_conditions):
-                candidates = []
-                for latent_kernel in latent_kernels(options):
-                    settings = fit_settings(options, data, inputs, n_latent=n_latent, latent_kernel=latent_kernel)
-                    candidates.append(fit(data, inputs, scaling.input_scale, settings, on_progress))
-                outcomes.append(_best(candidates))
-                if len(outcomes) > 1 and outcomes[-1].bound < outcomes[-2].bound + _LEAST_GAIN_PER_DIMENSION:
-                    break
+        with progress_bar(shown=bool(self.verbose) and on_progress is None) as shown:
+            outcomes = _search(options, data, inputs, scaling, on_progress or shown)
         outcome = _best(outcomes)
         model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), _posterior(outcome.parameters, data))
         self.model_ = trained.trained_model(
@@ -187,24 +187,27 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         )
         bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
         self.model_ = self.model_._replace(bounds_by_n_latent=bounds)
-        self._note_features(X)
+        self._note_features(X, observations.inputs.shape[1])
         if not outcome.converged:
+            advice = "let it run" if outcome.status is Status.INTERRUPTED else "raise max_iter"
             warnings.warn(
                 f"the fit did not converge: {outcome.status.value} ({outcome.n_iterations} iterations in all). "
-                "Predictions can be used, but raise max_iter for a better fit",
+                f"Predictions can be used, but {advice} for a better fit",
                 ConvergenceWarning,
                 stacklevel=3,
             )
         return self
 
-    def _note_features(self, X: Any) -> None:
+    def _note_features(self, X: Any, n_columns: int) -> None:
         # scikit-learn counts and names the columns of X as given, a condition column among them.
         table = as_pandas(X)
-        self.n_features_in_ = np.shape(table)[1]
-        if isinstance(table, pd.DataFrame) and all(isinstance(name, str) for name in table.columns):
+        vars(self).pop("feature_names_in_", None)
+        if not isinstance(table, pd.DataFrame):
+            self.n_features_in_ = n_columns
+            return
+        self.n_features_in_ = len(table.columns)
+        if all(isinstance(name, str) for name in table.columns):
             self.feature_names_in_ = np.asarray(table.columns, dtype=object)
-        else:
-            vars(self).pop("feature_names_in_", None)
 
     def _options(self) -> Options:
         return Options(**{name: getattr(self, name) for name in Options._fields})
@@ -215,6 +218,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def outcome_(self) -> Outcome:
         """How the fit went: bound, status, history, counts and time."""
         return self._fitted().outcome
+
+    @property
+    def n_iter_(self) -> int:
+        """Iterations of all starts together."""
+        return self.outcome_.n_iterations
 
     @property
     def conditions_(self) -> tuple[Id, ...]:
@@ -493,13 +501,24 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             model, settings = load_model(path)
         estimator = cls(**settings)
         estimator.model_ = model
-        columns = () if model.columns is None else model.columns
+        own = [] if estimator.condition is None else [estimator.condition]
         estimator._note_features(
-            pd.DataFrame(columns=[*columns, *([] if estimator.condition is None else [estimator.condition])])
-            if columns
-            else np.empty((0, model.n_columns))
+            None if model.columns is None else pd.DataFrame(columns=[*model.columns, *own]), model.n_columns
         )
         return estimator
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(cast(dict[str, Any], super().__getstate__()))
+        if "model_" in state:
+            state["model_"] = trained.mapped_arrays(state["model_"], np.asarray)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "model_" in state:
+            # A pickle is read wherever float64 may be switched off, which would cut the arrays short.
+            with jax.enable_x64(True):
+                self.model_ = trained.mapped_arrays(self.model_, jnp.asarray)
 
     # At the door
 
@@ -538,6 +557,30 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         n_rows = len(inputs.values)
         repeated = np.tile(inputs.values, (len(model.ids), 1))
         return repeated, [name for name in model.ids for _ in range(n_rows)], len(model.ids)
+
+
+def _search(
+    options: Options,
+    data: Data,
+    inputs: HostFloat,
+    scaling: Scaling,
+    on_progress: Callable[[Progress], None] | None,
+) -> list[Outcome]:
+    # The best outcome for each number of latents that was tried.
+    outcomes: list[Outcome] = []
+    for n_latent in latent_dimensions(options, data.n_conditions):
+        candidates = []
+        for latent_kernel in latent_kernels(options):
+            settings = fit_settings(options, data, inputs, n_latent=n_latent, latent_kernel=latent_kernel)
+            candidates.append(fit(data, inputs, scaling.input_scale, settings, on_progress))
+            if candidates[-1].status is Status.INTERRUPTED:
+                # Whichever is best, the search for it was cut short.
+                found = [*outcomes, _best(candidates)]
+                return [outcome._replace(status=Status.INTERRUPTED) for outcome in found]
+        outcomes.append(_best(candidates))
+        if len(outcomes) > 1 and outcomes[-1].bound < outcomes[-2].bound + _LEAST_GAIN_PER_DIMENSION:
+            break
+    return outcomes
 
 
 def _best(outcomes: list[Outcome]) -> Outcome:

@@ -68,7 +68,7 @@ class Outcome(NamedTuple):
 
     @property
     def converged(self) -> bool:
-        """Whether the best restart converged."""
+        """Whether the best restart converged, and all of them were allowed to end."""
         return self.status is Status.CONVERGED
 
     @property
@@ -97,6 +97,7 @@ class Outcome(NamedTuple):
 class Progress(NamedTuple):
     """What a fit reports while it runs."""
 
+    n_latent: int
     restart: int
     n_restarts: int
     recipe: str
@@ -145,7 +146,7 @@ def fit(
     settings
         Sizes, kernels and the kind of inference.
     on_progress
-        Called after every iteration.
+        Called after every iteration; may raise :class:`lvmogp.StopFit` to end the fit with the best so far.
     """
     began = time.perf_counter()
     one_thread = operations(data, settings) < _LARGE
@@ -164,8 +165,10 @@ def fit(
         for number, recipe in enumerate(names):
             rng = np.random.default_rng([settings.seed, number])
             parameters = _start(recipe, independent, data, settings, rng)
-            report = None if on_progress is None else _reporter(on_progress, number, names)
+            report = None if on_progress is None else _reporter(on_progress, settings.n_latent, number, names)
             runs.append((recipe, _optimise(parameters, data, settings, one_thread, report)))
+            if runs[-1][1].status is Status.INTERRUPTED:
+                break
     _, best = max(runs, key=lambda named: named[1].bound)
     if best.status is Status.NOT_FINITE:
         raise NumericalError(
@@ -179,7 +182,7 @@ def fit(
     return Outcome(
         parameters=parameters,
         bound=best.bound,
-        status=best.status,
+        status=Status.INTERRUPTED if runs[-1][1].status is Status.INTERRUPTED else best.status,
         restarts=restarts,
         jitter_inputs=_jitter(parameters.input_kernel, parameters.inducing_inputs),
         jitter_latents=_jitter(parameters.latent_kernel, parameters.inducing_latents),
@@ -238,13 +241,15 @@ def _optimise(
     )
 
 
-def _reporter(on_progress: Callable[[Progress], None], number: int, names: list[str]) -> Callable[[float], None]:
+def _reporter(
+    on_progress: Callable[[Progress], None], n_latent: int, number: int, names: list[str]
+) -> Callable[[float], None]:
     iteration = 0
 
     def report(bound: float) -> None:
         nonlocal iteration
         iteration += 1
-        on_progress(Progress(number + 1, len(names), names[number], iteration, bound))
+        on_progress(Progress(n_latent, number + 1, len(names), names[number], iteration, bound))
 
     return report
 

@@ -17,7 +17,7 @@ from sklearn.cluster import KMeans
 from sklearn.manifold import Isomap
 
 from lvmogp.compiling import compiled
-from lvmogp.data import Data
+from lvmogp.data import Data, GridData, some_blocks
 from lvmogp.errors import NumericalError
 from lvmogp.independent import IndependentParameters, independent_bound, independent_curves
 from lvmogp.kernels import Kernel, Stationary, complete
@@ -33,6 +33,8 @@ _LEAST_GAIN = 5.0
 _LEAST_GAIN_PER_POINT = 0.02
 _MOST_CURVE_POINTS = 200
 _MOST_CLUSTERED = 10_000
+# Hyperparameters shared by all conditions are well known from this many observations.
+_MOST_FOR_HYPERPARAMETERS = 20_000
 _MOST_FOR_ISOMAP = 2_000
 
 
@@ -73,8 +75,12 @@ def independent_start(
 ) -> Curves:
     """Fit independent sparse GPs from several lengthscales and keep the best.
 
-    The number of inducing inputs doubles from ``n_inducing`` up to ``most_inducing`` while that pays.
+    The number of inducing inputs doubles from ``n_inducing`` up to ``most_inducing`` while that pays. Of very many
+    observations some find the hyperparameters; the curves are those of all.
     """
+    few = data
+    if not isinstance(data, GridData) and data.n_observations > _MOST_FOR_HYPERPARAMETERS:
+        few = some_blocks(data, _MOST_FOR_HYPERPARAMETERS, seed)
     dtype = data.outputs.dtype
     inducing = jnp.asarray(representatives(inputs, n_inducing, seed), dtype)
     dimension_factor = inputs.shape[1] ** 0.5
@@ -82,13 +88,13 @@ def independent_start(
     for lengthscale in _FIRST_LENGTHSCALES:
         completed = complete(kernel, input_scale, lengthscale * dimension_factor)
         begin = IndependentParameters(_as_dtype(completed, dtype), inducing, jnp.asarray(_FIRST_NOISE, dtype))
-        runs.append(_maximise_independent(begin, data))
+        runs.append(_maximise_independent(begin, few))
     best = max(runs, key=lambda run: run.bound)
     while len(best.tree.inducing_inputs) == n_inducing and 2 * n_inducing <= most_inducing:
         n_inducing *= 2
         finer = jnp.asarray(representatives(inputs, n_inducing, seed), dtype)
-        run = _maximise_independent(eqx.tree_at(lambda tree: tree.inducing_inputs, best.tree, finer), data)
-        if run.bound - best.bound < max(_LEAST_GAIN, _LEAST_GAIN_PER_POINT * data.n_observations):
+        run = _maximise_independent(eqx.tree_at(lambda tree: tree.inducing_inputs, best.tree, finer), few)
+        if run.bound - best.bound < max(_LEAST_GAIN, _LEAST_GAIN_PER_POINT * few.n_observations):
             break
         best = run
     parameters = best.tree

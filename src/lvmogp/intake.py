@@ -72,11 +72,11 @@ def read_inputs(
         own_columns, values = None, numeric_array(X, "X")
     if values.ndim != 2:
         raise DataError(
-            f"X must be two-dimensional (rows × columns), got shape {values.shape}; reshape a single column with "
-            "X.reshape(-1, 1) or a single row with X.reshape(1, -1)"
+            f"X must be two-dimensional (rows × columns), got shape {values.shape}. Reshape your data: a single "
+            "column with X.reshape(-1, 1), a single row with X.reshape(1, -1)"
         )
     if values.shape[1] == 0:
-        raise DataError("X has no columns; it needs at least one input")
+        raise DataError(f"X has 0 feature(s) (shape={values.shape}) while a minimum of 1 is required.")
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         row, column = bad[0]
@@ -93,7 +93,10 @@ def read_inputs(
     if trained_dates is not None and columns is not None and own_columns is not None:
         _check_dates(date_columns, trained_dates)
     if n_columns is not None and values.shape[1] != n_columns:
-        raise DataError(f"X has {values.shape[1]} columns, but the model was fitted with {n_columns}")
+        raise DataError(
+            f"X has {values.shape[1]} features, but LVMOGPRegressor is expecting {n_columns} features as input, as "
+            "it was fitted with"
+        )
     return Inputs(values, own_columns, row_ids, date_columns)
 
 
@@ -121,7 +124,7 @@ def read_outputs(y: Any, n_rows: int) -> HostFloat:
 def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = None) -> Observations:
     """Check training data of either form and return the observed rows."""
     if y is None:
-        raise DataError("y is missing: fit(X, y, conditions=…) needs the outputs")
+        raise DataError("fit(X, y, conditions=…) requires y to be passed, but the target y is None")
     inputs, y = read_inputs(X, condition=condition), as_pandas(y)
     if isinstance(conditions, Iterator):
         conditions = list(conditions)

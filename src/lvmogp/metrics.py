@@ -1,6 +1,7 @@
 """Measures of how good predictions are."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm
@@ -27,6 +28,11 @@ def calibration(mean: HostFloat, deviation: HostFloat, actual: HostFloat, levels
     """Share of actual values inside the central interval of each level, under normal predictions."""
     distance = np.abs(np.asarray(actual) - mean) / deviation
     return [float(np.mean(distance <= norm.ppf(0.5 + level / 2))) for level in levels]
+
+
+def log_density_score(model: Any, X: Any, y: Any, **conditions: Any) -> float:
+    """Mean log predictive density of observations, as a ``scoring`` of scikit-learn: higher is better."""
+    return float(np.nanmean(model.log_predictive_density(X, y, **conditions)))
 
 
 def r_squared_of_line(predictor: HostFloat, target: HostFloat) -> float:

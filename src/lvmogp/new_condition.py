@@ -34,20 +34,28 @@ from lvmogp.typing import Array, Bool, Float, HostFloat, Scalar
 from lvmogp.whitening import Basis
 
 Target = Callable[[Array], Scalar]
-N_PARTICLES = 512
-_N_SCOUTS = 1024
-_N_STARTS = 32
-_N_STARTS_OF_MANY_POINTS = 12
-_MANY_POINTS = 8
-_N_PRIOR_STARTS = 64
-_MOST_TRAINED_STARTS = 128
-_NEWTON_STEPS = 20
-_STEP_FRACTIONS = (1.0, 0.3, 0.1, 0.01)
-_WIDENING = 1.5
-_PRIOR_SHARE = 0.1
-_MOST_EXACT_POINTS = 32
-_PADDED_SIZES = (4, 8, 16, 32)
+MOST_EXACT_POINTS = 32
+PADDED_SIZES = (4, 8, 16, 32)
 _POINTS_AT_ONCE = 64
+
+
+class Search(NamedTuple):
+    """How thoroughly the latents of a new condition are looked for; the page of a model searches in the same way."""
+
+    n_particles: int = 512
+    n_scouts: int = 1024
+    n_starts: int = 32
+    n_starts_of_many_points: int = 12
+    many_points: int = 8
+    n_prior_starts: int = 64
+    most_trained_starts: int = 128
+    newton_steps: int = 20
+    step_fractions: tuple[float, ...] = (1.0, 0.3, 0.1, 0.01)
+    widening: float = 1.5
+    prior_share: float = 0.1
+
+
+SEARCH = Search()
 
 
 class Evidence(eqx.Module):
@@ -148,9 +156,9 @@ def evidence(model: Posterior, inputs: HostFloat, values: HostFloat) -> Evidence
     """Observations in standardised units, prepared once for all particles."""
     dtype = model.mean.dtype
     n_points = len(values)
-    if n_points > _MOST_EXACT_POINTS:
+    if n_points > MOST_EXACT_POINTS:
         return _compressed(model.input_basis, jnp.asarray(inputs, dtype), jnp.asarray(values, dtype))
-    size = next(size for size in _PADDED_SIZES if size >= n_points)
+    size = next(size for size in PADDED_SIZES if size >= n_points)
     padding = size - n_points
     present = jnp.asarray(np.r_[np.ones(n_points), np.zeros(padding)], dtype)
     padded = jnp.asarray(np.pad(inputs, ((0, padding), (0, 0))), dtype)
@@ -257,7 +265,8 @@ class _Mixture(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def _unit_nodes(n_points: int, n_dimensions: int) -> HostFloat:
+def unit_nodes(n_points: int, n_dimensions: int) -> HostFloat:
+    """Quasi-random points of the unit cube, the same in every call."""
     # Scrambled with a fixed seed: deterministic, and never exactly 0 or 1.
     nodes = qmc.Sobol(n_dimensions, scramble=True, rng=np.random.default_rng(0)).random(n_points)
     return np.clip(nodes, 1e-10, 1 - 1e-10)
@@ -265,26 +274,31 @@ def _unit_nodes(n_points: int, n_dimensions: int) -> HostFloat:
 
 def normal_nodes(n_points: int, n_dimensions: int) -> HostFloat:
     """Quasi-random standard normal points, the same in every call."""
-    return np.asarray(ndtri(_unit_nodes(n_points, n_dimensions)))
+    return np.asarray(ndtri(unit_nodes(n_points, n_dimensions)))
+
+
+def starting_points(model: Posterior, prior: NoisePrior) -> HostFloat:
+    """Where the search starts: trained latents and points of the prior, with the mean noise where that is sought."""
+    n_latent = model.latent_basis.points.shape[1]
+    trained = np.asarray(model.parameters.latent_mean)
+    trained = trained[:: -(-len(trained) // SEARCH.most_trained_starts)]
+    starts = np.vstack([trained, normal_nodes(SEARCH.n_prior_starts, n_latent)])
+    return np.pad(starts, ((0, 0), (0, 0 if prior.shared else 1)))
 
 
 def infer(model: Posterior, seen: Evidence) -> ConditionPosterior:
     """Posterior of a new condition given its evidence; with none, the prior."""
     prior = noise_prior(model)
-    n_latent = model.latent_basis.points.shape[1]
-    n_theta = n_latent if prior.shared else n_latent + 1
+    starts = starting_points(model, prior)
+    n_theta = starts.shape[1]
     dtype = model.mean.dtype
-    trained = np.asarray(model.parameters.latent_mean)
-    trained = trained[:: -(-len(trained) // _MOST_TRAINED_STARTS)]
-    starts = np.vstack([trained, normal_nodes(_N_PRIOR_STARTS, n_latent)])
-    starts = np.pad(starts, ((0, 0), (0, n_theta - n_latent)))
     return _infer(
         model,
         seen,
         prior,
         jnp.asarray(starts, dtype),
-        jnp.asarray(_unit_nodes(_N_SCOUTS, 1 + n_theta), dtype),
-        jnp.asarray(_unit_nodes(N_PARTICLES, 1 + n_theta), dtype),
+        jnp.asarray(unit_nodes(SEARCH.n_scouts, 1 + n_theta), dtype),
+        jnp.asarray(unit_nodes(SEARCH.n_particles, 1 + n_theta), dtype),
     )
 
 
@@ -303,13 +317,13 @@ def _infer(
         return log_posterior(theta, model, seen, projection, prior)
 
     # Many points leave little doubt about where the latents are, and cost more each.
-    n_starts = _N_STARTS if seen.values.shape[0] <= _MANY_POINTS else _N_STARTS_OF_MANY_POINTS
+    n_starts = SEARCH.n_starts if seen.values.shape[0] <= SEARCH.many_points else SEARCH.n_starts_of_many_points
     proposal = _local_gaussians(target, _chosen_starts(target, starts, n_starts))
     # One round of scouts tells which local Gaussians carry the mass (one step of expectation-maximisation).
     scouts = proposal.draw(scout_nodes)
     log_weights, responsibilities = _importance(target, proposal, scouts)
     shares = jnp.exp(log_weights) @ responsibilities
-    shares = shares.at[-1].set(jnp.maximum(shares[-1], _PRIOR_SHARE)) + 1e-4
+    shares = shares.at[-1].set(jnp.maximum(shares[-1], SEARCH.prior_share)) + 1e-4
     proposal = proposal._replace(log_shares=jnp.log(shares / jnp.sum(shares)))
     thetas = proposal.draw(nodes)
     log_weights, _ = _importance(target, proposal, thetas)
@@ -338,13 +352,13 @@ def _local_gaussians(target: Target, starts: Float[Array, "K T"]) -> _Mixture:
         values, vectors = curvature(theta)
         step = vectors @ ((vectors.T @ jax.grad(target)(theta)) / values)
         step = step / jnp.maximum(jnp.linalg.norm(step), 1.0)
-        tries = jnp.stack([theta, *(theta + fraction * step for fraction in _STEP_FRACTIONS)])
+        tries = jnp.stack([theta, *(theta + fraction * step for fraction in SEARCH.step_fractions)])
         heights = jax.vmap(target)(tries)
         return tries[jnp.argmax(jnp.where(jnp.isfinite(heights), heights, -jnp.inf))]
 
-    means = jax.vmap(lambda theta: jax.lax.fori_loop(0, _NEWTON_STEPS, newton_step, theta))(starts)
+    means = jax.vmap(lambda theta: jax.lax.fori_loop(0, SEARCH.newton_steps, newton_step, theta))(starts)
     values, vectors = jax.vmap(curvature)(means)
-    factors = vectors * jnp.sqrt(_WIDENING / values)[:, None, :]
+    factors = vectors * jnp.sqrt(SEARCH.widening / values)[:, None, :]
     factors = jax.vmap(lambda factor: jnp.linalg.qr(factor.T)[1].T)(factors)  # lower triangular, same FFᵀ
     factors = factors * jnp.sign(jnp.diagonal(factors, axis1=1, axis2=2))[:, None, :]
     # Square-rooted evidence of each local Gaussian: peaks lead, but none takes all before it is scouted.
@@ -352,7 +366,7 @@ def _local_gaussians(target: Target, starts: Float[Array, "K T"]) -> _Mixture:
     log_shares = jax.nn.log_softmax(heights / 2)
     prior_mean, prior_factor = jnp.zeros((1, n_theta), means.dtype), jnp.eye(n_theta, dtype=means.dtype)[None]
     return _Mixture(
-        jnp.append(log_shares + jnp.log(1 - _PRIOR_SHARE), jnp.log(_PRIOR_SHARE)),
+        jnp.append(log_shares + jnp.log(1 - SEARCH.prior_share), jnp.log(SEARCH.prior_share)),
         jnp.concatenate([means, prior_mean]),
         jnp.concatenate([factors, prior_factor]),
     )

@@ -26,7 +26,12 @@ class Status(enum.Enum):
 
     CONVERGED = "converged"
     ITERATION_LIMIT = "stopped at the iteration limit"
+    INTERRUPTED = "interrupted"
     NOT_FINITE = "failed: the bound is not finite at the start"
+
+
+class StopFit(Exception):  # noqa: N818 - like StopIteration, a request rather than an error
+    """Raised by a progress callback to end a fit with the best parameters found so far."""
 
 
 class Run(NamedTuple):
@@ -73,7 +78,8 @@ def maximise(
 ) -> Run:
     """Maximise ``objective(tree, data)`` from a starting tree.
 
-    Stops when the bound has gained less than ``tolerance`` over the last twenty iterations.
+    Stops when the bound has gained less than ``tolerance`` over the last twenty iterations, or when
+    ``on_iteration`` raises :class:`StopFit`.
     """
     began = time.perf_counter()
     vector, fixed_leaves, structure = split(start)
@@ -133,7 +139,10 @@ def maximise(
         return finish(Status.NOT_FINITE)
     while True:
         before = best[0]
-        result = descend(best[1])
+        try:
+            result = descend(best[1])
+        except StopFit:
+            return finish(Status.INTERRUPTED)
         gained_little = len(history) > _WINDOW and history[-1] - history[-1 - _WINDOW] < tolerance
         # A line search that fails twice running, the second time with its memory cleared, is at the
         # rounding error of the bound.

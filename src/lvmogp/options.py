@@ -35,6 +35,12 @@ _MAX_ITERATIONS = 3_000
 _MOST_AUTO_LATENT = 5
 # Operations of one bound, and how many starts they leave time for.
 _RESTARTS_BY_COST = ((1e9, 6), (1e10, 3), (np.inf, 1))
+# Many observations say where to start, and each start takes minutes.
+_MOST_OBSERVATIONS_FOR_RESTARTS = 50_000
+# A gain of the bound that is worth twenty more iterations; of very many observations, this much for each.
+_LEAST_GAIN = 0.02
+_LEAST_GAIN_PER_OBSERVATION = 5e-5
+_MANY_OBSERVATIONS = 20_000
 
 
 class Options(NamedTuple):
@@ -107,6 +113,8 @@ def fit_settings(options: Options, data: Data, inputs: HostFloat, *, n_latent: i
     n_distinct = len(np.unique(inputs, axis=0))
     fewest, most = _inducing_inputs(options, n_distinct)
     n_latents = _inducing_latents(options, data.n_conditions, n_latent, latent_kernel)
+    # A grid costs the same however many observations it holds.
+    n_scattered = 0 if isinstance(data, GridData) else data.n_observations
     if not isinstance(data, GridData) and options.n_inducing_inputs == AUTO:
         most = max(min(most, _MOST_COLLAPSED // n_latents), fewest)
     settings = Settings(
@@ -121,10 +129,11 @@ def fit_settings(options: Options, data: Data, inputs: HostFloat, *, n_latent: i
         n_restarts=1,
         max_iterations=_MAX_ITERATIONS if options.max_iter == AUTO else int(options.max_iter),
         seed=options.seed,
+        tolerance=max(_LEAST_GAIN, _LEAST_GAIN_PER_OBSERVATION * (n_scattered - _MANY_OBSERVATIONS)),
     )
     if options.n_restarts != AUTO:
         return settings._replace(n_restarts=int(options.n_restarts))
-    if data.n_conditions == 1:
+    if data.n_conditions == 1 or n_scattered > _MOST_OBSERVATIONS_FOR_RESTARTS:
         return settings
     cost = operations(data, settings)
     return settings._replace(n_restarts=next(count for limit, count in _RESTARTS_BY_COST if cost <= limit))

@@ -34,7 +34,7 @@ from lvmogp.variational_condition import GaussianCondition
 
 Condition = GaussianCondition | ConditionPosterior
 _marginals = compiled(marginals)
-_N_NODES = 128
+N_NODES = 128
 
 
 class Moments(NamedTuple):
@@ -78,11 +78,11 @@ def as_particles(model: Posterior, condition: Condition) -> ConditionPosterior:
         return condition
     dtype = model.mean.dtype
     n_latent = condition.latents.mean.shape[1]
-    nodes = jnp.asarray(normal_nodes(_N_NODES, n_latent), dtype)
+    nodes = jnp.asarray(normal_nodes(N_NODES, n_latent), dtype)
     latents = condition.latents.mean + jnp.sqrt(condition.latents.variance) * nodes
     nothing = evidence(model, np.empty((0, model.input_basis.points.shape[1])), np.empty(0))
-    uniform = jnp.full(_N_NODES, -np.log(_N_NODES), dtype)
-    return condition_on(model, nothing, latents, jnp.full(_N_NODES, condition.noise, dtype), uniform)
+    uniform = jnp.full(N_NODES, -np.log(N_NODES), dtype)
+    return condition_on(model, nothing, latents, jnp.full(N_NODES, condition.noise, dtype), uniform)
 
 
 class Mixture(eqx.Module):

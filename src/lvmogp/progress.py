@@ -9,6 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from lvmogp.fit import Progress as FitProgress
 
+# Iterations a start is expected to need before any has ended; braking needs 60, sensors 400.
+_TYPICAL_ITERATIONS = 150
+
 
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[Callable[[FitProgress], None] | None]:
@@ -18,28 +21,67 @@ def progress_bar(*, shown: bool) -> Iterator[Callable[[FitProgress], None] | Non
         return
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("bound {task.fields[bound]}  {task.fields[left]}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[bound]}{task.fields[left]}"),
         TimeElapsedColumn(),
     )
-    began = time.perf_counter()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("preparing", total=1, bound="…", left="")
+    console = Console(stderr=True)
+    drawn = console.is_terminal or console.is_jupyter  # elsewhere a bar is only noise
+    with Progress(*columns, console=console, transient=True, disable=not drawn) as bar:
+        task = bar.add_task("preparing the first start", total=None, bound="", left="")
+        estimate = time_left()
 
         def report(progress: FitProgress) -> None:
-            done = progress.restart - 1
-            elapsed = time.perf_counter() - began
-            left = f"about {elapsed / done * (progress.n_restarts - done):.0f} s left" if done else ""
+            share, seconds = estimate(progress, time.perf_counter())
             bar.update(
                 task,
-                description=f"start {progress.restart} of {progress.n_restarts}, iteration {progress.iteration}",
-                total=progress.n_restarts,
-                completed=done,
-                bound=f"{progress.bound:.1f}",
-                left=left,
+                description=f"{_latents(progress.n_latent)}, start {progress.restart} of {progress.n_restarts}, "
+                f"iteration {progress.iteration}",
+                total=1.0,
+                completed=share,
+                bound=f"bound {progress.bound:.1f}, ",
+                left=f"about {in_words(seconds)} left",
             )
 
         yield report
+
+
+def time_left() -> Callable[[FitProgress, float], tuple[float, float]]:
+    """A function that estimates the share of a fit that is done and the seconds left, from its reports in order.
+
+    Nobody knows beforehand how many iterations a start will need: it is expected to need as many as the earlier
+    ones did on average, and the first one some more in any case.
+    """
+    began = 0.0
+    ended: list[int] = []
+    last: FitProgress | None = None
+
+    def estimate(progress: FitProgress, now: float) -> tuple[float, float]:
+        nonlocal began, ended, last
+        if last is None or progress.n_latent != last.n_latent or progress.restart < last.restart:
+            began, ended = now, []  # another fit: more latents, or another kernel
+        elif progress.restart > last.restart:
+            ended.append(last.iteration)
+        last = progress
+        expected = sum(ended) / len(ended) if ended else _TYPICAL_ITERATIONS
+        share_of_start = progress.iteration / (progress.iteration + max(expected - progress.iteration, expected / 5))
+        share = (progress.restart - 1 + share_of_start) / progress.n_restarts
+        return share, (now - began) * (1 - share) / share
+
+    return estimate
+
+
+def in_words(seconds: float) -> str:
+    """A duration to the precision an estimate deserves."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _latents(count: int) -> str:
+    return "1 latent" if count == 1 else f"{count} latents"
 
 
 @contextmanager

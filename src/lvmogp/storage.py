@@ -57,8 +57,10 @@ def replace_file(target: Path, payload: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, target)
-    except BaseException:
+    except BaseException as error:
         aside.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(target), None  # the name the user knows
         raise
 
 

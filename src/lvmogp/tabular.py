@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import issparse
 
 from lvmogp.errors import DataError
 from lvmogp.typing import HostFloat
@@ -79,11 +80,17 @@ def _is_number(value: Any) -> bool:
 
 def numeric_array(values: Any, name: str) -> HostFloat:
     """An array of real numbers, as floats."""
+    if issparse(values):
+        raise DataError(f"{name} is sparse, which is not supported; pass a dense array, {name}.toarray()")
     try:
         array = np.asarray(values)
-        if array.dtype.kind in "cMm":
+        if array.dtype.kind == "c":
+            raise DataError(f"Complex data not supported: {name} must hold real numbers")
+        if array.dtype.kind in "Mm":
             raise TypeError
         return array.astype(float)
+    except DataError:
+        raise
     except (TypeError, ValueError):
         raise DataError(f"{name} must hold real numbers in a rectangular array, got {_described(values)}") from None
 

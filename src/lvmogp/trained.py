@@ -1,8 +1,8 @@
 """A fitted model together with the conditions added to it afterwards."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -38,6 +38,7 @@ from lvmogp.variational_condition import GaussianCondition, infer_gaussian
 
 _trained_curves, _curves_at, _expected_cross = compiled(trained_curves), compiled(curves_at), compiled(expected_cross)
 METHODS = ("exact", "gaussian")
+_Tree = TypeVar("_Tree")
 _MOST_DENSE = 4_000
 
 
@@ -96,6 +97,21 @@ def trained_model(
         added={},
         date_columns=observations.date_columns,
         output_name=observations.output_name,
+    )
+
+
+def mapped_arrays(model: TrainedModel, function: Callable[[Any], Any]) -> TrainedModel:
+    """The model with a function applied to each of its device arrays."""
+
+    def mapped(tree: _Tree) -> _Tree:
+        return jax.tree.map(function, tree)
+
+    return model._replace(
+        posterior=mapped(model.posterior),
+        curves=mapped(model.curves),
+        outcome=model.outcome._replace(parameters=mapped(model.outcome.parameters)),
+        added={name: entry._replace(posterior=mapped(entry.posterior)) for name, entry in model.added.items()},
+        bounds_by_n_latent=dict(model.bounds_by_n_latent),
     )
 
 

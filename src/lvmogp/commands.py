@@ -1,0 +1,250 @@
+"""The commands, from their arguments to the last line they print."""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import typer
+from rich.prompt import Confirm
+
+from lvmogp.diagnostics import summary
+from lvmogp.errors import ConvergenceWarning, SettingError
+from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.fit import Progress
+from lvmogp.interrupts import first_interrupt_asks
+from lvmogp.optimise import Status, StopFit
+from lvmogp.printing import INTERRUPTED, Screen
+from lvmogp.progress import progress_bar
+from lvmogp.roles import Training, long_form, wide_form
+from lvmogp.table_work import add_from_file, add_points, check_target, predict_table, write_table
+from lvmogp.tables import Table, read_table
+from lvmogp.telling import (
+    missing_words,
+    records,
+    tell_latents,
+    tell_predictions,
+    tell_summary,
+    tell_understood,
+    tell_written,
+)
+
+
+class FitRequest(NamedTuple):
+    """What the user asked to be fitted; ``settings`` are those of the estimator."""
+
+    data: Path
+    model: Path
+    output: str | None
+    condition: str | None
+    inputs: Sequence[str]
+    wide: bool
+    settings: dict[str, Any]
+    keep_on_interrupt: bool
+
+
+class NewPoints(NamedTuple):
+    """Where observations of new conditions come from: a file, or points given one by one."""
+
+    data: Path | None
+    points: Sequence[str]
+    condition: str | None
+    condition_column: str | None
+    output: str | None
+
+
+def fit(screen: Screen, request: FitRequest) -> None:
+    """Fit a model to a table, save it and tell how good it is."""
+    check_target(request.model, request.data)
+    table, training = _understood(request)
+    estimator = LVMOGPRegressor(condition=None if request.wide else request.condition, **request.settings)
+    with _until_asked_to_stop(screen, may_keep=request.keep_on_interrupt or _can_ask(screen)) as stopping:
+        tell_understood(screen, table, training, output=request.output)
+        with progress_bar(shown=screen.for_people) as shown, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the summary says so
+            estimator.fit(training.X, training.y, on_progress=stopping(shown))
+    if estimator.outcome_.status is Status.INTERRUPTED:
+        _leave(screen, request, estimator)
+    estimator.save(request.model)
+    found = summary(estimator)
+    tell_summary(screen, found)
+    tell_written(screen, "Model", request.model)
+    understood = {
+        "file": str(table.path),
+        "written": table.written,
+        "n_rows": training.n_rows,
+        "left_out": training.left_out,
+        "ignored": list(training.ignored),
+    }
+    screen.document(
+        {"model": str(request.model), "data": understood, "summary": found.as_dict(), "notes": screen.notes}
+    )
+
+
+def _understood(request: FitRequest) -> tuple[Table, Training]:
+    if request.wide:
+        if request.condition is not None:
+            raise SettingError("--wide has one column per condition, so there is no --condition column to name")
+        table = read_table(request.data)
+        return table, wide_form(table, inputs=request.inputs)
+    if request.output is None or request.condition is None:
+        raise SettingError(
+            "name the columns of the output and of the condition with --output and --condition, or say --wide for a "
+            "table with one column per condition"
+        )
+    table = read_table(request.data, ids=[request.condition])
+    return table, long_form(table, output=request.output, condition=request.condition, inputs=request.inputs)
+
+
+def _can_ask(screen: Screen) -> bool:
+    return screen.for_people and screen.is_terminal and sys.stdin.isatty()
+
+
+@contextmanager
+def _until_asked_to_stop(
+    screen: Screen, *, may_keep: bool
+) -> Iterator[Callable[[Callable[[Progress], None] | None], Callable[[Progress], None]]]:
+    # Yields a function that makes a progress callback end the fit once Ctrl-C was pressed. Where nothing would be
+    # kept, Ctrl-C interrupts at once as usual.
+    def stopping(shown: Callable[[Progress], None] | None, asked: Callable[[], bool]) -> Callable[[Progress], None]:
+        def report(progress: Progress) -> None:
+            if asked():
+                raise StopFit
+            if shown is not None:
+                shown(progress)
+
+        return report
+
+    if not may_keep:
+        yield lambda shown: stopping(shown, lambda: False)
+        return
+    words = "stopping after this iteration; press Ctrl-C again to stop at once"
+    with first_interrupt_asks(lambda: screen.note(words)) as asked:
+        yield lambda shown: stopping(shown, asked)
+
+
+def _leave(screen: Screen, request: FitRequest, estimator: LVMOGPRegressor) -> None:
+    outcome = estimator.outcome_
+    keep = request.keep_on_interrupt or Confirm.ask(
+        f"Keep the best model so far (bound {outcome.bound:.1f}, {outcome.n_iterations} iterations)?", default=False
+    )
+    if keep:
+        estimator.save(request.model)
+        screen.note(f"interrupted; the best model so far is in {request.model}")
+    else:
+        screen.note("interrupted; no model was written")
+    screen.document({"model": str(request.model) if keep else None, "interrupted": True, "notes": screen.notes})
+    raise typer.Exit(INTERRUPTED)
+
+
+def predict(
+    screen: Screen,
+    model: Path,
+    data: Path,
+    *,
+    condition: str | None,
+    condition_column: str | None,
+    output_file: Path | None,
+    level: float,
+    function: bool,
+    unseen: str,
+) -> None:
+    """Predict the rows of a table, as a table."""
+    if output_file is not None:
+        check_target(output_file, data, model)
+    found = predict_table(
+        LVMOGPRegressor.load(model),
+        data,
+        condition=condition,
+        condition_column=condition_column,
+        level=level,
+        function=function,
+        unseen=unseen,
+    )
+    if found.left_out:
+        screen.note(f"some rows cannot be predicted and are left out: {missing_words(found.left_out)}")
+    if output_file is not None:
+        write_table(found.frame, output_file)
+    if screen.for_people and screen.is_terminal:
+        tell_predictions(screen, found.frame, level)
+        if output_file is not None:
+            tell_written(screen, "Predictions", output_file)
+    elif screen.for_people and output_file is None:
+        screen.raw(found.frame.to_csv(index=False))
+    written = None if output_file is None else str(output_file)
+    rows = {} if written else {"rows": records(found.frame)}
+    screen.document({"level": level, "file": written, "n_rows": len(found.frame), **rows, "notes": screen.notes})
+
+
+def add_condition(screen: Screen, path: Path, given: NewPoints, *, out: Path | None) -> None:
+    """Take in new conditions and save the model again."""
+    if (given.data is None) == (not given.points):
+        raise SettingError("give the points of the new condition as a file, or with --point, one of the two")
+    target = path if out is None else out
+    check_target(target, given.data)
+    model = LVMOGPRegressor.load(path)
+    if given.data is None:
+        added = add_points(model, given.points, condition=given.condition, output=given.output)
+    else:
+        added = add_from_file(
+            model,
+            given.data,
+            condition=given.condition,
+            condition_column=given.condition_column,
+            output=given.output,
+        )
+    if added.left_out:
+        screen.note(f"some rows say nothing and are left out: {missing_words(added.left_out)}")
+    model.save(target)
+    latents = conditions_table(model)
+    is_new = latents["condition"].isin(list(added.points))
+    latents = pd.DataFrame(latents[is_new]).drop(columns="added")
+    latents["most like"] = most_alike(model, list(latents["condition"]))
+    tell_latents(screen, latents)
+    screen.say("[dim]± one standard deviation; knowing nothing would be 0 ± 1 in each latent.[/]")
+    tell_written(screen, "Model", target)
+    screen.document({"model": str(target), "added": records(latents), "notes": screen.notes})
+
+
+def conditions(screen: Screen, path: Path) -> None:
+    """Show where all conditions lie in the latent space."""
+    table = conditions_table(LVMOGPRegressor.load(path))
+    if screen.for_people and not screen.is_terminal:
+        screen.raw(table.to_csv(index=False))
+    else:
+        marks = pd.Series(np.where(table["added"], "added", ""), table.index, name="")
+        shown = table.drop(columns="added")
+        tell_latents(screen, pd.concat([shown, marks], axis=1) if np.any(table["added"]) else shown)
+    screen.document({"conditions": records(table)})
+
+
+def conditions_table(model: LVMOGPRegressor) -> pd.DataFrame:
+    """The latents of all conditions with the number of points of each, where the model has kept its data."""
+    trained = model.model_
+    table = model.latents_
+    if trained.observations is not None:
+        counts = np.bincount(trained.observations.conditions, minlength=len(trained.ids)).tolist()
+        table["points"] = [*counts, *(len(entry.outputs) for entry in trained.added.values())]
+    return table
+
+
+def most_alike(model: LVMOGPRegressor, names: Sequence[Any]) -> list[str]:
+    """The trained condition whose curve is expected to be most like that of each of these, with the correlation."""
+    trained = list(model.model_.ids)
+    between = model.similarities().loc[list(names), trained].to_numpy()
+    return [f"{trained[int(row.argmax())]} ({row.max():.2f})" for row in between]
+
+
+def report(screen: Screen, path: Path, out: Path | None) -> None:
+    """Write the page to explore a model with."""
+    from lvmogp.report import write_report
+
+    target = path.with_suffix(".html") if out is None else out
+    check_target(target, path)
+    write_report(LVMOGPRegressor.load(path), target)
+    tell_written(screen, "Page", target)
+    screen.document({"page": str(target), "notes": screen.notes})

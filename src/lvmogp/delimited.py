@@ -1,0 +1,125 @@
+"""How a delimited text file is written, found from its first lines."""
+
+import codecs
+import csv
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from lvmogp.errors import DataError
+
+# Rarer inside values first: where two fit equally well, the rarer one was meant.
+DELIMITERS = {"\t": "tab", ";": "semicolon", ",": "comma"}
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_ENCODINGS_IN_WORDS = {"utf-8-sig": "UTF-8", "utf-8": "UTF-8", "utf-16": "UTF-16", "cp1252": "Windows-1252"}
+_SAMPLE_CHARACTERS = 1_000_000
+_CHUNK = 1 << 20
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
+_DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?")
+_LIKE_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
+
+
+class Dialect(NamedTuple):
+    """How a file is written, with the names in its header and the line it stands in."""
+
+    encoding: str
+    delimiter: str
+    decimal: str
+    header: tuple[str, ...]
+    header_line: int
+
+    def __str__(self) -> str:
+        """In words, for the user."""
+        mark = {".": "point", ",": "comma"}[self.decimal]
+        encoding = _ENCODINGS_IN_WORDS.get(self.encoding, self.encoding)
+        separated = f"{DELIMITERS[self.delimiter]}-separated" if len(self.header) > 1 else "one column"
+        return f"{separated}, decimal {mark}, {encoding}"
+
+
+def dialect_of(path: Path) -> Dialect:
+    """Find encoding, delimiter, decimal mark and header of a file."""
+    encoding = _encoding(path)
+    with path.open(encoding=encoding, newline="") as file:
+        sample = file.read(_SAMPLE_CHARACTERS)
+        cut = bool(file.read(1))
+    if not sample.strip():
+        raise DataError(f"{path} is empty; it needs a line of column names and then the data")
+    rows = {delimiter: _rows(sample, delimiter, cut) for delimiter in DELIMITERS}
+    delimiter = max(DELIMITERS, key=lambda candidate: _fit(rows[candidate]))
+    records = rows[delimiter]
+    header_at = next(place for place, record in enumerate(records) if any(record))
+    header = tuple(name.strip() for name in records[header_at])
+    return Dialect(encoding, delimiter, _decimal(records[header_at + 1 :], delimiter), header, header_at)
+
+
+def line_of(path: Path, dialect: Dialect, row: int) -> int:
+    """Line of the file, from 1, in which a row of data (from 0) ends; quoted values may span lines."""
+    with path.open(encoding=dialect.encoding, newline="") as file:
+        reader = csv.reader(file, delimiter=dialect.delimiter)
+        for _ in range(dialect.header_line + 1 + row + 1):
+            next(reader)
+        return reader.line_num
+
+
+def _encoding(path: Path) -> str:
+    with path.open("rb") as file:
+        start = file.read(4096)
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if start.startswith(mark):
+            return encoding
+    if b"\0" in start:
+        raise DataError(
+            f"{path} is not a text file; give Excel and Parquet files their own endings .xlsx and .parquet, or save "
+            "the table as CSV"
+        )
+    # cp1252 leaves five bytes undefined; latin-1 takes anything.
+    return next(name for name in ("utf-8", "cp1252", "latin-1") if _decodes(path, name))
+
+
+def _decodes(path: Path, encoding: str) -> bool:
+    decoder = codecs.getincrementaldecoder(encoding)()
+    with path.open("rb") as file:
+        try:
+            for chunk in iter(lambda: file.read(_CHUNK), b""):
+                decoder.decode(chunk)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+def _rows(sample: str, delimiter: str, cut: bool) -> list[list[str]]:
+    rows = list(_records(sample, delimiter))
+    return rows[:-1] if cut and len(rows) > 1 else rows
+
+
+def _records(sample: str, delimiter: str) -> Iterator[list[str]]:
+    reader = csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter, skipinitialspace=True)
+    try:
+        yield from reader
+    except csv.Error:  # a quote that is never closed; what was read so far has to do
+        return
+
+
+def _fit(records: list[list[str]]) -> float:
+    # Share of lines with as many fields as the header; none where there is nothing to separate.
+    counts = [len(record) for record in records if any(record)]
+    if not counts or counts[0] < 2:
+        return 0.0
+    return counts.count(counts[0]) / len(counts)
+
+
+def _decimal(records: list[list[str]], delimiter: str) -> str:
+    values = [value.strip() for record in records for value in record]
+    if any(_DECIMAL_POINT.fullmatch(value) for value in values):
+        return "."
+    commas = [value for value in values if _DECIMAL_COMMA.fullmatch(value)]
+    if delimiter == ",":  # quoted values; "1,234" among them is more likely a thousand
+        commas = [value for value in commas if not _LIKE_THOUSANDS.fullmatch(value)]
+    return "," if commas else "."

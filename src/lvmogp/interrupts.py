@@ -1,0 +1,28 @@
+"""What Ctrl-C does to a long computation."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def first_interrupt_asks(on_first: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a request to stop; the next one interrupts at once, as usual.
+
+    Yields a function that says whether a stop was asked for.
+    """
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        on_first()
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, previous)

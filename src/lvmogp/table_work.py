@@ -1,0 +1,173 @@
+"""Fitted models used on the tables in users' files."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from lvmogp.errors import DataError, SettingError
+from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.roles import Rows, known_ids, new_ids, new_rows
+from lvmogp.storage import replace_file
+from lvmogp.tables import read_table, table_bytes
+
+
+class Added(NamedTuple):
+    """Conditions taken in by a model, with the points of each."""
+
+    model: LVMOGPRegressor
+    points: dict[Any, int]
+    left_out: dict[str, int]
+
+
+class Predicted(NamedTuple):
+    """A table of predictions, and how many rows could not be predicted for lack of what."""
+
+    frame: pd.DataFrame
+    left_out: dict[str, int]
+
+
+def check_target(path: Path, *sources: Path | None) -> None:
+    """Refuse, before any long work, a file that could not be written or would replace the data."""
+    if path.is_dir():
+        raise SettingError(f"{path} is a folder; give the path of a file to write")
+    if not path.parent.is_dir():
+        raise SettingError(f"there is no folder {path.parent} to write {path.name} into; create it first")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise SettingError(
+            f"the folder {path.parent} cannot be written to ({error.strerror}); choose another one"
+        ) from None
+    if any(source is not None and source.exists() and path.exists() and source.samefile(path) for source in sources):
+        raise SettingError(f"{path} is the file that is read; write to another one")
+
+
+def input_names(model: LVMOGPRegressor) -> tuple[str, ...]:
+    """Names of a model's inputs; a model of plain arrays has none to ask a table for."""
+    columns = model.model_.columns
+    if columns is None:
+        raise DataError(
+            "the model was fitted to arrays without column names, so a table cannot be matched to its inputs; use it "
+            "from Python, or fit it to a file or a DataFrame"
+        )
+    return columns
+
+
+def predict_table(
+    model: LVMOGPRegressor,
+    path: Path,
+    *,
+    condition: str | None,
+    condition_column: str | None,
+    level: float,
+    function: bool,
+    unseen: str,
+) -> Predicted:
+    """Predict the rows of a table."""
+    inputs = input_names(model)
+    rows = _rows(model, path, inputs, condition, condition_column)
+    known = model.conditions_
+    if rows.condition is not None:
+        ids = known_ids(rows.condition, known, others=unseen == "prior")
+    elif condition is not None:
+        ids = known_ids([condition.strip()] * len(rows.X), known, others=unseen == "prior")
+    elif model.model_.is_grid:  # every condition at every row
+        ids = [name for name in known for _ in range(len(rows.X))]
+        rows = rows._replace(X=pd.concat([rows.X] * len(known), ignore_index=True))
+    else:
+        ids = _only(model, path) * len(rows.X)
+    model.unseen = unseen
+    mean, deviation = model.predict(rows.X, ids, return_std=True, include_noise=not function)
+    lower, upper = model.predict_interval(rows.X, ids, level=level, include_noise=not function)
+    found = {"mean": mean, "sd": deviation, "lower": lower, "upper": upper}
+    name = condition_column or model.condition or "condition"
+    return Predicted(rows.X.assign(**{name: pd.Series(ids, dtype=object)}, **found), rows.left_out)
+
+
+def _rows(
+    model: LVMOGPRegressor, path: Path, inputs: tuple[str, ...], condition: str | None, column: str | None
+) -> Rows:
+    asked = column if condition is None else None
+    default = model.condition if condition is None else None
+    table = read_table(path, ids=[name for name in (asked or default,) if name is not None])
+    if asked is None and default is not None and default in table.frame.columns:
+        asked = default
+    return new_rows(table, inputs=inputs, dates=model.model_.date_columns, condition=asked)
+
+
+def _only(model: LVMOGPRegressor, path: Path) -> list[Any]:
+    if len(model.conditions_) == 1:
+        return list(model.conditions_)
+    wanted = f"has no column {model.condition!r}" if model.condition else "does not say the condition of its rows"
+    raise DataError(
+        f"{path} {wanted}; name another column with --condition-column, or one condition for all rows with --condition"
+    )
+
+
+def add_from_file(
+    model: LVMOGPRegressor, path: Path, *, condition: str | None, condition_column: str | None, output: str | None
+) -> Added:
+    """Take in the conditions of a table."""
+    column = None if condition is not None else condition_column or model.condition
+    if condition is None and column is None:
+        raise DataError(
+            "say which condition the points belong to: --condition NAME for all rows, or --condition-column NAME"
+        )
+    table = read_table(path, ids=[] if column is None else [column])
+    rows = new_rows(
+        table,
+        inputs=input_names(model),
+        dates=model.model_.date_columns,
+        condition=column,
+        output=output_name(model, output),
+    )
+    return _added(model, rows, condition)
+
+
+def add_points(model: LVMOGPRegressor, points: Sequence[str], *, condition: str | None, output: str | None) -> Added:
+    """Take in one condition from points written as ``speed=20,distance=25``."""
+    if condition is None:
+        raise DataError("say which condition the points belong to with --condition NAME")
+    inputs, target = input_names(model), output_name(model, output)
+    parsed = pd.DataFrame([_point(text, inputs, target, model.model_.date_columns) for text in points])
+    return _added(model, Rows(parsed.drop(columns=target), None, pd.Series(parsed[target]), {}), condition)
+
+
+def _added(model: LVMOGPRegressor, rows: Rows, condition: str | None) -> Added:
+    texts = rows.condition if condition is None else [condition.strip()] * len(rows.X)
+    ids = new_ids(texts or [], model.conditions_)
+    model.add_conditions(rows.X, rows.y, ids)
+    counts = pd.Series(ids, dtype=object).value_counts(sort=False)
+    return Added(model, {name: int(count) for name, count in counts.items()}, rows.left_out)
+
+
+def output_name(model: LVMOGPRegressor, asked: str | None) -> str:
+    """The column that holds the output: the one asked for, or the one the model was fitted to."""
+    name = asked or model.model_.output_name
+    if name is None:
+        raise DataError("the model does not know the name of its output; give it with --output")
+    return name
+
+
+def _point(text: str, inputs: tuple[str, ...], output: str, dates: tuple[str, ...]) -> dict[str, Any]:
+    wanted = (*inputs, output)
+    example = ",".join(f"{name}=…" for name in wanted)
+    pairs = [part.partition("=") for part in text.split(",")]
+    given = {name.strip(): value.strip() for name, _, value in pairs}
+    if sorted(given) != sorted(wanted) or len(pairs) != len(wanted):
+        raise SettingError(f"a point must be given as {example} (decimals with a point), got {text!r}")
+    try:
+        return {name: pd.Timestamp(given[name]) if name in dates else float(given[name]) for name in wanted}
+    except ValueError:
+        raise SettingError(
+            f"the values of a point must be numbers (or dates, where the input is one), got {text!r}"
+        ) from None
+
+
+def write_table(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table by the ending of its file, whole or not at all."""
+    replace_file(path, table_bytes(frame, path.suffix.lower()))

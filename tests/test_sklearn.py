@@ -1,0 +1,160 @@
+"""The estimator keeps the conventions of scikit-learn, pandas and polars."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from lvmogp import LVMOGPRegressor
+from lvmogp.metrics import log_density_score
+
+QUICK = {"n_latent": 1, "n_restarts": 1, "max_iter": 200, "n_inducing_inputs": 5, "n_inducing_latents": 3}
+# What the common checks ask for and the model does not allow, each with its reason.
+EXCLUDED = {
+    "check_dtype_object": "what is wrong with data is a DataError, also an entry that is no number; never a TypeError",
+    "check_supervised_y_2d": "a two-dimensional y is a grid of conditions, so a column of one needs no warning",
+}
+
+
+@pytest.mark.filterwarnings("ignore::lvmogp.LVMOGPWarning")
+@pytest.mark.filterwarnings("ignore:X has feature names:UserWarning")
+@parametrize_with_checks(
+    [LVMOGPRegressor(n_latent=1, n_restarts=1, max_iter=5, n_inducing_inputs=4, n_inducing_latents=1)],
+    expected_failed_checks=lambda _: EXCLUDED,
+)
+def test_the_common_checks_pass(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """Five lines of ten points; the slope belongs to the line."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.uniform(0, 10, 50), "line": np.repeat(list("abcde"), 10)})
+    y = np.repeat([1.0, 1.5, 2.0, 2.5, 3.0], 10) * table["x"] + 0.1 * rng.standard_normal(50)
+    return table.sample(frac=1, random_state=0).reset_index(drop=True), y.rename("height")
+
+
+@pytest.fixture(scope="module")
+def shuffled(lines):
+    table, y = lines
+    return table, y.sample(frac=1, random_state=0).reset_index(drop=True)
+
+
+def test_the_condition_column_travels_through_a_pipeline(shuffled):
+    table, y = shuffled
+    scaled = ColumnTransformer([("x", MinMaxScaler(), ["x"])], remainder="passthrough", verbose_feature_names_out=False)
+    pipeline = make_pipeline(scaled.set_output(transform="pandas"), LVMOGPRegressor(condition="line", **QUICK))
+    pipeline.fit(table, y)
+    direct = LVMOGPRegressor(condition="line", **QUICK).fit(table, y)
+    # Inputs are standardised inside, so scaling them before changes nothing but rounding.
+    assert_allclose(pipeline.predict(table), direct.predict(table), rtol=1e-3)
+    assert list(pipeline[-1].feature_names_in_) == ["x", "line"]
+
+
+def test_settings_are_searched_over(shuffled):
+    table, y = shuffled
+    search = GridSearchCV(
+        LVMOGPRegressor(condition="line", **QUICK),
+        {"input_kernel": ["rbf", "matern52"]},
+        scoring={"r2": "r2", "density": log_density_score},
+        refit="density",
+        cv=KFold(2),
+        error_score="raise",
+    )
+    search.fit(table, y)
+    by_hand = []
+    for train, test in KFold(2).split(table):
+        model = LVMOGPRegressor(condition="line", input_kernel="matern52", **QUICK)
+        model.fit(table.iloc[train], y.iloc[train])
+        by_hand.append(np.mean(model.log_predictive_density(table.iloc[test], y.iloc[test])))
+    assert_allclose(search.cv_results_["mean_test_density"][1], np.mean(by_hand), rtol=1e-9)
+    assert search.best_index_ == np.argmax(search.cv_results_["mean_test_density"])
+    assert search.cv_results_["mean_test_r2"].min() > 0.95
+
+
+def test_whole_conditions_are_left_out_by_group_splits(shuffled):
+    table, y = shuffled
+    model = LVMOGPRegressor(condition="line", unseen="prior", **QUICK)
+    scores = cross_val_score(model, table, y, groups=table["line"], cv=GroupKFold(5), error_score="raise")
+    # A line never seen is predicted by the mean line: better than nothing, far from perfect.
+    assert scores.shape == (5,)
+    assert 0.3 < np.median(scores) < 0.99
+
+
+def test_conditions_are_routed_beside_the_inputs(shuffled):
+    table, y = shuffled
+    with config_context(enable_metadata_routing=True):
+        model = LVMOGPRegressor(**QUICK).set_fit_request(conditions=True).set_score_request(conditions=True)
+        routed = cross_val_score(
+            make_pipeline(StandardScaler(), model),
+            table[["x"]].to_numpy(),
+            y,
+            params={"conditions": table["line"].to_numpy()},
+            cv=KFold(2),
+            error_score="raise",
+        )
+    assert_allclose(
+        routed, cross_val_score(LVMOGPRegressor(condition="line", **QUICK), table, y, cv=KFold(2)), atol=1e-4
+    )
+
+
+def test_names_and_numbers_of_columns_are_those_of_the_table(shuffled, tmp_path):
+    table, y = shuffled
+    model = LVMOGPRegressor(condition="line", **QUICK).fit(table, y)
+    model.save(tmp_path / "m")
+    for each in (model, LVMOGPRegressor.load(tmp_path / "m")):
+        assert each.n_features_in_ == 2
+        assert list(each.feature_names_in_) == ["x", "line"]
+    assert not hasattr(clone(model), "n_features_in_")
+    plain = clone(model).set_params(condition=None)
+    plain.fit(table[["x"]].to_numpy(), y, conditions=table["line"])
+    assert plain.n_features_in_ == 1
+    assert not hasattr(plain, "feature_names_in_")
+
+
+def test_tables_of_polars_give_the_same_answers(shuffled):
+    table, y = shuffled
+    model = LVMOGPRegressor(condition="line", **QUICK)
+    expected = model.fit(table, y).predict(table)
+    theirs = pl.DataFrame({name: table[name].to_list() for name in table.columns})
+    assert_array_equal(model.fit(theirs, pl.Series("height", y.to_list())).predict(theirs), expected)
+    assert model.model_.output_name == "height"
+    assert_array_equal(model.predict(theirs.select("x"), theirs["line"]), expected)
+
+
+def test_dates_are_inputs(shuffled):
+    table, y = shuffled
+    dated = table.assign(x=pd.Timestamp("2026-03-01") + pd.to_timedelta(table["x"], unit="D"))
+    model = LVMOGPRegressor(condition="line", **QUICK).fit(dated, y)
+    assert model.model_.date_columns == ("x",)
+    same = LVMOGPRegressor(condition="line", **QUICK).fit(table, y)
+    assert_allclose(model.predict(dated), same.predict(table), rtol=1e-3)
+
+
+def test_a_pickle_keeps_its_precision_where_float64_is_off(shuffled, tmp_path):
+    table, y = shuffled
+    model = LVMOGPRegressor(condition="line", **QUICK).fit(table, y).add_condition("new", [[5.0]], [9.0])
+    (tmp_path / "model").write_bytes(pickle.dumps(model))
+    code = (
+        "import pickle, sys, numpy as np, pathlib\n"
+        "model = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
+        "X = np.linspace(0, 10, 7)[:, None]\n"
+        "print([value.hex() for name in ('a', 'new') for value in model.predict(X, name).tolist()])\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code, tmp_path / "model"], check=True, capture_output=True, text=True)
+    grid = np.linspace(0, 10, 7)[:, None]
+    theirs = [float.fromhex(value) for value in run.stdout.strip("[]\n").replace("'", "").split(", ")]
+    assert_allclose(theirs, [*model.predict(grid, "a"), *model.predict(grid, "new")], rtol=1e-12)
