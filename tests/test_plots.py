@@ -64,7 +64,7 @@ def brakes():
 def plants():
     """Long form: a date and a number as inputs, a named output, two latents, noise of each condition."""
     rng = np.random.default_rng(1)
-    table = pd.DataFrame({"day": DAYS, "water": rng.uniform(0, 2, 40).round(1)})
+    table = pd.DataFrame({"day": DAYS, "water": rng.exponential(0.8, 40).round(1)})
     ids = np.resize(NAMES, 40)
     height = np.arange(40) / 10 * np.resize([1, 2, 1, 2], 40) + table["water"] * np.resize([1, 1, 3, 3], 40)
     height = (height + rng.normal(0, np.resize([0.1, 0.2, 0.1, 0.4], 40))).rename("height (cm)")
