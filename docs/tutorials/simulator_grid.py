@@ -105,7 +105,9 @@ figure.savefig(IMAGES / "simulator_grid-2.png", dpi=100)
 # ![The predicted field of the new design, and its error](images/simulator_grid-2.png)
 #
 # *Left: the field of the new design as predicted from the four points, with lines of the standard deviation.
-# Right: how far it is from the truth.*
+# Right: how far it is from the truth. The largest error, at the hot end in the first seconds, is where the field
+# jumps: no smooth kernel follows a jump, and the standard deviation there is too small. More grid points, or another
+# kernel such as `"matern32"`, are the remedy.*
 #
 # ## Is it better than something simpler?
 #
