@@ -106,8 +106,8 @@ figure.savefig(IMAGES / "simulator_grid-2.png", dpi=100)
 #
 # *Left: the field of the new design as predicted from the four points, with lines of the standard deviation.
 # Right: how far it is from the truth. The largest error, at the hot end in the first seconds, is where the field
-# jumps: no smooth kernel follows a jump, and the standard deviation there is too small. More grid points, or another
-# kernel such as `"matern32"`, are the remedy.*
+# jumps: no smooth kernel follows a jump, and the standard deviation there is too small. A finer grid
+# there, or a rougher kernel, may help.*
 #
 # ## Is it better than something simpler?
 #
