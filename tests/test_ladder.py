@@ -49,6 +49,15 @@ LADDER = [
     "relevance",
     "leave_out",
     "diagnostics",
+    "plots.style",
+    "plots.labels",
+    "plots.slices",
+    "plots.curves",
+    "plots.latent_space",
+    "plots.latent_density",
+    "plots.new_condition",
+    "plots.surfaces",
+    "plots.checks",
     "plots",
     "page_data",
     "report",
@@ -76,8 +85,10 @@ def is_aside(module):
 
 
 ROOT = Path(lvmogp.__file__).parent
-SOURCES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
-MODULES = [name for name in SOURCES if not name.endswith("__init__")]
+PATHS = sorted(ROOT.rglob("*.py"))
+# A package is the module of its __init__.py.
+SOURCES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in PATHS}
+MODULES = [name for name in SOURCES if name != "__init__"]
 PLACED = [name for name in MODULES if name in LADDER or is_aside(name)]
 
 

@@ -399,13 +399,24 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         The shape is that of ``y``; NaN where ``y`` is NaN.
         """
         inputs, row_ids, n_columns = self._rows(X, conditions)
-        outputs = read_outputs(y, len(inputs) // (n_columns or 1)).T.reshape(-1)
-        if len(outputs) != len(inputs):
-            raise DataError(f"y must hold one output for each of {len(inputs)} predictions, got {len(outputs)}")
+        outputs = _outputs_of_rows(y, len(inputs), n_columns)
         values = np.empty(len(outputs))
         for rows, mixture in trained.mixtures(self._fitted(), inputs, row_ids, unseen=self.unseen, include_noise=True):
             values[rows] = predictions.log_density(mixture, self._fitted().scaling, outputs[rows])
         return _as_columns(values, n_columns)
+
+    @_in_double_precision
+    def predictive_cdf(self, X: Any, y: Any, conditions: Any = None) -> HostFloat:
+        """Probability, under its predictive distribution, of an output no larger than each observation.
+
+        Uniform between 0 and 1 where predictions are calibrated. The shape is that of ``y``; NaN where ``y`` is NaN.
+        """
+        inputs, row_ids, n_columns = self._rows(X, conditions)
+        outputs = _outputs_of_rows(y, len(inputs), n_columns)
+        values = np.empty(len(outputs))
+        for rows, mixture in trained.mixtures(self._fitted(), inputs, row_ids, unseen=self.unseen, include_noise=True):
+            values[rows] = predictions.probability_below(mixture, self._fitted().scaling, outputs[rows])
+        return _as_columns(np.where(np.isnan(outputs), np.nan, values), n_columns)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, conditions: Any = None) -> float:
         """Coefficient of determination R² of the predictions; entries of ``y`` that are NaN do not count."""
@@ -584,6 +595,14 @@ def _has_column(X: Any, name: str) -> bool:
 def _at_least_no_rows(X: Any, n_columns: int) -> Any:
     # An empty list has no columns to check.
     return np.empty((0, n_columns)) if np.size(X) == 0 else X
+
+
+def _outputs_of_rows(y: Any, n_rows: int, n_columns: int | None) -> HostFloat:
+    # Outputs in the order in which _rows repeats its rows.
+    outputs = read_outputs(y, n_rows // (n_columns or 1)).T.reshape(-1)
+    if len(outputs) != n_rows:
+        raise DataError(f"y must hold one output for each of {n_rows} predictions, got {len(outputs)}")
+    return outputs
 
 
 def _as_columns(values: HostFloat, n_columns: int | None) -> HostFloat:

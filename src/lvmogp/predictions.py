@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import ndtr
 
 from lvmogp.compiling import compiled
 from lvmogp.data import block_layout
@@ -149,6 +150,14 @@ def _log_density(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFlo
     value = np.asarray(mixture_log_density(standardised, rows.means, rows.variances, log_weights))
     # dy = scale · dz, and d log y = dy/y
     return value - np.log(scaling.output_scale) - (np.log(outputs) if scaling.log_output else 0.0)
+
+
+def probability_below(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloat:
+    """Probability of an output no larger than each given one, Σ_p w_p Φ((y − m_p)/√v_p)."""
+    possible = outputs > 0 if scaling.log_output else np.ones(len(outputs), dtype=bool)
+    standardised = scaling.outputs(np.where(possible, outputs, 1.0))
+    scores = (standardised - np.asarray(rows.means)) / np.sqrt(np.asarray(rows.variances))
+    return np.where(possible, np.asarray(rows.weights) @ ndtr(scores), 0.0)
 
 
 def gradients(

@@ -1,0 +1,31 @@
+"""Pictures of a fitted model: each function draws on given axes, or on new ones, and returns them.
+
+``plot_curve``, ``plot_data`` and ``plot_latents`` are parts to be laid over each other, and draw on pyplot's current
+axes unless told otherwise. All others are pictures of their own, and make a new figure unless given axes.
+"""
+
+from lvmogp.plots.checks import plot_calibration, plot_convergence, plot_relevance
+from lvmogp.plots.curves import plot_curve, plot_curves, plot_data
+from lvmogp.plots.latent_space import plot_latent_space, plot_latents
+from lvmogp.plots.new_condition import plot_new_condition
+from lvmogp.plots.slices import default_grid, observed
+from lvmogp.plots.style import COLOURS, LINE_STYLES, MARKERS
+from lvmogp.plots.surfaces import plot_surface
+
+__all__ = [
+    "COLOURS",
+    "LINE_STYLES",
+    "MARKERS",
+    "default_grid",
+    "observed",
+    "plot_calibration",
+    "plot_convergence",
+    "plot_curve",
+    "plot_curves",
+    "plot_data",
+    "plot_latent_space",
+    "plot_latents",
+    "plot_new_condition",
+    "plot_relevance",
+    "plot_surface",
+]
