@@ -36,6 +36,8 @@ def test_what_the_user_set_stays(monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
     keep_compiled_programs()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
+    # A limit would not suit a folder that has been filled without one.
+    assert "JAX_COMPILATION_CACHE_MAX_SIZE" not in os.environ
 
 
 def test_a_folder_that_cannot_be_made_is_done_without(tmp_path):

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -22,7 +23,7 @@ from lvmogp.simulate import braking
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "lvmogp"
-REFERENCE = ("estimator", "kernels", "diagnostics", "errors")
+REFERENCE = ("estimator", "kernels", "diagnostics", "report", "errors")
 # Modules whose errors and warnings a user of the library can meet.
 MODULES_THAT_SPEAK = (
     "estimator",
@@ -40,6 +41,10 @@ MODULES_THAT_SPEAK = (
     "tabular",
     "trained",
 )
+
+
+# Modules whose errors are about files, met on the command line.
+MODULES_ABOUT_FILES = ("tables", "delimited", "columns", "roles", "table_work", "commands")
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +129,21 @@ def test_commands_are_on_their_page(site):
     assert [name for name in names if f"<code>lvmogp {name}</code>" not in page] == []
 
 
+@pytest.mark.parametrize("page", ["quickstart.md", "command-line.md"])
+def test_commands_are_written_as_the_command_line_takes_them(site, page):
+    from typer.main import get_command
+
+    from lvmogp.cli import app
+
+    shown = unescape(re.sub(r"<[^>]*>", "", (site / page.removesuffix(".md") / "index.html").read_text()))
+    lines = re.findall(r"^(?:\$ )?lvmogp ([a-z-]+) ((?!\[OPTIONS\]).*)$", shown, flags=re.MULTILINE)
+    assert len(lines) >= 5
+    for name, arguments in lines:
+        command = get_command(app).get_command(None, name)
+        assert command is not None, f"there is no command {name!r}"
+        command.make_context(name, arguments.split())  # parses without running
+
+
 # Examples
 
 
@@ -173,10 +193,10 @@ np.testing.assert_allclose(grown.predict(days)[5:, 1], 1.5 * np.sqrt([5, 6, 7]),
 # Troubleshooting
 
 
-def spoken():
+def spoken(modules):
     """Every message of an error, and of every warning, with what varies replaced by …."""
     errors, warned = [], []
-    for module in MODULES_THAT_SPEAK:
+    for module in modules:
         for node in ast.walk(ast.parse((SOURCE / f"{module}.py").read_text())):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
@@ -225,9 +245,15 @@ def unexplained(messages, phrases):
 
 
 def test_every_error_is_explained():
-    messages, _ = spoken()
+    messages, _ = spoken(MODULES_THAT_SPEAK)
     assert len(messages) > 60
     assert unexplained(messages, first_cells("Errors")) == ([], [])
+
+
+def test_every_error_about_files_is_explained():
+    messages, _ = spoken(MODULES_ABOUT_FILES)
+    assert len(messages) > 30
+    assert unexplained(messages, first_cells("Files on the command line")) == ([], [])
 
 
 def test_every_remark_is_explained():
@@ -236,7 +262,7 @@ def test_every_remark_is_explained():
 
 
 def test_every_warning_is_quoted():
-    _, messages = spoken()
+    _, messages = spoken(MODULES_THAT_SPEAK)
     quotes = re.findall(r"^> .*(?:\n> .*)*", section("Warnings"), flags=re.MULTILINE)
     texts = [quote[2:].replace("\n> ", " ") for quote in quotes]
     patterns = [re.escape(message).replace("…", ".+") for message in messages]

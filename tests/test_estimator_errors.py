@@ -97,7 +97,9 @@ def test_bad_frames_fail_in_words_before_any_work():
         regressor(condition="tyre").fit(table, Y1)
     with pytest.raises(DataError, match=r"the condition column 'tire' is not among the columns \['x', 'tyre'\]"):
         regressor(condition="tire").fit(table[["x", "tyre"]], Y1)
-    with pytest.raises(DataError, match="condition='tyre' names a column, so X must be a pandas DataFrame, got ndarr"):
+    with pytest.raises(
+        DataError, match="condition='tyre' names a column, so X must be a pandas or polars DataFrame, got ndarr"
+    ):
         regressor(condition="tyre").fit(X, Y1)
     with pytest.raises(
         DataError, match="conditions were given twice: in the column 'tyre' and as conditions=; use one"
@@ -298,7 +300,7 @@ def test_frames_that_cannot_be_predicted_fail_in_words():
         model.predict(pd.DataFrame({"velocity": [1.0], "tyre": "a"}))
     with pytest.raises(DataError, match="the condition column 'tyre' is not among the columns"):
         model.predict(pd.DataFrame({"speed": [1.0]}))
-    with pytest.raises(DataError, match="condition='tyre' names a column, so X must be a pandas DataFrame"):
+    with pytest.raises(DataError, match="condition='tyre' names a column, so X must be a pandas or polars DataFrame"):
         model.predict([[1.0]])
     assert_array_equal(model.predict([[1.0]], "a"), model.predict(pd.DataFrame({"speed": [1.0], "tyre": "a"})))
 

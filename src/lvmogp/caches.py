@@ -21,6 +21,8 @@ def keep_compiled_programs() -> None:
     To be called before JAX is imported. Each kind of processor has a folder of its own, since a home may be shared by
     machines that do not understand each other's programs.
     """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
     folder = cache_folder() / "compiled" / _processor()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -340,30 +340,45 @@ def _chosen_starts(target: Target, starts: Float[Array, "S T"], n_wanted: int) -
     return starts[order[np.r_[np.arange(n_best), spread]]]
 
 
-def _local_gaussians(target: Target, starts: Float[Array, "K T"]) -> _Mixture:
-    hessian = jax.hessian(target)
-    n_theta = starts.shape[1]
+class _Peak(NamedTuple):
+    # A point on its way up, its height, and eigenvalues with eigenvectors of the curvature there.
+    theta: Float[Array, " T"]
+    height: Scalar
+    values: Float[Array, " T"]
+    vectors: Float[Array, "T T"]
 
-    def curvature(theta: Float[Array, " T"]) -> tuple[Float[Array, " T"], Float[Array, "T T"]]:
-        values, vectors = jnp.linalg.eigh(-hessian(theta))
-        return jnp.maximum(jnp.abs(values), 1.0), vectors  # never wider than the prior
 
-    def newton_step(_, theta: Float[Array, " T"]) -> Float[Array, " T"]:
-        values, vectors = curvature(theta)
-        step = vectors @ ((vectors.T @ jax.grad(target)(theta)) / values)
+def _peak_near(target: Target, start: Float[Array, " T"]) -> _Peak:
+    # Newton steps, each the best of several lengths. Derivatives appear once, for the sake of the time to compile.
+    def gradient_twice(theta: Float[Array, " T"]) -> tuple[Array, Array]:
+        gradient = jax.grad(target)(theta)
+        return gradient, gradient
+
+    def visit(number: Array, peak: _Peak) -> _Peak:
+        hessian, gradient = jax.jacfwd(gradient_twice, has_aux=True)(peak.theta)
+        values, vectors = jnp.linalg.eigh(-hessian)
+        values = jnp.maximum(jnp.abs(values), 1.0)  # never wider than the prior
+        step = vectors @ ((vectors.T @ gradient) / values)
         step = step / jnp.maximum(jnp.linalg.norm(step), 1.0)
-        tries = jnp.stack([theta, *(theta + fraction * step for fraction in SEARCH.step_fractions)])
+        tries = jnp.stack([peak.theta, *(peak.theta + fraction * step for fraction in SEARCH.step_fractions)])
         heights = jax.vmap(target)(tries)
-        return tries[jnp.argmax(jnp.where(jnp.isfinite(heights), heights, -jnp.inf))]
+        best = jnp.argmax(jnp.where(jnp.isfinite(heights), heights, -jnp.inf))
+        chosen = jnp.where(number < SEARCH.newton_steps, best, 0)  # the last visit only looks
+        return _Peak(tries[chosen], heights[chosen], values, vectors)
 
-    means = jax.vmap(lambda theta: jax.lax.fori_loop(0, SEARCH.newton_steps, newton_step, theta))(starts)
-    values, vectors = jax.vmap(curvature)(means)
+    begin = _Peak(start, jnp.zeros((), start.dtype), jnp.zeros_like(start), jnp.zeros((len(start),) * 2, start.dtype))
+    return jax.lax.fori_loop(0, SEARCH.newton_steps + 1, visit, begin)
+
+
+def _local_gaussians(target: Target, starts: Float[Array, "K T"]) -> _Mixture:
+    n_theta = starts.shape[1]
+    means, heights, values, vectors = jax.vmap(lambda start: _peak_near(target, start))(starts)
     factors = vectors * jnp.sqrt(SEARCH.widening / values)[:, None, :]
     factors = jax.vmap(lambda factor: jnp.linalg.qr(factor.T)[1].T)(factors)  # lower triangular, same FFᵀ
     factors = factors * jnp.sign(jnp.diagonal(factors, axis1=1, axis2=2))[:, None, :]
     # Square-rooted evidence of each local Gaussian: peaks lead, but none takes all before it is scouted.
-    heights = jax.vmap(target)(means) - jnp.sum(jnp.log(values), axis=1) / 2
-    log_shares = jax.nn.log_softmax(heights / 2)
+    evidences = heights - jnp.sum(jnp.log(values), axis=1) / 2
+    log_shares = jax.nn.log_softmax(evidences / 2)
     prior_mean, prior_factor = jnp.zeros((1, n_theta), means.dtype), jnp.eye(n_theta, dtype=means.dtype)[None]
     return _Mixture(
         jnp.append(log_shares + jnp.log(1 - SEARCH.prior_share), jnp.log(SEARCH.prior_share)),

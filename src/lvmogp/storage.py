@@ -59,8 +59,8 @@ def replace_file(target: Path, payload: bytes) -> None:
         os.replace(aside, target)
     except BaseException as error:
         aside.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename, error.filename2 = str(target), None  # the name the user knows
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(target)) from error  # the name the user knows
         raise
 
 

@@ -101,6 +101,8 @@ def plot_calibration(
     ax : Axes, optional
         Where to draw; a new figure unless given.
 
+    Notes
+    -----
     The grey band holds 95 % of such shares if the intervals are right and the observations independent. Those of
     one condition share its errors, so that a line somewhat outside says little where conditions are few.
     """

@@ -62,6 +62,8 @@ def plot_latent_space(
     ax : Axes, optional
         Where to draw; a new figure unless given.
 
+    Notes
+    -----
     Conditions added after the fit are black stars with dashed ellipses. An added condition's posterior may have
     several peaks; here it is shown by its mean and standard deviations (see :func:`plot_new_condition`).
     """
