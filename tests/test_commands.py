@@ -14,11 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from lvmogp.cli import app
+from lvmogp.command_line.printing import plain
 from lvmogp.diagnostics import summary
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fit import Progress
 from lvmogp.optimise import Status, StopFit
-from lvmogp.printing import plain
 from lvmogp.progress import in_words, time_left
 
 SMALL = ["--latents", "1", "--restarts", "1", "--inducing-inputs", "6"]
@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_written_to_is_known_before_the_fit(folder, tmp_
     def fail(**_):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("lvmogp.table_work.tempfile.TemporaryFile", fail)
+    monkeypatch.setattr("lvmogp.command_line.table_work.tempfile.TemporaryFile", fail)
     line = failed(
         "fit", folder / "data.csv", "--output", "distance", "--condition", "tyre", "--model", tmp_path / "m.lvmogp"
     )
@@ -359,7 +359,7 @@ def test_anything_unexpected_is_one_line(model, monkeypatch, error, message):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("lvmogp.commands.conditions", fail)
+    monkeypatch.setattr("lvmogp.command_line.commands.conditions", fail)
     assert message in failed("conditions", model)
     assert "Traceback" in lvmogp("conditions", model, "--debug").output
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.exceptions import NotFittedError
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.data import GridData, long_data
@@ -40,6 +41,12 @@ def fitted_grid():
     X = np.linspace(0, 1, 11)[:, None]
     Y = np.exp(X * np.array([0.5, 1.0, 1.5]) + 0.02 * rng.standard_normal((11, 3)))
     return LVMOGPRegressor(n_latent=1, output_transform="log", **(QUICK | {"n_inducing_latents": 3})).fit(X, Y)
+
+
+@pytest.mark.parametrize("question", [summary, remarks, noise, leave_out, input_relevance, latent_relevance])
+def test_a_model_that_is_not_fitted_says_so(question):
+    with pytest.raises(NotFittedError, match="this LVMOGPRegressor is not fitted yet; call fit"):
+        question(LVMOGPRegressor())
 
 
 # Relevance

@@ -62,21 +62,23 @@ LADDER = [
     "page_data",
     "report",
     "demo",
-    "printing",
-    "interrupts",
-    "delimited",
-    "tables",
-    "columns",
-    "roles",
-    "table_work",
-    "telling",
-    "commands",
-    "showcase",
+    "files",
+    "files.delimited",
+    "files.tables",
+    "files.columns",
+    "files.roles",
+    "command_line",
+    "command_line.printing",
+    "command_line.interrupts",
+    "command_line.table_work",
+    "command_line.telling",
+    "command_line.commands",
+    "command_line.showcase",
     "cli",
 ]
 # Asides may import anything; of the ladder, only what people see may import asides.
 ASIDES = ["simulate", "metrics", "baselines", "datasets", "experiments"]
-MAY_IMPORT_ASIDES = ["plots", "demo", "showcase"]
+MAY_IMPORT_ASIDES = ["plots", "demo", "command_line.showcase"]
 
 
 def is_aside(module):

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lvmogp.columns import looks_like_key, read_column, readable
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditionError
-from lvmogp.roles import known_ids, long_form, new_ids, new_rows, wide_form
-from lvmogp.tables import as_ids, check_columns, id_texts, read_table, table_bytes
+from lvmogp.files.columns import looks_like_key, read_column, readable
+from lvmogp.files.roles import known_ids, long_form, new_ids, new_rows, wide_form
+from lvmogp.files.tables import as_ids, check_columns, id_texts, read_table, table_bytes
 
 HEADER = ["Größe", "tyre", "distance"]
 ROWS = [[1.5, "A", 10.25], [2.5, "B", 20.5], [3.0, "A", 11.0]]

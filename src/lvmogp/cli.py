@@ -8,7 +8,7 @@ import typer
 
 from lvmogp.__about__ import __version__
 from lvmogp.caches import keep_compiled_programs
-from lvmogp.printing import reported
+from lvmogp.command_line.printing import reported
 
 # What needs JAX, pandas or matplotlib is imported inside the commands, so that --help is quick.
 app = typer.Typer(
@@ -123,7 +123,7 @@ def fit(
     [bold]Example:[/] lvmogp fit data.csv --output distance --condition tyre --model brakes.lvmogp
     """
     with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
-        import lvmogp.commands as commands
+        import lvmogp.command_line.commands as commands
 
         settings: dict[str, Any] = {
             "n_latent": _number_or_auto(latents),
@@ -174,7 +174,7 @@ def predict(
     [bold]Example:[/] lvmogp predict brakes.lvmogp new.csv --condition tyre-A --output-file predicted.csv
     """
     with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
-        import lvmogp.commands as commands
+        import lvmogp.command_line.commands as commands
 
         commands.predict(
             screen,
@@ -213,7 +213,7 @@ def add_condition(
     [bold]Example:[/] lvmogp add-condition brakes.lvmogp --condition tyre-K --point speed=20,distance=25
     """
     with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
-        import lvmogp.commands as commands
+        import lvmogp.command_line.commands as commands
 
         new = commands.NewPoints(data, point or [], condition, condition_column, output)
         commands.add_condition(screen, model, new, out=out)
@@ -226,7 +226,7 @@ def conditions(model: Model, as_json: AsJson = False, debug: Debug = False) -> N
     [bold]Example:[/] lvmogp conditions brakes.lvmogp
     """
     with reported(as_json=as_json, debug=debug) as screen:
-        import lvmogp.commands as commands
+        import lvmogp.command_line.commands as commands
 
         commands.conditions(screen, model)
 
@@ -246,7 +246,7 @@ def report(
     [bold]Example:[/] lvmogp report brakes.lvmogp -o brakes.html
     """
     with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
-        import lvmogp.commands as commands
+        import lvmogp.command_line.commands as commands
 
         commands.report(screen, model, out)
 
@@ -263,7 +263,7 @@ def demo(
     [bold]Example:[/] lvmogp demo --out out
     """
     with reported(as_json=as_json, debug=debug) as screen:
-        import lvmogp.showcase as showcase
+        import lvmogp.command_line.showcase as showcase
 
         showcase.demo(screen, out, seed=seed)
 
@@ -295,7 +295,7 @@ def reproduce(
     [bold]Example:[/] lvmogp reproduce servo --jobs 2 --data-dir data
     """
     with reported(as_json=as_json, debug=debug) as screen:
-        import lvmogp.showcase as showcase
+        import lvmogp.command_line.showcase as showcase
 
         settings = {
             "repeats": repeats,

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.ids import Id
 from lvmogp.leave_out import LEVEL, LeaveOut, leave_out
 from lvmogp.relevance import input_names, input_relevance, latent_relevance
@@ -64,7 +64,8 @@ def _plain(value: Any) -> Any:
 
 def summary(model: LVMOGPRegressor) -> Summary:
     """Everything below, computed once."""
-    trained, outcome = model.model_, model.outcome_
+    trained = fitted_model(model)
+    outcome = trained.outcome
     own_noise, inputs, latents, left_out = (
         noise(model),
         input_relevance(model),
@@ -101,7 +102,7 @@ def remarks(model: LVMOGPRegressor) -> list[str]:
 
 def noise(model: LVMOGPRegressor) -> pd.DataFrame:
     """Standard deviation of the noise of each trained condition, in units of the output or of its logarithm."""
-    trained = model.model_
+    trained = fitted_model(model)
     variance = np.asarray(trained.posterior.parameters.noise_per_condition, dtype=float)
     return pd.DataFrame(
         {

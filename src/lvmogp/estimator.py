@@ -523,10 +523,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     # At the door
 
     def _fitted(self) -> trained.TrainedModel:
-        check_is_fitted(
-            self, "model_", msg="this LVMOGPRegressor is not fitted yet; call fit(X, y, conditions=…) first"
-        )
-        return self.model_
+        return fitted_model(self)
 
     def _inputs(self, X: Any, *, condition: str | None = None) -> Inputs:
         model = self._fitted()
@@ -557,6 +554,13 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         n_rows = len(inputs.values)
         repeated = np.tile(inputs.values, (len(model.ids), 1))
         return repeated, [name for name in model.ids for _ in range(n_rows)], len(model.ids)
+
+
+def fitted_model(estimator: LVMOGPRegressor) -> trained.TrainedModel:
+    """What an estimator has learnt; one that is not fitted says so."""
+    words = "this LVMOGPRegressor is not fitted yet; call fit(X, y, conditions=…) first"
+    check_is_fitted(estimator, "model_", msg=words)
+    return estimator.model_
 
 
 def _search(

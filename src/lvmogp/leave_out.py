@@ -9,7 +9,7 @@ import numpy as np
 
 from lvmogp.compiling import compiled
 from lvmogp.data import Data, GridData, LongData, block_layout
-from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.intake import Observations, standardised
 from lvmogp.parameters import Parameters
 from lvmogp.posterior import posterior, trained_curves
@@ -45,7 +45,7 @@ def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
     this is kinder than a refit; it costs no more than a few evaluations of the bound. ``None`` where the model has
     not kept its data or the check would need too large a matrix.
     """
-    trained = model.model_
+    trained = fitted_model(model)
     observations = trained.observations
     if observations is None or len(observations.outputs) < 2:
         return None

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.compiling import compiled
-from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.posterior import Posterior
 from lvmogp.trained import TrainedModel
 from lvmogp.typing import Array, Float, HostFloat
@@ -16,8 +16,10 @@ _N_POINTS = 4_096
 
 def input_names(model: LVMOGPRegressor) -> list[str]:
     """Names of the inputs; numbered where the training data had none."""
-    columns = model.model_.columns
-    return list(columns) if columns is not None else [f"input {q + 1}" for q in range(model.model_.n_columns)]
+    trained = fitted_model(model)
+    if trained.columns is not None:
+        return list(trained.columns)
+    return [f"input {q + 1}" for q in range(trained.n_columns)]
 
 
 def input_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
@@ -27,13 +29,15 @@ def input_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
     another observation, divided by the variance of the predicted mean over observations. 0 means that the input
     does not matter. Shares add up to more than one where inputs act together.
     """
-    found = _total_effects(model.model_)[: model.model_.n_columns]
+    trained = fitted_model(model)
+    found = _total_effects(trained)[: trained.n_columns]
     return pd.DataFrame({"input": input_names(model), "relevance": found})
 
 
 def latent_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
     """Share of the variance of the predictions in which each latent dimension has a part, as for inputs."""
-    found = _total_effects(model.model_)[model.model_.n_columns :]
+    trained = fitted_model(model)
+    found = _total_effects(trained)[trained.n_columns :]
     return pd.DataFrame({"dimension": np.arange(1, len(found) + 1), "relevance": found})
 
 

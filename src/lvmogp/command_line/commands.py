@@ -12,18 +12,10 @@ import pandas as pd
 import typer
 from rich.prompt import Confirm
 
-from lvmogp.diagnostics import summary
-from lvmogp.errors import ConvergenceWarning, SettingError
-from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.fit import Progress
-from lvmogp.interrupts import first_interrupt_asks
-from lvmogp.optimise import Status, StopFit
-from lvmogp.printing import INTERRUPTED, Screen
-from lvmogp.progress import progress_bar
-from lvmogp.roles import Training, long_form, wide_form
-from lvmogp.table_work import add_from_file, add_points, check_target, predict_table, write_table
-from lvmogp.tables import Table, read_table
-from lvmogp.telling import (
+from lvmogp.command_line.interrupts import first_interrupt_asks
+from lvmogp.command_line.printing import INTERRUPTED, Screen
+from lvmogp.command_line.table_work import add_from_file, add_points, check_target, predict_table, write_table
+from lvmogp.command_line.telling import (
     missing_words,
     records,
     tell_latents,
@@ -32,6 +24,14 @@ from lvmogp.telling import (
     tell_understood,
     tell_written,
 )
+from lvmogp.diagnostics import summary
+from lvmogp.errors import ConvergenceWarning, SettingError
+from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.files.roles import Training, long_form, wide_form
+from lvmogp.files.tables import Table, read_table
+from lvmogp.fit import Progress
+from lvmogp.optimise import Status, StopFit
+from lvmogp.progress import progress_bar
 
 
 class FitRequest(NamedTuple):

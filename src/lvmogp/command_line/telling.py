@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 from rich.markup import escape
 
+from lvmogp.command_line.printing import Screen, number
 from lvmogp.diagnostics import Summary
-from lvmogp.printing import Screen, number
+from lvmogp.files.roles import Training
+from lvmogp.files.tables import Table
 from lvmogp.progress import in_words
-from lvmogp.roles import Training
-from lvmogp.tables import Table
 
 _MOST_ROWS = 20
 _BAR = 20
@@ -32,7 +32,7 @@ def tell_understood(screen: Screen, table: Table, training: Training, *, output:
     """What a table was understood to say."""
     inputs = ", ".join(f"{name} (dates)" if name in training.dates else name for name in training.inputs)
     facts = {
-        "file": f"{table.path}  [dim]{escape(table.written)}[/]",
+        "file": f"{escape(str(table.path))}  [dim]{escape(table.written)}[/]",
         "points": f"{counted(training.n_points, 'point')} of {counted(training.n_conditions, 'condition')}",
         "inputs": escape(inputs),
     }

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lvmogp.delimited import Dialect, dialect_of, line_of
 from lvmogp.errors import DataError, SettingError
+from lvmogp.files.delimited import Dialect, dialect_of, line_of
 
 _DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".dat")
 _EXCEL = (".xlsx", ".xlsm")

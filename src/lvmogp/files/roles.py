@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from lvmogp.columns import DATE, EMPTY, TEXT, Column, looks_like_key, read_column, readable
 from lvmogp.errors import DataError, LVMOGPWarning, UnknownConditionError
-from lvmogp.tables import Table, as_ids, check_columns, id_texts
+from lvmogp.files.columns import DATE, EMPTY, TEXT, Column, looks_like_key, read_column, readable
+from lvmogp.files.tables import Table, as_ids, check_columns, id_texts
 
 
 class Training(NamedTuple):

@@ -9,9 +9,9 @@ import pandas as pd
 
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.roles import Rows, known_ids, new_ids, new_rows
+from lvmogp.files.roles import Rows, known_ids, new_ids, new_rows
+from lvmogp.files.tables import read_table, table_bytes
 from lvmogp.storage import replace_file
-from lvmogp.tables import read_table, table_bytes
 
 
 class Added(NamedTuple):

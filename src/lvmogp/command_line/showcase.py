@@ -8,10 +8,10 @@ import numpy as np
 from rich.console import Console
 from rich.markdown import Markdown
 
+from lvmogp.command_line.printing import Screen
 from lvmogp.demo import NEW, DemoResult, run
 from lvmogp.experiments.plan import experiments
 from lvmogp.experiments.reproduce import reproduce as run_experiment
-from lvmogp.printing import Screen
 from lvmogp.progress import job_progress
 from lvmogp.simulate import SPEEDS
 

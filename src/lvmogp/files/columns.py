@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.errors import DataError
-from lvmogp.tables import Table, missing
+from lvmogp.files.tables import Table, missing
 
 NUMBER, DATE, TEXT, EMPTY = "number", "date", "text", "empty"
 _TIMES = ("", " %H:%M", " %H:%M:%S")
