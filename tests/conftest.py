@@ -8,6 +8,8 @@ from pathlib import Path
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+# Tests compile much and compute little: programs of the same mathematics, made quickly rather than to be quick.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA names harmless differences of CPU features
 
 import jax

@@ -44,7 +44,14 @@ MODULES_THAT_SPEAK = (
 
 
 # Modules whose errors are about files, met on the command line.
-MODULES_ABOUT_FILES = ("tables", "delimited", "columns", "roles", "table_work", "commands")
+MODULES_ABOUT_FILES = (
+    "files/tables",
+    "files/delimited",
+    "files/columns",
+    "files/roles",
+    "command_line/table_work",
+    "command_line/commands",
+)
 
 
 @pytest.fixture(scope="module")
