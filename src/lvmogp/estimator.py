@@ -516,7 +516,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "model_" in state:
-            # A pickle is read wherever float64 may be switched off, which would cut the arrays short.
+            # Where float64 is switched off, JAX would read the arrays back in single precision.
             with jax.enable_x64(True):
                 self.model_ = trained.mapped_arrays(self.model_, jnp.asarray)
 

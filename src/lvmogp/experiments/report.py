@@ -13,6 +13,7 @@ from lvmogp.storage import replace_file
 
 Result = dict[str, Any]
 _MEASURES = ("rmse", "nlpd", "coverage", "seconds")
+_SHARED = "several repeats ran at a time and shared the machine"
 
 
 class Spread(NamedTuple):
@@ -112,9 +113,9 @@ def _devices(experiment: Experiment, methods: Mapping[str, Mapping[int, Result]]
         for kind in sorted({result["device"] for result in methods.get(method, {}).values()}):
             found.setdefault(kind, []).append(method)
     if len(found) == 1:
-        return f"Seconds are those of one fit on one {next(iter(found))}, compilation included."
+        return f"Seconds are those of one fit on one {next(iter(found))}, compilation included; {_SHARED}."
     where = "; ".join(f"on one {kind}: {' / '.join(names)}" for kind, names in found.items())
-    return f"Seconds are those of one fit, compilation included; {where}."
+    return f"Seconds are those of one fit, compilation included; {_SHARED}; {where}."
 
 
 def _comparisons(experiment: Experiment, methods: Mapping[str, Mapping[int, Result]]) -> list[str]:
