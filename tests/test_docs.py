@@ -40,6 +40,7 @@ MODULES_THAT_SPEAK = (
     "storage",
     "tabular",
     "trained",
+    "absorb",
 )
 
 

@@ -35,7 +35,7 @@ def no_fitting(monkeypatch):
     def fail(*args, **kwargs):
         raise AssertionError("fitting started")
 
-    monkeypatch.setattr("lvmogp.estimator.fit", fail)
+    monkeypatch.setattr("lvmogp.selection.fit", fail)
 
 
 @pytest.fixture(scope="module")
@@ -491,7 +491,7 @@ def test_an_earlier_fit_survives_a_fit_that_breaks_off(model, monkeypatch, failu
     def fail(*args, **kwargs):
         raise failure
 
-    monkeypatch.setattr("lvmogp.estimator.fit", fail)
+    monkeypatch.setattr("lvmogp.selection.fit", fail)
     with pytest.raises(type(failure)):
         model.fit(X, 2 * Y, conditions=NAMES)
     monkeypatch.undo()

@@ -11,8 +11,9 @@ import pytest
 from small_models import INDUCING_INPUTS, Q_X, SHARED, DenseProcess, Observed, small_model
 
 from lvmogp.compiling import compiled
+from lvmogp.evidence import evidence
 from lvmogp.joint import Draw, sample_curves
-from lvmogp.new_condition import ConditionPosterior, condition_on, evidence
+from lvmogp.new_condition import ConditionPosterior, condition_on
 from lvmogp.posterior import trained_curves
 from lvmogp.predictions import (
     Condition,

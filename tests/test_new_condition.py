@@ -28,16 +28,8 @@ from small_models import (
 from lvmogp.bounds import explicit, kl_inducing
 from lvmogp.compiling import compiled
 from lvmogp.data import Data
-from lvmogp.new_condition import (
-    ConditionPosterior,
-    Evidence,
-    components,
-    evidence,
-    infer,
-    log_posterior,
-    noise_prior,
-    normal_nodes,
-)
+from lvmogp.evidence import Evidence, evidence
+from lvmogp.new_condition import ConditionPosterior, components, infer, log_posterior, noise_prior, normal_nodes
 from lvmogp.posterior import Posterior
 from lvmogp.predictions import gaussian_moments, mixture
 from lvmogp.variational_condition import _bound, _Setting, _Variational, infer_gaussian

@@ -20,8 +20,8 @@ from scipy.stats import binom, norm
 
 from lvmogp import DataError, LVMOGPRegressor, SettingError, UnknownConditionError
 from lvmogp.diagnostics import input_relevance, latent_relevance
+from lvmogp.evidence import evidence
 from lvmogp.linalg import smallest_jitter
-from lvmogp.new_condition import evidence
 from lvmogp.optimise import Status
 from lvmogp.plots import (
     COLOURS,

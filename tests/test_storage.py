@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save, save_file
 from lvmogp import model_file, storage
 from lvmogp.data import GridData, long_data
 from lvmogp.errors import LVMOGPError, ModelFileError
+from lvmogp.evidence import evidence
 from lvmogp.fit import Outcome, Restart
 from lvmogp.intake import Observations
 from lvmogp.kernels import (
@@ -31,7 +32,7 @@ from lvmogp.kernels import (
     complete,
 )
 from lvmogp.model_file import load_model, save_model
-from lvmogp.new_condition import condition_on, evidence
+from lvmogp.new_condition import condition_on
 from lvmogp.optimise import Status
 from lvmogp.parameters import Parameters
 from lvmogp.posterior import curves, posterior

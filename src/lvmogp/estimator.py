@@ -18,24 +18,24 @@ from sklearn.utils.validation import check_is_fitted
 
 import lvmogp.predictions as predictions
 import lvmogp.trained as trained
+from lvmogp.absorb import absorbed
 from lvmogp.compiling import compiled
-from lvmogp.data import Data
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
-from lvmogp.fit import Outcome, Progress, fit
+from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id, is_single_id, row_conditions
 from lvmogp.intake import Inputs, Observations, read_inputs, read_outputs, read_training, standardised
 from lvmogp.kernels import Kernel
 from lvmogp.model_file import load_model, save_model
 from lvmogp.optimise import Status
-from lvmogp.options import Options, fit_settings, latent_dimensions, latent_kernels
+from lvmogp.options import Options
 from lvmogp.posterior import posterior
 from lvmogp.progress import progress_bar
-from lvmogp.scaling import Scaling, scaling_of
+from lvmogp.scaling import scaling_of
+from lvmogp.selection import best, search
 from lvmogp.tabular import as_pandas
 from lvmogp.typing import HostFloat
 
 _posterior = compiled(posterior)
-_LEAST_GAIN_PER_DIMENSION = 1.0
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -179,8 +179,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         data = standardised(observations, scaling)
         inputs = scaling.inputs(observations.inputs)
         with progress_bar(shown=bool(self.verbose) and on_progress is None) as shown:
-            outcomes = _search(options, data, inputs, scaling, on_progress or shown)
-        outcome = _best(outcomes)
+            outcomes = search(options, data, inputs, scaling, on_progress or shown)
+        outcome = best(outcomes)
         model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), _posterior(outcome.parameters, data))
         self.model_ = trained.trained_model(
             model, outcome, ids=observations.ids, scaling=scaling, observations=observations
@@ -484,7 +484,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @_in_double_precision
     def absorb(self) -> Self:
         """Fold all added conditions into the trained model in closed form, with its hyperparameters as they are."""
-        self.model_ = trained.absorbed(self._fitted())
+        self.model_ = absorbed(self._fitted())
         return self
 
     # Files
@@ -561,34 +561,6 @@ def fitted_model(estimator: LVMOGPRegressor) -> trained.TrainedModel:
     words = "this LVMOGPRegressor is not fitted yet; call fit(X, y, conditions=…) first"
     check_is_fitted(estimator, "model_", msg=words)
     return estimator.model_
-
-
-def _search(
-    options: Options,
-    data: Data,
-    inputs: HostFloat,
-    scaling: Scaling,
-    on_progress: Callable[[Progress], None] | None,
-) -> list[Outcome]:
-    # The best outcome for each number of latents that was tried.
-    outcomes: list[Outcome] = []
-    for n_latent in latent_dimensions(options, data.n_conditions):
-        candidates = []
-        for latent_kernel in latent_kernels(options):
-            settings = fit_settings(options, data, inputs, n_latent=n_latent, latent_kernel=latent_kernel)
-            candidates.append(fit(data, inputs, scaling.input_scale, settings, on_progress))
-            if candidates[-1].status is Status.INTERRUPTED:
-                # Whichever is best, the search for it was cut short.
-                found = [*outcomes, _best(candidates)]
-                return [outcome._replace(status=Status.INTERRUPTED) for outcome in found]
-        outcomes.append(_best(candidates))
-        if len(outcomes) > 1 and outcomes[-1].bound < outcomes[-2].bound + _LEAST_GAIN_PER_DIMENSION:
-            break
-    return outcomes
-
-
-def _best(outcomes: list[Outcome]) -> Outcome:
-    return max(outcomes, key=lambda candidate: candidate.bound)
 
 
 def _has_column(X: Any, name: str) -> bool:

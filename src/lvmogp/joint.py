@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from lvmogp.compiling import compiled
+from lvmogp.evidence import Evidence
 from lvmogp.kernels import cross, gram
 from lvmogp.linalg import cholesky
-from lvmogp.new_condition import ConditionPosterior, Evidence
+from lvmogp.new_condition import ConditionPosterior
 from lvmogp.posterior import Curves, Posterior, curves_at
 from lvmogp.psi_statistics import LatentGaussians, expected_cross, psi1
 from lvmogp.typing import Array, Float

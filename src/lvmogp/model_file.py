@@ -10,9 +10,10 @@ import numpy as np
 from lvmogp.__about__ import __version__
 from lvmogp.compiling import compiled
 from lvmogp.errors import ModelFileError
+from lvmogp.evidence import evidence
 from lvmogp.fit import Outcome, Restart
 from lvmogp.intake import Observations
-from lvmogp.new_condition import ConditionPosterior, condition_on, evidence
+from lvmogp.new_condition import ConditionPosterior, condition_on
 from lvmogp.optimise import Status
 from lvmogp.parameters import Parameters
 from lvmogp.posterior import (

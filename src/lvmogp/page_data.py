@@ -12,18 +12,10 @@ import jax
 import numpy as np
 
 from lvmogp.compiling import compiled
+from lvmogp.evidence import MOST_EXACT_POINTS, PADDED_SIZES
 from lvmogp.intake import Observations
 from lvmogp.linalg import smallest_jitter, symmetric_pairs
-from lvmogp.new_condition import (
-    MOST_EXACT_POINTS,
-    PADDED_SIZES,
-    SEARCH,
-    ConditionPosterior,
-    noise_prior,
-    normal_nodes,
-    starting_points,
-    unit_nodes,
-)
+from lvmogp.new_condition import SEARCH, ConditionPosterior, noise_prior, normal_nodes, starting_points, unit_nodes
 from lvmogp.posterior import DenseCovariance, KroneckerCovariance, Posterior
 from lvmogp.predictions import N_NODES, Condition
 from lvmogp.psi_statistics import LatentGaussians

@@ -15,17 +15,10 @@ from scipy.special import ndtr
 
 from lvmogp.compiling import compiled
 from lvmogp.data import block_layout
+from lvmogp.evidence import evidence
 from lvmogp.gaussians import mixture_log_density, mixture_quantile
 from lvmogp.joint import Draw, cross_covariance, new_functional, sample_curves, trained_functional
-from lvmogp.new_condition import (
-    ConditionPosterior,
-    block_components,
-    components,
-    condition_on,
-    evidence,
-    in_blocks,
-    normal_nodes,
-)
+from lvmogp.new_condition import ConditionPosterior, block_components, components, condition_on, in_blocks, normal_nodes
 from lvmogp.posterior import Curves, Posterior, marginals
 from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.scaling import Scaling

@@ -4,20 +4,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.compiling import compiled
-from lvmogp.data import LongData, long_data
 from lvmogp.errors import DataError, NumericalError
+from lvmogp.evidence import evidence
 from lvmogp.fit import Outcome
 from lvmogp.ids import Id, numbers_of, unknown_condition
 from lvmogp.intake import Observations
-from lvmogp.new_condition import ConditionPosterior, evidence, infer
-from lvmogp.parameters import Parameters
-from lvmogp.posterior import Curves, Posterior, curves_at, trained_curves, updated
+from lvmogp.new_condition import infer
+from lvmogp.posterior import Curves, Posterior, curves_at, trained_curves
 from lvmogp.predictions import (
     Condition,
     Mixture,
@@ -31,7 +29,6 @@ from lvmogp.predictions import (
     trained_condition,
 )
 from lvmogp.psi_statistics import LatentGaussians, expected_cross, psi0
-from lvmogp.quadratics import quadratic
 from lvmogp.scaling import Scaling
 from lvmogp.typing import HostFloat
 from lvmogp.variational_condition import GaussianCondition, infer_gaussian
@@ -39,7 +36,6 @@ from lvmogp.variational_condition import GaussianCondition, infer_gaussian
 _trained_curves, _curves_at, _expected_cross = compiled(trained_curves), compiled(curves_at), compiled(expected_cross)
 METHODS = ("exact", "gaussian")
 _Tree = TypeVar("_Tree")
-_MOST_DENSE = 4_000
 
 
 class AddedCondition(NamedTuple):
@@ -317,86 +313,3 @@ def without_condition(model: TrainedModel, name: Id) -> TrainedModel:
     if name not in model.added:
         raise unknown_condition(name, model.all_ids)
     return model._replace(added={other: entry for other, entry in model.added.items() if other != name})
-
-
-def absorbed(model: TrainedModel) -> TrainedModel:
-    """The model with its added conditions folded into q(U), hyperparameters as they are (equation 23)."""
-    if not model.added:
-        return model
-    posterior = model.posterior
-    n_inducing = posterior.mean.size
-    if n_inducing > _MOST_DENSE:
-        raise DataError(
-            f"absorb needs a dense covariance over all {n_inducing} pairs of inducing points; it is limited to "
-            f"{_MOST_DENSE}: refit with the new conditions instead"
-        )
-    entries = list(model.added.values())
-    parameters = _extended(posterior.parameters, entries)
-    scaling = model.scaling
-    numbers = np.repeat(np.arange(len(entries)), [len(entry.outputs) for entry in entries])
-    data = long_data(
-        scaling.inputs(np.vstack([entry.inputs for entry in entries])),
-        scaling.outputs(np.concatenate([entry.outputs for entry in entries])),
-        numbers,
-        len(entries),
-        str(posterior.mean.dtype),
-    )
-    new_only = _last(parameters, len(entries))
-    refreshed = _updated(posterior, new_only, data)
-    refreshed = eqx.tree_at(lambda tree: tree.parameters, refreshed, parameters)
-    observations = model.observations
-    if observations is not None:
-        observations = observations._replace(
-            inputs=np.vstack([observations.inputs, *(entry.inputs for entry in entries)]),
-            outputs=np.concatenate([observations.outputs, *(entry.outputs for entry in entries)]),
-            conditions=np.concatenate([observations.conditions, len(model.ids) + numbers]),
-            ids=model.all_ids,
-        )
-    return model._replace(
-        ids=model.all_ids,
-        posterior=refreshed,
-        curves=_trained_curves(refreshed),
-        observations=observations,
-        added={},
-    )
-
-
-@compiled
-def _updated(posterior: Posterior, new_only: Parameters, data: LongData) -> Posterior:
-    return updated(posterior, quadratic(new_only, data))
-
-
-def _extended(parameters: Parameters, entries: list[AddedCondition]) -> Parameters:
-    latents = [latent_gaussian(entry.posterior) for entry in entries]
-    noise = parameters.noise_variance
-    if noise.shape[0] > 1:
-        own = [_mean_noise(entry.posterior) for entry in entries]
-        noise = jnp.concatenate([noise, jnp.stack(own)])
-    return Parameters(
-        input_kernel=parameters.input_kernel,
-        latent_kernel=parameters.latent_kernel,
-        inducing_inputs=parameters.inducing_inputs,
-        inducing_latents=parameters.inducing_latents,
-        latent_mean=jnp.concatenate([parameters.latent_mean, *(item.mean for item in latents)]),
-        latent_variance=jnp.concatenate([parameters.latent_variance, *(item.variance for item in latents)]),
-        noise_variance=noise,
-    )
-
-
-def _mean_noise(condition: Condition) -> jax.Array:
-    if isinstance(condition, ConditionPosterior):
-        return condition.weights @ condition.noise
-    return condition.noise
-
-
-def _last(parameters: Parameters, n_conditions: int) -> Parameters:
-    shared = parameters.noise_variance.shape[0] == 1
-    return eqx.tree_at(
-        lambda tree: (tree.latent_mean, tree.latent_variance, tree.noise_variance),
-        parameters,
-        (
-            parameters.latent_mean[-n_conditions:],
-            parameters.latent_variance[-n_conditions:],
-            parameters.noise_variance if shared else parameters.noise_variance[-n_conditions:],
-        ),
-    )

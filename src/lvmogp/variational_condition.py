@@ -6,8 +6,9 @@ import numpy as np
 
 from lvmogp.compiling import compiled
 from lvmogp.constraints import positive
+from lvmogp.evidence import Evidence
 from lvmogp.gaussians import LOG_2PI, kl_to_standard_normal
-from lvmogp.new_condition import Evidence, NoisePrior, noise_prior, normal_nodes
+from lvmogp.new_condition import NoisePrior, noise_prior, normal_nodes
 from lvmogp.optimise import maximise
 from lvmogp.posterior import Curves, Posterior, curves
 from lvmogp.psi_statistics import LatentGaussians

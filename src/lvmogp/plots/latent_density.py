@@ -6,7 +6,8 @@ import numpy as np
 from jax.scipy.special import logsumexp
 
 from lvmogp.compiling import compiled
-from lvmogp.new_condition import Evidence, NoisePrior, log_posterior, noise_prior
+from lvmogp.evidence import Evidence
+from lvmogp.new_condition import NoisePrior, log_posterior, noise_prior
 from lvmogp.posterior import Posterior
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 

@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.evidence import Evidence
 from lvmogp.intake import read_inputs, read_outputs
-from lvmogp.new_condition import ConditionPosterior, Evidence
+from lvmogp.new_condition import ConditionPosterior
 from lvmogp.plots.curves import plot_curve, plot_data
 from lvmogp.plots.latent_density import log_latent_density
 from lvmogp.plots.latent_space import main_dimensions

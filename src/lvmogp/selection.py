@@ -1,0 +1,41 @@
+"""How many latents and which kernel over them, where the user leaves that to the bound."""
+
+from collections.abc import Callable
+
+from lvmogp.data import Data
+from lvmogp.fit import Outcome, Progress, fit
+from lvmogp.optimise import Status
+from lvmogp.options import Options, fit_settings, latent_dimensions, latent_kernels
+from lvmogp.scaling import Scaling
+from lvmogp.typing import HostFloat
+
+_LEAST_GAIN_PER_DIMENSION = 1.0
+
+
+def search(
+    options: Options,
+    data: Data,
+    inputs: HostFloat,
+    scaling: Scaling,
+    on_progress: Callable[[Progress], None] | None,
+) -> list[Outcome]:
+    """The best outcome for each number of latents that was tried."""
+    outcomes: list[Outcome] = []
+    for n_latent in latent_dimensions(options, data.n_conditions):
+        candidates = []
+        for latent_kernel in latent_kernels(options):
+            settings = fit_settings(options, data, inputs, n_latent=n_latent, latent_kernel=latent_kernel)
+            candidates.append(fit(data, inputs, scaling.input_scale, settings, on_progress))
+            if candidates[-1].status is Status.INTERRUPTED:
+                # Whichever is best, the search for it was cut short.
+                found = [*outcomes, best(candidates)]
+                return [outcome._replace(status=Status.INTERRUPTED) for outcome in found]
+        outcomes.append(best(candidates))
+        if len(outcomes) > 1 and outcomes[-1].bound < outcomes[-2].bound + _LEAST_GAIN_PER_DIMENSION:
+            break
+    return outcomes
+
+
+def best(outcomes: list[Outcome]) -> Outcome:
+    """The outcome with the best bound."""
+    return max(outcomes, key=lambda candidate: candidate.bound)
