@@ -31,3 +31,10 @@ install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pe
 @pytest.fixture
 def rng():
     return np.random.default_rng(20170)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs():
+    # Each compiled program holds mappings of memory, of which a process may have some 65 000; the compiler crashes beyond.
+    yield
+    jax.clear_caches()
