@@ -35,6 +35,6 @@ def rng():
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs():
-    # Each compiled program holds mappings of memory, of which a process may have some 65 000; the compiler crashes beyond.
+    # Each compiled program holds mappings of memory, of which a process may have 65 000; beyond, the compiler crashes.
     yield
     jax.clear_caches()

@@ -49,7 +49,7 @@ def some_rows(n_rows: int, seed: int) -> np.ndarray:
 def trained_member(place: int, rows: np.ndarray) -> Member:
     """A trained condition, whose q(h) becomes the nodes of a quadrature."""
     model = small_model(1)
-    condition = trained_condition(model, compiled_trained_curves(model), place)
+    condition = trained_condition(model, compiled_trained_curves(model), place, place)
     mean, variance = float(condition.latents.mean[0, 0]), float(condition.latents.variance[0, 0])
     latents = (mean + np.sqrt(variance) * NODES)[:, None]
     return Member(condition, latents, MASSES / MASSES.sum(), np.full(len(NODES), SHARED[0]), NOTHING, rows)

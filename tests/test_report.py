@@ -113,7 +113,7 @@ def model_with_added_conditions():
     model = long_model()
     few, many = (np.random.default_rng(2).uniform(3, 30, (n, 1)) for n in (2, 40))
     model.add_condition("few", few, 0.12 * few[:, 0] ** 2).add_condition("many", many, 0.17 * many[:, 0] ** 2)
-    gaussian = trained_condition(model.model_.posterior, model.model_.curves, 2)
+    gaussian = trained_condition(model.model_.posterior, model.model_.curves, 2, 2)
     added = {**model.model_.added, "gaussian": AddedCondition(few, few[:, 0], "gaussian", gaussian)}
     model.model_ = model.model_._replace(added=added)
     return model

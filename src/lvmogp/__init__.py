@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         RationalQuadratic,
     )
     from lvmogp.optimise import StopFit
+    from lvmogp.stores import ObservationStore
 
 __all__ = [
     "RBF",
@@ -46,6 +47,7 @@ __all__ = [
     "Matern52",
     "ModelFileError",
     "NumericalError",
+    "ObservationStore",
     "Periodic",
     "Progress",
     "RationalQuadratic",
@@ -57,7 +59,12 @@ __all__ = [
 
 
 # What needs JAX is imported when first asked for, so that the command line can show its help at once.
-_HOMES = {"LVMOGPRegressor": "lvmogp.estimator", "Progress": "lvmogp.fit", "StopFit": "lvmogp.optimise"}
+_HOMES = {
+    "LVMOGPRegressor": "lvmogp.estimator",
+    "ObservationStore": "lvmogp.stores",
+    "Progress": "lvmogp.fit",
+    "StopFit": "lvmogp.optimise",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,12 +10,11 @@ from lvmogp.data import LongData, long_data
 from lvmogp.errors import DataError
 from lvmogp.new_condition import ConditionPosterior
 from lvmogp.parameters import Parameters
-from lvmogp.posterior import Posterior, trained_curves, updated
+from lvmogp.posterior import Posterior, updated
 from lvmogp.predictions import Condition
 from lvmogp.quadratics import quadratic
-from lvmogp.trained import AddedCondition, TrainedModel, latent_gaussian
+from lvmogp.trained import AddedCondition, TrainedModel, kept_curves, latent_gaussian
 
-_trained_curves = compiled(trained_curves)
 _MOST_DENSE = 4_000
 
 
@@ -55,7 +54,7 @@ def absorbed(model: TrainedModel) -> TrainedModel:
     return model._replace(
         ids=model.all_ids,
         posterior=refreshed,
-        curves=_trained_curves(refreshed),
+        curves=kept_curves(refreshed),
         observations=observations,
         added={},
     )

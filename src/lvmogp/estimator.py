@@ -5,7 +5,7 @@ import numbers
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,19 +19,23 @@ from sklearn.utils.validation import check_is_fitted
 import lvmogp.predictions as predictions
 import lvmogp.trained as trained
 from lvmogp.absorb import absorbed
+from lvmogp.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.compiling import compiled
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id, is_single_id, row_conditions
 from lvmogp.intake import Inputs, Observations, read_inputs, read_outputs, read_training, standardised
 from lvmogp.kernels import Kernel
-from lvmogp.model_file import load_model, save_model
+from lvmogp.large import CHECKPOINT_SECONDS, fit_large, shards_of
+from lvmogp.model_file import encode_setting, load_model, save_model
 from lvmogp.optimise import Status
-from lvmogp.options import Options
+from lvmogp.options import AUTO, Options, is_stochastic
 from lvmogp.posterior import posterior
 from lvmogp.progress import progress_bar
 from lvmogp.scaling import scaling_of
 from lvmogp.selection import best, search
+from lvmogp.storage import encode_id
+from lvmogp.stores import ObservationStore, observations_of, store_of
 from lvmogp.tabular import as_pandas
 from lvmogp.typing import HostFloat
 
@@ -71,14 +75,16 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         Numbers of inducing points. More are more exact and cost more.
     noise : {"shared", "per-condition"}, default="shared"
         One noise variance, or one for each condition.
-    inference : {"auto", "collapsed", "full", "kronecker"}, default="auto"
+    inference : {"auto", "collapsed", "full", "kronecker", "stochastic"}, default="auto"
         The variational family of the inducing variables: optimal and never stored, explicit with a full
-        covariance, or explicit with a Kronecker covariance (the paper's). ``"auto"`` takes the first while it
-        is affordable, else the last.
+        covariance, or explicit with a Kronecker covariance (the paper's); or by minibatches, for data of any
+        size. ``"auto"`` takes the first while it is affordable, else the last.
     n_restarts : int or "auto", default="auto"
         Starts, different in kind, of which the best bound wins.
     max_iter : int or "auto", default="auto"
-        Most iterations of each start.
+        Most iterations of each start; with minibatches, most steps.
+    batch_size : int or "auto", default="auto"
+        Observations in a minibatch, for ``inference="stochastic"``.
     output_transform : {None, "log"}, default=None
         ``"log"`` models the logarithm of a positive output; predictions stay positive and in its units.
     unseen : {"error", "prior"}, default="error"
@@ -130,6 +136,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         inference: str = "auto",
         n_restarts: int | str = "auto",
         max_iter: int | str = "auto",
+        batch_size: int | str = "auto",
         output_transform: str | None = None,
         unseen: str = "error",
         dtype: str = "float64",
@@ -146,6 +153,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         self.inference = inference
         self.n_restarts = n_restarts
         self.max_iter = max_iter
+        self.batch_size = batch_size
         self.output_transform = output_transform
         self.unseen = unseen
         self.dtype = dtype
@@ -156,7 +164,15 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     @_in_double_precision
     def fit(
-        self, X: Any, y: Any, conditions: Any = None, *, on_progress: Callable[[Progress], None] | None = None
+        self,
+        X: Any,
+        y: Any = None,
+        conditions: Any = None,
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        resume: bool = False,
     ) -> Self:
         """Learn the curves and the latents of all conditions.
 
@@ -171,23 +187,32 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         on_progress : callable, optional
             Called after every iteration with a ``Progress``, in place of what ``verbose`` shows. It may raise
             ``StopFit`` to end the fit with the best model so far.
+        checkpoint : path, optional
+            Folder for checkpoints: of minibatches every ``checkpoint_seconds``, else of each start that has ended.
+        checkpoint_seconds : float, default=60.0
+            Seconds between two checkpoints; what a killed process loses at most.
+        resume : bool, default=False
+            Go on from the checkpoints in that folder. The result is the same as that of an undisturbed fit.
         """
         options = self._options().checked()
-        observations = read_training(X, y, conditions, condition=self.condition)
+        if isinstance(X, ObservationStore):
+            store = _checked_store(X, y, conditions, options)
+            observations = observations_of(store)
+        else:
+            observations = read_training(X, y, conditions, condition=self.condition)
+            store = store_of(observations) if is_stochastic(options, len(observations.outputs)) else None
         _warn_about(observations)
-        scaling = scaling_of(observations.inputs, observations.outputs, log_output=options.output_transform == "log")
-        data = standardised(observations, scaling)
-        inputs = scaling.inputs(observations.inputs)
+        keep = _Checkpointing(checkpoint, checkpoint_seconds, resume)
         with progress_bar(shown=bool(self.verbose) and on_progress is None) as shown:
-            outcomes = search(options, data, inputs, scaling, on_progress or shown)
-        outcome = best(outcomes)
-        model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), _posterior(outcome.parameters, data))
-        self.model_ = trained.trained_model(
-            model, outcome, ids=observations.ids, scaling=scaling, observations=observations
-        )
-        bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
-        self.model_ = self.model_._replace(bounds_by_n_latent=bounds)
-        self._note_features(X, observations.inputs.shape[1])
+            if store is None:
+                self.model_ = self._searched(options, observations, on_progress or shown, keep)
+            else:
+                self.model_ = self._streamed(options, store, observations, on_progress or shown, keep)
+        if isinstance(X, ObservationStore):
+            # Data that were never loaded are not kept with the model either.
+            self.model_ = self.model_._replace(observations=None)
+        outcome = self.model_.outcome
+        self._note_features(None if isinstance(X, ObservationStore) else X, observations.inputs.shape[1])
         if not outcome.converged:
             advice = "let it run" if outcome.status is Status.INTERRUPTED else "raise max_iter"
             warnings.warn(
@@ -197,6 +222,44 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
                 stacklevel=3,
             )
         return self
+
+    def _searched(
+        self,
+        options: Options,
+        observations: Observations,
+        on_progress: Callable[[Progress], None] | None,
+        keep: "_Checkpointing",
+    ) -> trained.TrainedModel:
+        scaling = scaling_of(observations.inputs, observations.outputs, log_output=options.output_transform == "log")
+        data = standardised(observations, scaling)
+        inputs = scaling.inputs(observations.inputs)
+        arrays = {"inputs": observations.inputs, "outputs": observations.outputs, "conditions": observations.conditions}
+        outcomes = search(options, data, inputs, scaling, on_progress, keep.opened(options, observations.ids, arrays))
+        outcome = best(outcomes)
+        model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), _posterior(outcome.parameters, data))
+        fitted = trained.trained_model(model, outcome, ids=observations.ids, scaling=scaling, observations=observations)
+        bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
+        return fitted._replace(bounds_by_n_latent=bounds)
+
+    def _streamed(
+        self,
+        options: Options,
+        store: ObservationStore,
+        observations: Observations,
+        on_progress: Callable[[Progress], None] | None,
+        keep: "_Checkpointing",
+    ) -> trained.TrainedModel:
+        shards, ids = shards_of(store, log_output=options.output_transform == "log")
+        arrays = {"counts": shards.counts, "mean": shards.scaling.input_mean, "scale": shards.scaling.input_scale}
+        found = fit_large(
+            shards,
+            options,
+            on_progress=on_progress,
+            checkpoints=keep.opened(options, ids, arrays),
+            checkpoint_seconds=keep.seconds,
+        )
+        model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), found.posterior)
+        return trained.trained_model(model, found.outcome, ids=ids, scaling=shards.scaling, observations=observations)
 
     def _note_features(self, X: Any, n_columns: int) -> None:
         # scikit-learn counts and names the columns of X as given, a condition column among them.
@@ -554,6 +617,33 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         n_rows = len(inputs.values)
         repeated = np.tile(inputs.values, (len(model.ids), 1))
         return repeated, [name for name in model.ids for _ in range(n_rows)], len(model.ids)
+
+
+class _Checkpointing(NamedTuple):
+    # Where a fit keeps its checkpoints, if anywhere.
+    folder: str | os.PathLike[str] | None
+    seconds: float
+    resume: bool
+
+    def opened(self, options: Options, ids: tuple[Id, ...], arrays: dict[str, np.ndarray]) -> Checkpoints | None:
+        if self.folder is None:
+            if self.resume:
+                raise SettingError("resume=True needs to know the folder of the checkpoints: pass checkpoint= as well")
+            return None
+        settings = {name: encode_setting(value) for name, value in options._asdict().items() if name != "unseen"}
+        about = fingerprint({"settings": settings, "ids": [encode_id(each) for each in ids]}, arrays)
+        return checkpoints(self.folder, about, resume=self.resume)
+
+
+def _checked_store(store: ObservationStore, y: Any, conditions: Any, options: Options) -> ObservationStore:
+    if y is not None or conditions is not None:
+        raise DataError("an ObservationStore holds the outputs and conditions itself; pass nothing beside it")
+    if options.inference not in (AUTO, "stochastic"):
+        raise SettingError(
+            f'an ObservationStore is fitted by minibatches; use inference="stochastic" or "auto", not '
+            f"{options.inference!r}"
+        )
+    return store.checked()
 
 
 def fitted_model(estimator: LVMOGPRegressor) -> trained.TrainedModel:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import equinox as eqx
 import jax
@@ -53,6 +53,12 @@ class Restart(NamedTuple):
     history: tuple[float, ...]
     n_evaluations: int
     seconds: float
+    steps_per_entry: int = 1
+
+    @property
+    def n_iterations(self) -> int:
+        """Iterations; of minibatches the history has one entry for many steps."""
+        return len(self.history) * self.steps_per_entry
 
 
 class Outcome(NamedTuple):
@@ -79,7 +85,7 @@ class Outcome(NamedTuple):
     @property
     def n_iterations(self) -> int:
         """Iterations of all restarts together."""
-        return sum(len(restart.history) for restart in self.restarts)
+        return sum(restart.n_iterations for restart in self.restarts)
 
     @property
     def n_evaluations(self) -> int:
@@ -95,7 +101,7 @@ class Outcome(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a fit reports while it runs."""
+    """What a fit reports while it runs; ``share`` says how much of it is over, where that can be told."""
 
     n_latent: int
     restart: int
@@ -103,6 +109,19 @@ class Progress(NamedTuple):
     recipe: str
     iteration: int
     bound: float
+    share: float | None = None
+
+
+class RestartKeeper(Protocol):
+    """Keeps restarts that have ended, so that an interrupted fit need not repeat them."""
+
+    def save(self, number: int, run: Run) -> None:
+        """Keep a restart."""
+        ...
+
+    def load(self, number: int, like: Parameters) -> Run | None:
+        """A restart kept earlier; ``like`` has its structure."""
+        ...
 
 
 def collapsed_objective(parameters: Parameters, data: Data) -> Scalar:
@@ -132,6 +151,7 @@ def fit(
     input_scale: HostFloat,
     settings: Settings,
     on_progress: Callable[[Progress], None] | None = None,
+    keeper: RestartKeeper | None = None,
 ) -> Outcome:
     """Optimise several starts that differ in kind and keep the one with the best bound.
 
@@ -147,6 +167,8 @@ def fit(
         Sizes, kernels and the kind of inference.
     on_progress
         Called after every iteration; may raise :class:`lvmogp.StopFit` to end the fit with the best so far.
+    keeper
+        Keeps the restarts that have ended, and knows those that ended before this fit was interrupted.
     """
     began = time.perf_counter()
     one_thread = operations(data, settings) < _LARGE
@@ -165,10 +187,15 @@ def fit(
         for number, recipe in enumerate(names):
             rng = np.random.default_rng([settings.seed, number])
             parameters = _start(recipe, independent, data, settings, rng)
-            report = None if on_progress is None else _reporter(on_progress, settings.n_latent, number, names)
-            runs.append((recipe, _optimise(parameters, data, settings, one_thread, report)))
-            if runs[-1][1].status is Status.INTERRUPTED:
+            ended = None if keeper is None else keeper.load(number, parameters)
+            if ended is None:
+                report = None if on_progress is None else _reporter(on_progress, settings.n_latent, number, names)
+                ended = _optimise(parameters, data, settings, one_thread, report)
+            runs.append((recipe, ended))
+            if ended.status is Status.INTERRUPTED:
                 break
+            if keeper is not None:
+                keeper.save(number, ended)
     _, best = max(runs, key=lambda named: named[1].bound)
     if best.status is Status.NOT_FINITE:
         raise NumericalError(

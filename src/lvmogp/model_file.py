@@ -22,17 +22,16 @@ from lvmogp.posterior import (
     KroneckerCovariance,
     Posterior,
     curves,
-    trained_curves,
 )
 from lvmogp.predictions import Condition
 from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.scaling import Scaling
 from lvmogp.storage import ModelFile, decode_id, decode_kernel, encode_id, encode_kernel, read, write
-from lvmogp.trained import AddedCondition, TrainedModel
+from lvmogp.trained import AddedCondition, TrainedModel, kept_curves
 from lvmogp.variational_condition import GaussianCondition
 from lvmogp.whitening import basis, latent_moments
 
-_trained_curves, _basis = compiled(trained_curves), compiled(basis)
+_basis = compiled(basis)
 _PARAMETER_ARRAYS = (
     "inducing_inputs",
     "inducing_latents",
@@ -50,7 +49,7 @@ def save_model(
     tensors = _posterior_tensors(model.posterior)
     document: dict[str, Any] = {
         "lvmogp": __version__,
-        "settings": {name: _encode_setting(value) for name, value in settings.items()},
+        "settings": {name: encode_setting(value) for name, value in settings.items()},
         "ids": [encode_id(name) for name in model.ids],
         "columns": model.columns,
         "date_columns": model.date_columns,
@@ -118,7 +117,8 @@ def _added_tensors(entry: AddedCondition) -> dict[str, np.ndarray]:
     return tensors | {name: np.asarray(value) for name, value in arrays.items()}
 
 
-def _encode_setting(value: Any) -> Any:
+def encode_setting(value: Any) -> Any:
+    """A setting of the estimator as JSON."""
     if isinstance(value, str | bool | int | float | None):
         return value
     if isinstance(value, np.generic):
@@ -142,6 +142,7 @@ def _encode_outcome(outcome: Outcome) -> dict[str, Any]:
                 "status": restart.status.name,
                 "n_evaluations": restart.n_evaluations,
                 "seconds": restart.seconds,
+                "steps_per_entry": restart.steps_per_entry,
             }
             for restart in outcome.restarts
         ],
@@ -187,7 +188,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         is_grid=document["is_grid"],
         scaling=scaling,
         posterior=posterior,
-        curves=_trained_curves(posterior),
+        curves=kept_curves(posterior),
         outcome=_decode_outcome(content, posterior.parameters),
         observations=observations,
         added=added,
@@ -245,6 +246,7 @@ def _decode_outcome(content: ModelFile, parameters: Parameters) -> Outcome:
             history=tuple(content.tensors[f"history.{number}"].tolist()),
             n_evaluations=restart["n_evaluations"],
             seconds=restart["seconds"],
+            steps_per_entry=restart.get("steps_per_entry", 1),
         )
         for number, restart in enumerate(stored["restarts"])
     )

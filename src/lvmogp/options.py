@@ -16,13 +16,12 @@ from lvmogp.typing import HostFloat
 AUTO = "auto"
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "noise": ("shared", "per-condition"),
-    "inference": (AUTO, "collapsed", "full", "kronecker"),
+    "inference": (AUTO, "collapsed", "full", "kronecker", "stochastic"),
     "output_transform": (None, "log"),
     "unseen": ("error", "prior"),
     "dtype": ("float64", "float32"),
 }
 _NOT_YET = {
-    "stochastic": "minibatches",
     "nuts": "fully Bayesian inference",
 }
 _FEWEST_INDUCING_INPUTS = 25
@@ -41,6 +40,13 @@ _MOST_OBSERVATIONS_FOR_RESTARTS = 50_000
 _LEAST_GAIN = 0.02
 _LEAST_GAIN_PER_OBSERVATION = 5e-5
 _MANY_OBSERVATIONS = 20_000
+# Minibatches: sizes that suit one core as well as a GPU, and the small fit that they start from.
+_MOST_AT_ONCE = 200_000
+_BATCH_SIZE = 2_048
+_MOST_STEPS = 20_000
+_STOCHASTIC_INDUCING_INPUTS = 100
+_LEAST_STOCHASTIC_GAIN = 1e-4
+_PILOT_INPUTS, _PILOT_LATENTS, _PILOT_ITERATIONS = 25, 16, 60
 
 
 class Options(NamedTuple):
@@ -59,10 +65,11 @@ class Options(NamedTuple):
     unseen: str
     dtype: str
     random_state: Any
+    batch_size: int | str = AUTO
 
     def checked(self) -> "Options":
         """The same options, once each is known to be one that can be honoured."""
-        for name in ("n_latent", "n_inducing_inputs", "n_inducing_latents", "n_restarts", "max_iter"):
+        for name in ("n_latent", "n_inducing_inputs", "n_inducing_latents", "n_restarts", "max_iter", "batch_size"):
             _check_count(name, getattr(self, name))
         if self.inference in _NOT_YET:
             raise SettingError(
@@ -92,6 +99,11 @@ def _check_count(name: str, value: Any) -> None:
     is_count = isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
     if not is_count and value != AUTO:
         raise SettingError(f'{name} must be a whole number of at least 1 or "auto", got {value!r}')
+
+
+def is_stochastic(options: Options, n_observations: int) -> bool:
+    """Whether to fit by minibatches."""
+    return options.inference == "stochastic" or (options.inference == AUTO and n_observations > _MOST_AT_ONCE)
 
 
 def latent_dimensions(options: Options, n_conditions: int) -> list[int]:
@@ -137,6 +149,52 @@ def fit_settings(options: Options, data: Data, inputs: HostFloat, *, n_latent: i
         return settings
     cost = operations(data, settings)
     return settings._replace(n_restarts=next(count for limit, count in _RESTARTS_BY_COST if cost <= limit))
+
+
+class StochasticSettings(NamedTuple):
+    """What inference by minibatches needs to know beyond the data."""
+
+    n_inducing_inputs: int
+    n_inducing_latents: int
+    noise_per_condition: bool
+    batch_size: int
+    most_steps: int
+    least_gain: float
+
+
+def stochastic_settings(
+    options: Options, n_observations: int, n_conditions: int, n_latent: int = 2
+) -> StochasticSettings:
+    """Sizes and steps for data of this size."""
+    latents = _INDUCING_LATENTS.get(n_latent, _MOST_INDUCING_LATENTS)
+    if options.n_inducing_latents != AUTO:
+        latents = int(options.n_inducing_latents)
+    inputs = _STOCHASTIC_INDUCING_INPUTS if options.n_inducing_inputs == AUTO else int(options.n_inducing_inputs)
+    return StochasticSettings(
+        n_inducing_inputs=inputs,
+        n_inducing_latents=min(latents, n_conditions),
+        noise_per_condition=options.noise == "per-condition",
+        batch_size=_BATCH_SIZE if options.batch_size == AUTO else int(options.batch_size),
+        most_steps=_MOST_STEPS if options.max_iter == AUTO else int(options.max_iter),
+        least_gain=_LEAST_STOCHASTIC_GAIN * n_observations,
+    )
+
+
+def pilot_options(options: Options, data: Data, inputs: HostFloat) -> Options:
+    """Options of the small fit that minibatches start from."""
+    n_inputs = (
+        _PILOT_INPUTS if options.n_inducing_inputs == AUTO else min(int(options.n_inducing_inputs), _PILOT_INPUTS)
+    )
+    n_latents = (
+        _PILOT_LATENTS if options.n_inducing_latents == AUTO else min(int(options.n_inducing_latents), _PILOT_LATENTS)
+    )
+    return options._replace(
+        inference="collapsed",
+        n_inducing_inputs=min(n_inputs, len(np.unique(inputs, axis=0))),
+        n_inducing_latents=min(n_latents, data.n_conditions),
+        n_restarts=1,
+        max_iter=_PILOT_ITERATIONS,
+    )
 
 
 def _inducing_inputs(options: Options, n_distinct: int) -> tuple[int, int]:

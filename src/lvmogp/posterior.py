@@ -113,6 +113,11 @@ class KroneckerCovariance(Covariance):
 
         return (rotate(left) * self.variances.reshape(-1)) @ rotate(right).T
 
+    def apply(self, matrix: Float[Array, "M_X M_H"]) -> Float[Array, "M_X M_H"]:
+        """S vec(B) as a matrix: U_X (W ∘ U_Xᵀ B U_H) U_Hᵀ."""
+        rotated = self.input_basis.T @ matrix @ self.latent_basis
+        return self.input_basis @ (rotated * self.variances) @ self.latent_basis.T
+
     def precision(self) -> Float[Array, "M M"]:
         """(U_H ⊗ U_X) diag(1/vec W) (U_H ⊗ U_X)ᵀ."""
         rotation = jnp.kron(self.latent_basis, self.input_basis)

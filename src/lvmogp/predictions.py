@@ -38,12 +38,12 @@ class Moments(NamedTuple):
     noise: HostFloat
 
 
-def trained_condition(model: Posterior, shapes: Curves, number: int) -> GaussianCondition:
-    """One of the trained conditions."""
+def trained_condition(model: Posterior, shapes: Curves, number: int, place: int) -> GaussianCondition:
+    """One of the trained conditions, whose curve is at ``place`` of ``shapes``."""
     parameters = model.parameters
-    one = slice(number, number + 1)
+    one, there = slice(number, number + 1), slice(place, place + 1)
     latents = LatentGaussians(parameters.latent_mean[one], parameters.latent_variance[one])
-    curve = jax.tree.map(lambda leaf: leaf[one], shapes)
+    curve = jax.tree.map(lambda leaf: leaf[there], shapes)
     return GaussianCondition(latents, parameters.noise_per_condition[number], curve)
 
 

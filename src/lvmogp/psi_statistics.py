@@ -55,7 +55,7 @@ def psi1(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGauss
 
 def psi2(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians) -> Float[Array, "D M_H M_H"]:
     """Φ_dmm' = ⟨k(h_d, z_m) k(h_d, z_m')⟩."""
-    return unpack_symmetric(_packed_psi2(kernel, inducing, latents), inducing.shape[0])
+    return unpack_symmetric(packed_psi2(kernel, inducing, latents), inducing.shape[0])
 
 
 def weighted_psi2(
@@ -66,7 +66,7 @@ def weighted_psi2(
     n_conditions = weights.shape[0]
     slice_size = max(1, _ELEMENTS_AT_ONCE // (size * size))
     if n_conditions <= slice_size:
-        return unpack_symmetric(weights @ _packed_psi2(kernel, inducing, latents), size)
+        return unpack_symmetric(weights @ packed_psi2(kernel, inducing, latents), size)
 
     n_slices = -(-n_conditions // slice_size)
     padding = n_slices * slice_size - n_conditions
@@ -79,7 +79,7 @@ def weighted_psi2(
     @jax.checkpoint
     def add_slice(total: Array, piece: tuple[Array, Array, Array]) -> tuple[Array, None]:
         mean, variance, weight = piece
-        return total + weight @ _packed_psi2(kernel, inducing, LatentGaussians(mean, variance)), None
+        return total + weight @ packed_psi2(kernel, inducing, LatentGaussians(mean, variance)), None
 
     pieces = (sliced(latents.mean, 0), sliced(latents.variance, 1), sliced(weights, 0))
     total, _ = jax.lax.scan(add_slice, jnp.zeros(size * (size + 1) // 2, weights.dtype), pieces)
@@ -103,9 +103,8 @@ def _added(parts: list[Array]) -> Array:
     return total
 
 
-def _packed_psi2(
-    kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians
-) -> Float[Array, "D pairs"]:
+def packed_psi2(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians) -> Float[Array, "D pairs"]:
+    """Φ_d as packed upper triangles."""
     rows, columns = symmetric_pairs(inducing.shape[0])
     terms = terms_with_closed_form(kernel)
     if terms is None:

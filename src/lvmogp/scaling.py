@@ -60,7 +60,10 @@ def scaling_of(inputs: HostFloat, outputs: HostFloat, *, log_output: bool) -> Sc
 
 
 def _scale(values: HostFloat) -> HostFloat:
-    deviation = values.std(axis=0)
+    return positive_scale(values.std(axis=0), np.abs(values).max(axis=0))
+
+
+def positive_scale(deviation: HostFloat, largest: HostFloat) -> HostFloat:
+    """Standard deviations to divide by: one where a column does not vary."""
     # Equal values can have a standard deviation of rounding size; that is not a scale.
-    rounding = 8 * np.finfo(float).eps * np.abs(values).max(axis=0)
-    return np.where(deviation > rounding, deviation, 1.0)
+    return np.where(deviation > 8 * np.finfo(float).eps * largest, deviation, 1.0)

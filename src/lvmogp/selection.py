@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+from lvmogp.checkpoints import Checkpoints
 from lvmogp.data import Data
 from lvmogp.fit import Outcome, Progress, fit
 from lvmogp.optimise import Status
 from lvmogp.options import Options, fit_settings, latent_dimensions, latent_kernels
+from lvmogp.resuming import FinishedRestarts
 from lvmogp.scaling import Scaling
 from lvmogp.typing import HostFloat
 
@@ -18,14 +20,16 @@ def search(
     inputs: HostFloat,
     scaling: Scaling,
     on_progress: Callable[[Progress], None] | None,
+    checkpoints: Checkpoints | None = None,
 ) -> list[Outcome]:
     """The best outcome for each number of latents that was tried."""
     outcomes: list[Outcome] = []
     for n_latent in latent_dimensions(options, data.n_conditions):
         candidates = []
-        for latent_kernel in latent_kernels(options):
+        for number, latent_kernel in enumerate(latent_kernels(options)):
+            keeper = None if checkpoints is None else FinishedRestarts(checkpoints, f"latents{n_latent}kernel{number}")
             settings = fit_settings(options, data, inputs, n_latent=n_latent, latent_kernel=latent_kernel)
-            candidates.append(fit(data, inputs, scaling.input_scale, settings, on_progress))
+            candidates.append(fit(data, inputs, scaling.input_scale, settings, on_progress, keeper))
             if candidates[-1].status is Status.INTERRUPTED:
                 # Whichever is best, the search for it was cut short.
                 found = [*outcomes, best(candidates)]

@@ -22,8 +22,9 @@ from lvmogp.errors import ModelFileError, SettingError
 from lvmogp.kernels import KERNELS as SIMPLE_KERNELS
 from lvmogp.kernels import Composite, Kernel, Product, Sum
 
-FORMAT = "lvmogp-model"
+MODEL, CHECKPOINT = "lvmogp-model", "lvmogp-checkpoint"
 VERSION = 1
+_KINDS = {MODEL: "model", CHECKPOINT: "checkpoint"}
 _COMPOSITES: dict[str, type[Composite]] = {"sum": Sum, "product": Product}
 
 
@@ -34,12 +35,12 @@ class ModelFile(NamedTuple):
     document: dict[str, Any]
 
 
-def write(path: str | os.PathLike[str], content: ModelFile) -> None:
-    """Write a model file, whole or not at all."""
+def write(path: str | os.PathLike[str], content: ModelFile, kind: str = MODEL) -> None:
+    """Write a model file or checkpoint, whole or not at all."""
     tensors = {name: np.asarray(value, order="C") for name, value in content.tensors.items()}
     document = json.dumps(content.document, sort_keys=True, allow_nan=False)
     metadata = {
-        "format": FORMAT,
+        "format": kind,
         "version": str(VERSION),
         "document": document,
         "digest": _digest(tensors, document),
@@ -64,29 +65,29 @@ def replace_file(target: Path, payload: bytes) -> None:
         raise
 
 
-def read(path: str | os.PathLike[str]) -> ModelFile:
-    """Read a model file and check its format, version and digest."""
+def read(path: str | os.PathLike[str], kind: str = MODEL) -> ModelFile:
+    """Read a model file or checkpoint and check its format, version and digest."""
     source = Path(path)
     if not source.is_file():
-        raise ModelFileError(f"there is no model file at {source}")
+        raise ModelFileError(f"there is no {_KINDS[kind]} file at {source}")
     try:
         with safetensors.safe_open(source, framework="numpy") as file:
             metadata = file.metadata() or {}
-            _check_format(source, metadata)
+            _check_format(source, metadata, kind)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
     except (safetensors.SafetensorError, OSError, ValueError, TypeError) as error:
         if isinstance(error, ModelFileError):
             raise
-        raise ModelFileError(f"{source} is not a model file, or it is damaged: {error}") from error
+        raise ModelFileError(f"{source} is not a {_KINDS[kind]} file, or it is damaged: {error}") from error
     document = metadata.get("document", "")
     if metadata.get("digest") != _digest(tensors, document):
         raise ModelFileError(f"{source} is damaged: its content does not match its digest; restore it from a copy")
     return ModelFile(tensors, json.loads(document))
 
 
-def _check_format(source: Path, metadata: dict[str, str]) -> None:
-    if metadata.get("format") != FORMAT:
-        raise ModelFileError(f"{source} is a safetensors file, but not a model saved by lvmogp")
+def _check_format(source: Path, metadata: dict[str, str], kind: str) -> None:
+    if metadata.get("format") != kind:
+        raise ModelFileError(f"{source} is a safetensors file, but not a {_KINDS[kind]} saved by lvmogp")
     version = metadata.get("version", "")
     if not version.isdigit() or int(version) > VERSION:
         raise ModelFileError(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.compiling import compiled
+from lvmogp.data import rounded_up
 from lvmogp.errors import DataError, NumericalError
 from lvmogp.evidence import evidence
 from lvmogp.fit import Outcome
@@ -16,9 +17,11 @@ from lvmogp.ids import Id, numbers_of, unknown_condition
 from lvmogp.intake import Observations
 from lvmogp.new_condition import infer
 from lvmogp.posterior import Curves, Posterior, curves_at, trained_curves
+from lvmogp.posterior import curves as curves_of_moments
 from lvmogp.predictions import (
     Condition,
     Mixture,
+    Moments,
     as_particles,
     draw_curves,
     gaussian_moments,
@@ -30,11 +33,15 @@ from lvmogp.predictions import (
 )
 from lvmogp.psi_statistics import LatentGaussians, expected_cross, psi0
 from lvmogp.scaling import Scaling
-from lvmogp.typing import HostFloat
+from lvmogp.typing import HostFloat, HostInt
 from lvmogp.variational_condition import GaussianCondition, infer_gaussian
+from lvmogp.whitening import latent_moments
 
 _trained_curves, _curves_at, _expected_cross = compiled(trained_curves), compiled(curves_at), compiled(expected_cross)
 METHODS = ("exact", "gaussian")
+# Half a gigabyte of them in double precision.
+_MOST_CURVE_ELEMENTS = 2**26
+_CONDITIONS_AT_ONCE = 1_024
 _Tree = TypeVar("_Tree")
 
 
@@ -56,7 +63,7 @@ class TrainedModel(NamedTuple):
     is_grid: bool
     scaling: Scaling
     posterior: Posterior
-    curves: Curves
+    curves: Curves | None
     outcome: Outcome
     observations: Observations | None
     added: Mapping[Id, AddedCondition]
@@ -74,8 +81,8 @@ def trained_model(
     model: Posterior, outcome: Outcome, *, ids: tuple[Id, ...], scaling: Scaling, observations: Observations
 ) -> TrainedModel:
     """Put a fitted posterior and its account together."""
-    curves = _trained_curves(model)
-    if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(curves)):
+    curves = kept_curves(model)
+    if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(curves or model.mean)):
         raise NumericalError(
             "the posterior of the fitted model is not finite; the inducing points lie too close together or the noise "
             'is vanishing: use fewer inducing points, or dtype="float64"'
@@ -111,12 +118,52 @@ def mapped_arrays(model: TrainedModel, function: Callable[[Any], Any]) -> Traine
     )
 
 
+def kept_curves(model: Posterior) -> Curves | None:
+    """Curves of all trained conditions, to be kept if they are not too many; else they are computed when asked for."""
+    n_conditions, n_inputs = len(model.parameters.latent_mean), len(model.mean)
+    return _trained_curves(model) if n_conditions * n_inputs**2 <= _MOST_CURVE_ELEMENTS else None
+
+
+def _curves_of(model: TrainedModel, numbers: HostInt) -> tuple[Curves, HostInt]:
+    # Curves that hold the conditions of these numbers, and their places among them.
+    if model.curves is not None:
+        return model.curves, numbers
+    distinct, places = np.unique(numbers, return_inverse=True)
+    padded = np.resize(distinct, rounded_up(len(distinct)))
+    latents = jax.tree.map(lambda leaf: leaf[padded], model.posterior.parameters.latents)
+    return _curves_under(model.posterior, latents), places.reshape(-1)
+
+
+@compiled
+def _curves_under(model: Posterior, latents: LatentGaussians) -> Curves:
+    return curves_of_moments(model, latent_moments(model.latent_basis, latents))
+
+
+def _trained_moments(model: TrainedModel, points: HostFloat, numbers: HostInt) -> Moments:
+    noise = np.asarray(model.posterior.parameters.noise_per_condition)
+    if model.curves is not None:
+        return gaussian_moments(model.posterior, model.curves, noise, points, numbers)
+    found = Moments(*np.empty((3, len(points))))
+    order = np.argsort(numbers, kind="stable")
+    group = np.cumsum(np.r_[False, np.diff(numbers[order]) > 0]) // _CONDITIONS_AT_ONCE
+    for rows in np.split(order, np.flatnonzero(np.diff(group)) + 1):
+        shapes, places = _curves_of(model, numbers[rows])
+        some = np.resize(noise[np.unique(numbers[rows])], len(shapes.weights))
+        for whole, part in zip(
+            found, gaussian_moments(model.posterior, shapes, some, points[rows], places), strict=True
+        ):
+            whole[rows] = part
+    return found
+
+
 def find_condition(model: TrainedModel, name: Id, *, unseen: str) -> Condition:
     """A condition by its id; one never seen is an error, or with ``unseen="prior"`` the prior over latents."""
     if name in model.added:
         return model.added[name].posterior
     if name in model.ids:
-        return trained_condition(model.posterior, model.curves, model.ids.index(name))
+        number = model.ids.index(name)
+        shapes, (place,) = _curves_of(model, np.asarray([number]))
+        return trained_condition(model.posterior, shapes, number, place)
     if unseen == "prior":
         nothing = evidence(model.posterior, np.empty((0, model.n_columns)), np.empty(0))
         return infer(model.posterior, nothing)
@@ -141,8 +188,7 @@ def moments(
     numbers = numbers_of(row_ids, model.ids)
     closed_form = (numbers >= 0) & (not scaling.log_output)
     if closed_form.any():
-        noise = np.asarray(model.posterior.parameters.noise_per_condition)
-        found = gaussian_moments(model.posterior, model.curves, noise, points[closed_form], numbers[closed_form])
+        found = _trained_moments(model, points[closed_form], numbers[closed_form])
         mean[closed_form] = scaling.location(found.mean)
         variance[closed_form] = scaling.variance(found.variance + found.noise * include_noise)
     remaining = np.flatnonzero(~closed_form)

@@ -1,0 +1,93 @@
+"""The course of stochastic inference: when to take smaller steps, when to average, when to stop.
+
+Estimates of the bound are noisy. They are gathered in windows of steps, and a stage ends once the trend over the last
+windows cannot be told from noise, or gains too little. The last stage averages what it goes through.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+STEPS_PER_WINDOW = 50
+_WINDOWS = 10
+_SIGNIFICANT = 2.0
+_SHRINK_AFTER_FAILURE = 0.5
+_MOST_FAILURES = 6
+
+
+class Stage(NamedTuple):
+    """Step sizes of the hyperparameters, the latents and q(v)."""
+
+    hyperparameters: float
+    latents: float
+    natural: float
+
+
+STAGES = (Stage(0.03, 0.02, 0.05), Stage(0.01, 0.01, 0.02), Stage(0.002, 0.005, 0.01))
+
+
+class Window(NamedTuple):
+    """Mean of the estimates of the bound in a window of steps, with its standard error."""
+
+    mean: float
+    error: float
+
+
+class Course(NamedTuple):
+    """Where a run stands: its stage, the windows of that stage, and how often it had to step back."""
+
+    stage: int = 0
+    windows: tuple[Window, ...] = ()
+    n_failures: int = 0
+
+    @property
+    def averages(self) -> bool:
+        """Whether this is the stage that is averaged."""
+        return self.stage == len(STAGES) - 1
+
+    @property
+    def ended(self) -> bool:
+        """Whether all stages are over."""
+        return self.stage == len(STAGES)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether smaller steps have not helped."""
+        return self.n_failures > _MOST_FAILURES
+
+    @property
+    def share(self) -> float:
+        """About how much of the run is over; nobody knows how long a stage will take."""
+        of_stage = min(len(self.windows) / (2 * _WINDOWS), 0.95)
+        return min((self.stage + of_stage) / len(STAGES), 1.0)
+
+    @property
+    def steps(self) -> Stage:
+        """Step sizes now."""
+        shrink = _SHRINK_AFTER_FAILURE**self.n_failures
+        return Stage(*(shrink * size for size in STAGES[self.stage]))
+
+
+def window(estimates: np.ndarray) -> Window:
+    """Mean and standard error of the estimates in a window."""
+    return Window(float(np.mean(estimates)), float(np.std(estimates, ddof=1) / math.sqrt(len(estimates))))
+
+
+def after(course: Course, latest: Window, least_gain: float) -> Course:
+    """The course after another window; ``least_gain`` is what the windows looked at must gain together."""
+    if not math.isfinite(latest.mean):
+        return course._replace(n_failures=course.n_failures + 1)
+    windows = (*course.windows, latest)
+    if len(windows) < _WINDOWS or not (course.averages or _settled(windows[-_WINDOWS:], least_gain)):
+        return course._replace(windows=windows)
+    return course._replace(stage=course.stage + 1, windows=())
+
+
+def _settled(windows: tuple[Window, ...], least_gain: float) -> bool:
+    # The slope of a straight line through the means, Σ w_j m_j, has the standard error √Σ w_j² e_j².
+    place = np.arange(len(windows)) - (len(windows) - 1) / 2
+    slope_weights = place / np.sum(place**2)
+    slope = slope_weights @ [each.mean for each in windows]
+    error = math.sqrt(np.sum(slope_weights**2 * np.square([each.error for each in windows])))
+    return bool(slope < _SIGNIFICANT * error or slope * len(windows) < least_gain)

@@ -1,0 +1,205 @@
+"""Data that do not fit into memory or into one machine: from observations to a posterior by minibatches."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.checkpoints import Checkpoints
+from lvmogp.compiling import compiled
+from lvmogp.course import STEPS_PER_WINDOW, Course
+from lvmogp.distributed import (
+    first_bytes,
+    gathered_documents,
+    gathered_rows,
+    local_device_count,
+    merged_moments,
+    summed,
+)
+from lvmogp.feeding import Feed
+from lvmogp.fit import Outcome, Progress, Restart
+from lvmogp.ids import Id, distinct_ids, numbers_of
+from lvmogp.initialise import representatives
+from lvmogp.kernels import gram
+from lvmogp.linalg import jitter_needed
+from lvmogp.minibatch_bound import Shared
+from lvmogp.options import Options, StochasticSettings, pilot_options, stochastic_settings
+from lvmogp.pilot import Pilot, pilot, placed, points_per_condition
+from lvmogp.posterior import Posterior, posterior
+from lvmogp.resuming import Start, load_running, save_running, start_bytes, start_from_bytes
+from lvmogp.scaling import Scaling
+from lvmogp.selection import best, search
+from lvmogp.sources import Rows, Source, column_moments, sample, scaling_from, source_of
+from lvmogp.stochastic_fit import Finished, Running, begin, run
+from lvmogp.storage import decode_id, encode_id
+from lvmogp.stores import ObservationStore
+from lvmogp.typing import HostInt
+
+_posterior = compiled(posterior)
+# Seconds between two checkpoints, unless the user says otherwise.
+CHECKPOINT_SECONDS = 60.0
+
+
+class Shards(NamedTuple):
+    """The part of the observations that this process reads, and how many of each condition there are in all."""
+
+    sources: tuple[Source, ...]
+    counts: HostInt
+    scaling: Scaling
+    n_shards: int
+    first_shard: int
+
+
+def shards_of(store: ObservationStore, *, log_output: bool) -> tuple[Shards, tuple[Id, ...]]:
+    """A process's observations as a part of those of all processes, with the ids of all conditions."""
+    own_ids = store.ids or ()
+    everyones = [decode_id(each) for ids in gathered_documents([encode_id(each) for each in own_ids]) for each in ids]
+    ids = distinct_ids(everyones)
+    numbers = numbers_of(own_ids, ids).astype(np.int32)
+    conditions = store.conditions if np.array_equal(numbers, np.arange(len(ids))) else numbers[store.conditions]
+    source = source_of(Rows(store.inputs, store.outputs, conditions), len(ids))
+    moments = merged_moments(column_moments(source, log_output=log_output))
+    scaling = scaling_from(moments, log_output=log_output)
+    return Shards((source,), summed(source.counts), scaling, jax.process_count(), jax.process_index()), ids
+
+
+class Fitted(NamedTuple):
+    """What came out, and how."""
+
+    posterior: Posterior
+    outcome: Outcome
+
+
+def fit_large(
+    shards: Shards,
+    options: Options,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    checkpoints: Checkpoints | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> Fitted:
+    """Fit by minibatches, from a pilot or from where a checkpoint left off."""
+    began = time.perf_counter()
+    resumed = None if checkpoints is None else load_running(checkpoints)
+    if resumed is None:
+        start = _started(shards, options, on_progress)
+        state = begin(start.shared, start.table)
+        running = Running(state, state, 0, 0, Course(), ())
+    else:
+        start, running = resumed
+    n_observations = int(shards.counts.sum())
+    settings = stochastic_settings(options, n_observations, len(shards.counts))
+    finished = run(
+        running,
+        start.shared,
+        shards.counts,
+        Feed(
+            shards.sources,
+            shards.scaling,
+            shards.n_shards,
+            shards.first_shard,
+            local_device_count(),
+            settings.batch_size,
+            options.dtype,
+            options.seed,
+        ),
+        most_steps=settings.most_steps,
+        least_gain=settings.least_gain,
+        on_window=partial(
+            _after_window,
+            keeper=_Keeper(checkpoints, start, checkpoint_seconds),
+            report=on_progress,
+            most_steps=settings.most_steps,
+        ),
+    )
+    return Fitted(finished.posterior, _outcome(finished, time.perf_counter() - began))
+
+
+def _started(shards: Shards, options: Options, on_progress: Callable[[Progress], None] | None) -> Start:
+    n_conditions = len(shards.counts)
+    per_condition = points_per_condition(n_conditions)
+    parts = [
+        sample(source, shards.counts, per_condition, options.seed + shards.first_shard + place)
+        for place, source in enumerate(shards.sources)
+    ]
+    drawn = gathered_rows(Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True))))
+    rows = Rows(shards.scaling.inputs(drawn.inputs), shards.scaling.outputs(drawn.outputs), drawn.conditions)
+    if jax.process_index() > 0:
+        return start_from_bytes(first_bytes(b""))
+    start = _from_pilot(
+        pilot(rows, n_conditions, options.seed), rows, n_conditions, shards.scaling, options, on_progress
+    )
+    return start if jax.process_count() == 1 else start_from_bytes(first_bytes(start_bytes(start)))
+
+
+def _from_pilot(
+    flight: Pilot,
+    rows: Rows,
+    n_conditions: int,
+    scaling: Scaling,
+    options: Options,
+    on_progress: Callable[[Progress], None] | None,
+) -> Start:
+    reduced = pilot_options(options, flight.data, flight.rows.inputs)
+    found = best(search(reduced, flight.data, flight.rows.inputs, scaling, on_progress)).parameters
+    latents = placed(_posterior(found, flight.data), rows, n_conditions, flight.conditions)
+    means = np.asarray(latents.mean)
+    settings: StochasticSettings = stochastic_settings(options, len(rows.outputs), n_conditions, means.shape[1])
+    shared = Shared(
+        input_kernel=found.input_kernel,
+        latent_kernel=found.latent_kernel,
+        inducing_inputs=jnp.asarray(representatives(rows.inputs, settings.n_inducing_inputs, options.seed)),
+        inducing_latents=jnp.asarray(representatives(means, settings.n_inducing_latents, options.seed)),
+        noise_variance=jnp.zeros(0) if settings.noise_per_condition else found.noise_variance,
+    )
+    columns = [means, np.log(np.asarray(latents.variance))]
+    if settings.noise_per_condition:
+        noise = np.full((n_conditions, 1), np.mean(np.log(found.noise_variance)))
+        noise[flight.conditions, 0] = np.log(found.noise_variance)
+        columns.append(noise)
+    return Start(shared, np.concatenate(columns, axis=1))
+
+
+class _Keeper:
+    # Writes checkpoints at intervals; by the first process only, the others' states being the same.
+    def __init__(self, checkpoints: Checkpoints | None, start: Start, seconds: float) -> None:
+        self.checkpoints, self.start, self.seconds = checkpoints, start, seconds
+        self.last = time.perf_counter()
+
+    def keep(self, running: Running) -> None:
+        due = running.course.ended or time.perf_counter() - self.last >= self.seconds
+        if self.checkpoints is None or not due or jax.process_index() > 0:
+            return
+        save_running(self.checkpoints, self.start, running)
+        self.last = time.perf_counter()
+
+
+def _after_window(
+    running: Running, *, keeper: _Keeper, report: Callable[[Progress], None] | None, most_steps: int
+) -> None:
+    keeper.keep(running)
+    if report is not None and running.history:
+        n_latent = running.state.table.shape[1] // 2
+        share = max(running.course.share, running.step / most_steps)
+        report(Progress(n_latent, 1, 1, "minibatches", running.step, running.history[-1].mean, share))
+
+
+def _outcome(finished: Finished, seconds: float) -> Outcome:
+    parameters = finished.posterior.parameters
+    history = tuple(each.mean for each in finished.history)
+    restart = Restart(
+        "minibatches", finished.bound.mean, finished.status, history, finished.n_steps, seconds, STEPS_PER_WINDOW
+    )
+    return Outcome(
+        parameters=parameters,
+        bound=finished.bound.mean,
+        status=finished.status,
+        restarts=(restart,),
+        jitter_inputs=float(jitter_needed(gram(parameters.input_kernel, parameters.inducing_inputs))),
+        jitter_latents=float(jitter_needed(gram(parameters.latent_kernel, parameters.inducing_latents))),
+        seconds=seconds,
+    )

@@ -1,0 +1,156 @@
+"""The explicit bound of a minibatch: an unbiased estimate of the bound of all observations.
+
+q(v) = N(vec M, (I + A_H ⊗ A_X)⁻¹) has the form that is optimal on a complete grid, whatever the data. With
+A_X = U_X Λ_X U_Xᵀ, A_H = U_H Λ_H U_Hᵀ and W_ij = 1/(1 + λ^X_i λ^H_j), an observation y at x of condition d has the
+expected log-likelihood (docs/mathematics.md, equation 26)
+
+−½ log 2πσ_d² − ½/σ_d² [y² − 2 y aᵀM⟨c_d⟩ + tr(T_d R) + ψ_d k_X(x, x)],
+R = MᵀaaᵀM + U_H diag((U_Xᵀa)²ᵀW) U_Hᵀ − aᵀa I.
+
+Since tr(T_d R) = tr(Φ_d L_H⁻ᵀRL_H⁻¹), only R is whitened, once for each block of observations of one condition.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from lvmogp.constraints import POINTS, positive
+from lvmogp.gaussians import LOG_2PI
+from lvmogp.kernels import Kernel, cross, diagonal
+from lvmogp.linalg import symmetric_pairs, unpack_symmetric, whiten
+from lvmogp.minibatches import Minibatch
+from lvmogp.posterior import KroneckerCovariance
+from lvmogp.psi_statistics import LatentGaussians, packed_psi2, psi0, psi1
+from lvmogp.typing import Array, Float, Scalar
+from lvmogp.whitening import basis
+
+
+class Shared(eqx.Module):
+    """What all conditions share and gradients move; ``noise_variance`` is empty where each has its own."""
+
+    input_kernel: Kernel
+    latent_kernel: Kernel
+    inducing_inputs: Float[Array, "M_X Q_X"] = eqx.field(metadata=POINTS)
+    inducing_latents: Float[Array, "M_H Q_H"]
+    noise_variance: Float[Array, " noise"] = positive()
+
+
+class BlockConditions(eqx.Module):
+    """q(h_d), σ_d² and the number of all observations N_d of the condition of each block."""
+
+    latents: LatentGaussians
+    noise_variance: Float[Array, " B"]
+    counts: Float[Array, " B"]
+
+
+class InducingGaussian(eqx.Module):
+    """q(v) = N(vec M, S)."""
+
+    mean: Float[Array, "M_X M_H"]
+    covariance: KroneckerCovariance
+
+
+class Grams(eqx.Module):
+    """Σ tr(T_d) aaᵀ/σ_d² and Σ aᵀa T_d/σ_d², the partial traces of G = Σ T_d ⊗ aaᵀ/σ_d²."""
+
+    inputs: Float[Array, "M_X M_X"]
+    latents: Float[Array, "M_H M_H"]
+
+
+class _Inputs(eqx.Module):
+    # What the inputs of the observations come to: aᵀ, and k(x, x).
+    features: Float[Array, "n M_X"]
+    prior_variance: Float[Array, " n"]
+
+
+def expected_log_likelihood(
+    shared: Shared, conditions: BlockConditions, inducing: InducingGaussian, batch: Minibatch
+) -> tuple[Scalar, Grams]:
+    """Estimate of ⟨log p(Y|F)⟩ − KL(q(H) ‖ p(H)), and of the grams that the covariance of q(v) follows."""
+    dtype = batch.outputs.dtype
+    n_latents = shared.inducing_latents.shape[0]
+    # Small matrices are factorised in full precision; what meets observations has the precision of the batch.
+    inverse_latents = _inverse_factor(shared.latent_kernel, shared.inducing_latents)  # L_H⁻¹
+    inputs = _inputs(shared, batch)
+    kernel, points, latents = _cast((shared.latent_kernel, shared.inducing_latents, conditions.latents), dtype)
+    covariance = inducing.covariance
+    small = _Small.of(inducing, inverse_latents, dtype)
+
+    def in_blocks(values: Float[Array, "n ..."]) -> Float[Array, "B b ..."]:
+        return jnp.take(values, batch.places, axis=0, mode="fill", fill_value=0)
+
+    precisions = (1 / conditions.noise_variance).astype(dtype)  # 1/σ_d²
+    weights = in_blocks(batch.weights)
+    stands_for = jnp.sum(weights, axis=1)
+    projected = inputs.features @ small.mean_map  # (L_H⁻ᵀMᵀa)ᵀ
+    spread = jnp.square(inputs.features @ covariance.input_basis.astype(dtype)) @ covariance.variances.astype(dtype)
+    squares = jnp.sum(inputs.features**2, axis=1)  # aᵀa
+
+    # Sums over the observations of each block, times 1/σ_d²: of R, packed, and of the numbers it is made of.
+    by_place = in_blocks(projected)
+    outer = jnp.swapaxes(by_place * weights[..., None], 1, 2) @ by_place
+    rows, columns = symmetric_pairs(n_latents)
+    numbers = jnp.stack([batch.outputs**2, squares, inputs.prior_variance], axis=1)
+    sums = jnp.sum(in_blocks(jnp.concatenate([spread, numbers], axis=1)) * weights[..., None], axis=1)
+    spreads, (outputs_squared, features_squared, priors) = sums[:, :n_latents], sums[:, n_latents:].T
+    whitened = outer[:, rows, columns] + spreads @ small.basis_pairs.T - features_squared[:, None] * small.inverse_gram
+
+    psi_two = packed_psi2(kernel, points, latents)
+    quadratic = jnp.sum(psi_two * whitened * small.twice, axis=1)
+    pulled = jnp.sum(by_place * (weights * in_blocks(batch.outputs))[..., None], axis=1)
+    linear = jnp.sum(pulled * psi1(kernel, points, latents), axis=1)  # Σ y aᵀM⟨c_d⟩, ⟨c_d⟩ = L_H⁻¹Ψ_dᵀ
+    misfit = (outputs_squared - 2 * linear + quadratic + psi0(kernel, latents) * priors) @ precisions
+    # Each observation carries its share 1/N_d of the divergence of its condition's latents.
+    divergence = jnp.sum(latents.mean**2 + latents.variance - jnp.log(latents.variance) - 1, axis=1)
+    per_observation = LOG_2PI - jnp.log(precisions) + divergence / conditions.counts.astype(dtype)
+    value = -(stands_for @ per_observation + misfit) / 2
+
+    traces = psi_two @ (small.twice * small.inverse_gram)  # tr T_d
+    per_place = jnp.zeros(batch.outputs.shape, dtype).at[batch.places].set((traces * precisions)[:, None], mode="drop")
+    input_gram = (inputs.features * (batch.weights * per_place)[:, None]).T @ inputs.features
+    packed = ((features_squared * precisions) @ psi_two).astype(inverse_latents.dtype)
+    latent_gram = inverse_latents @ unpack_symmetric(packed, n_latents) @ inverse_latents.T
+    return value, Grams(input_gram.astype(inverse_latents.dtype), latent_gram)
+
+
+def kl_inducing(inducing: InducingGaussian) -> Scalar:
+    """KL(q(v) ‖ N(0, I)) = ½ (‖M‖² + Σ W − Σ log W − M_X M_H)."""
+    variances = inducing.covariance.variances
+    return (jnp.sum(inducing.mean**2) + jnp.sum(variances - jnp.log(variances) - 1)) / 2
+
+
+class _Small(eqx.Module):
+    # q(v) and K_H⁻¹ as the packed whitened R is made of them.
+    mean_map: Float[Array, "M_X M_H"]
+    basis_pairs: Float[Array, "pairs M_H"]
+    inverse_gram: Float[Array, " pairs"]
+    twice: Float[Array, " pairs"]
+
+    @classmethod
+    def of(cls, inducing: InducingGaussian, inverse_latents: Float[Array, "M_H M_H"], dtype: jnp.dtype) -> "_Small":
+        rows, columns = symmetric_pairs(inverse_latents.shape[0])
+        rotated = inverse_latents.T @ inducing.covariance.latent_basis  # L_H⁻ᵀU_H
+        return _cast(
+            cls(
+                mean_map=inducing.mean @ inverse_latents,  # M L_H⁻¹
+                basis_pairs=rotated[rows] * rotated[columns],  # L_H⁻ᵀ u_j u_jᵀ L_H⁻¹
+                inverse_gram=jnp.sum(inverse_latents[:, rows] * inverse_latents[:, columns], axis=0),  # K_H⁻¹
+                twice=jnp.where(rows == columns, 1.0, 2.0),  # what a packed entry counts for
+            ),
+            dtype,
+        )
+
+
+def _inputs(shared: Shared, batch: Minibatch) -> _Inputs:
+    dtype = batch.outputs.dtype
+    inverse = _inverse_factor(shared.input_kernel, shared.inducing_inputs).astype(dtype)  # L_X⁻¹
+    kernel, points = _cast((shared.input_kernel, shared.inducing_inputs), dtype)
+    return _Inputs(cross(kernel, batch.inputs, points) @ inverse.T, diagonal(kernel, batch.inputs))
+
+
+def _inverse_factor(kernel: Kernel, points: Float[Array, "M Q"]) -> Float[Array, "M M"]:
+    return whiten(basis(kernel, points).factor, jnp.eye(points.shape[0], dtype=points.dtype))
+
+
+def _cast(tree, dtype: jnp.dtype):
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
