@@ -17,6 +17,7 @@ from lvmogp.errors import (
 
 if TYPE_CHECKING:
     from lvmogp.estimator import LVMOGPRegressor
+    from lvmogp.files.parquet import open_parquet
     from lvmogp.fit import Progress
     from lvmogp.kernels import (
         RBF,
@@ -55,6 +56,7 @@ __all__ = [
     "StopFit",
     "UnknownConditionError",
     "__version__",
+    "open_parquet",
 ]
 
 
@@ -64,6 +66,7 @@ _HOMES = {
     "ObservationStore": "lvmogp.stores",
     "Progress": "lvmogp.fit",
     "StopFit": "lvmogp.optimise",
+    "open_parquet": "lvmogp.files.parquet",
 }
 
 

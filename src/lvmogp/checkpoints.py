@@ -46,11 +46,6 @@ class Checkpoints(NamedTuple):
         path = self._path(series, number)
         return self._read(path) if self.resume and path.exists() else None
 
-    def clear(self) -> None:
-        """Forget all checkpoints, once what they led to is safe."""
-        for path in self.folder.glob(f"*-*{_ENDING}"):
-            path.unlink(missing_ok=True)
-
     def _read(self, path: Path) -> ModelFile | None:
         try:
             content = read(path, CHECKPOINT)
@@ -92,6 +87,12 @@ def checkpoints(folder: str | os.PathLike[str], fingerprint: str, *, resume: boo
             f"{place} holds checkpoints of an earlier fit; resume that fit, name another folder, or delete them"
         )
     return found
+
+
+def clear_checkpoints(folder: Path) -> None:
+    """Forget all checkpoints in a folder, once what they led to is safe."""
+    for path in folder.glob(f"*-*{_ENDING}"):
+        path.unlink(missing_ok=True)
 
 
 def fingerprint(settings: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:

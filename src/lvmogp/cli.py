@@ -37,6 +37,16 @@ class Noise(StrEnum):
     PER_CONDITION = "per-condition"
 
 
+class Inference(StrEnum):
+    """How the inducing variables are treated."""
+
+    AUTO = "auto"
+    COLLAPSED = "collapsed"
+    FULL = "full"
+    KRONECKER = "kronecker"
+    STOCHASTIC = "stochastic"
+
+
 class Unseen(StrEnum):
     """What to do with a condition never seen."""
 
@@ -80,9 +90,27 @@ def _count(text: str, panel: str) -> Any:
     return typer.Option(callback=_count_or_auto, metavar="N|auto", help=text, rich_help_panel=panel)
 
 
+_LONG = "Long fits"
+
+
+def _search(text: str) -> Any:
+    return typer.Option(help=text, metavar="NAME", rich_help_panel="Search")
+
+
+def _long(text: str, **options: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel=_LONG, show_default=False, **options)
+
+
+def _flag(name: str, text: str) -> Any:
+    return typer.Option(name, help=text, rich_help_panel=_LONG)
+
+
 @app.command()
 def fit(
-    data: Annotated[Path, typer.Argument(help="Table: CSV, Excel (.xlsx) or Parquet.", show_default=False)],
+    data: Annotated[
+        Path,
+        typer.Argument(help="Table: CSV, Excel, Parquet, or a folder of Parquet.", show_default=False),
+    ],
     model: Annotated[Path, typer.Option(help="Model file to write.", show_default=False)],
     output: Annotated[str | None, _column("To be predicted.")] = None,
     condition: Annotated[str | None, _column("Id of the condition of each row.")] = None,
@@ -108,6 +136,22 @@ def fit(
     restarts: Annotated[str, _count("Starts, of which the best wins.", "Search")] = "auto",
     max_iter: Annotated[str, _count("Most iterations of each start.", "Search")] = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same answer.", rich_help_panel="Search")] = 0,
+    inference: Annotated[Inference, _search("Variational family; stochastic goes by minibatches.")] = Inference.AUTO,
+    batch_size: Annotated[str, _count("Observations in a minibatch.", "Search")] = "auto",
+    checkpoint: Annotated[
+        Path | None, _long("Folder for checkpoints, from which --resume goes on after a crash.", metavar="FOLDER")
+    ] = None,
+    checkpoint_seconds: Annotated[float, _long("Seconds between two checkpoints.", min=0.0)] = 60.0,
+    resume: Annotated[bool, _flag("--resume", "Go on from the checkpoints.")] = False,
+    distributed: Annotated[
+        bool,
+        _flag("--distributed", "Fit with other processes, started with the same command, each reading its part."),
+    ] = False,
+    coordinator: Annotated[
+        str | None, _long("Address of the first process; found out under SLURM, MPI, Kubernetes.", metavar="HOST:PORT")
+    ] = None,
+    processes: Annotated[int | None, _long("How many processes there are.", min=1)] = None,
+    process: Annotated[int | None, _long("Which of them this is, from 0.", min=0)] = None,
     keep_on_interrupt: Annotated[
         bool, typer.Option("--keep-on-interrupt", help="After Ctrl-C, save the best model so far.")
     ] = False,
@@ -124,6 +168,7 @@ def fit(
     """
     with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
         import lvmogp.command_line.commands as commands
+        import lvmogp.command_line.large_work as large_work
 
         settings: dict[str, Any] = {
             "n_latent": _number_or_auto(latents),
@@ -135,10 +180,21 @@ def fit(
             "output_transform": "log" if log_output else None,
             "n_restarts": _number_or_auto(restarts),
             "max_iter": _number_or_auto(max_iter),
+            "batch_size": _number_or_auto(batch_size),
+            "inference": inference.value,
             "random_state": seed,
         }
         request = commands.FitRequest(
-            data, model, output, condition, inputs or [], wide, settings, keep_on_interrupt=keep_on_interrupt
+            data,
+            model,
+            output,
+            condition,
+            inputs or [],
+            wide,
+            settings,
+            large_work.Keeping(checkpoint, checkpoint_seconds, resume),
+            large_work.Processes(distributed, large_work.Coordinates(coordinator, processes, process)),
+            keep_on_interrupt=keep_on_interrupt,
         )
         commands.fit(screen, request)
 

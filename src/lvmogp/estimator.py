@@ -47,10 +47,11 @@ _R = TypeVar("_R")
 def _in_double_precision(
     method: Callable[Concatenate["LVMOGPRegressor", _P], _R],
 ) -> Callable[Concatenate["LVMOGPRegressor", _P], _R]:
-    # float64 is switched on for our own computations only, not for the rest of the user's program.
+    # float64 is switched on for our own computations only, not for the rest of the user's program; and single precision
+    # is what it says, where a GPU would rather multiply with ten bits.
     @functools.wraps(method)
     def wrapped(self: "LVMOGPRegressor", *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), jax.default_matmul_precision("highest"):
             return method(self, *args, **kwargs)
 
     return wrapped

@@ -23,6 +23,8 @@ from lvmogp.posterior import optimal_inducing
 from lvmogp.quadratics import quadratic
 from lvmogp.typing import HostFloat, Scalar
 
+# What stands for a recipe in the account of a fit by minibatches.
+MINIBATCHES = "minibatches"
 # Operations of one bound below which threads cost more than they give.
 _LARGE = 2e8
 

@@ -21,7 +21,7 @@ from lvmogp.distributed import (
     summed,
 )
 from lvmogp.feeding import Feed
-from lvmogp.fit import Outcome, Progress, Restart
+from lvmogp.fit import MINIBATCHES, Outcome, Progress, Restart
 from lvmogp.ids import Id, distinct_ids, numbers_of
 from lvmogp.initialise import representatives
 from lvmogp.kernels import gram
@@ -64,7 +64,8 @@ def shards_of(store: ObservationStore, *, log_output: bool) -> tuple[Shards, tup
     source = source_of(Rows(store.inputs, store.outputs, conditions), len(ids))
     moments = merged_moments(column_moments(source, log_output=log_output))
     scaling = scaling_from(moments, log_output=log_output)
-    return Shards((source,), summed(source.counts), scaling, jax.process_count(), jax.process_index()), ids
+    counts = summed(source.counts)
+    return Shards((source,), counts, scaling, jax.process_count(), jax.process_index()), ids
 
 
 class Fitted(NamedTuple):
@@ -185,14 +186,14 @@ def _after_window(
     if report is not None and running.history:
         n_latent = running.state.table.shape[1] // 2
         share = max(running.course.share, running.step / most_steps)
-        report(Progress(n_latent, 1, 1, "minibatches", running.step, running.history[-1].mean, share))
+        report(Progress(n_latent, 1, 1, MINIBATCHES, running.step, running.history[-1].mean, share))
 
 
 def _outcome(finished: Finished, seconds: float) -> Outcome:
     parameters = finished.posterior.parameters
     history = tuple(each.mean for each in finished.history)
     restart = Restart(
-        "minibatches", finished.bound.mean, finished.status, history, finished.n_steps, seconds, STEPS_PER_WINDOW
+        MINIBATCHES, finished.bound.mean, finished.status, history, finished.n_steps, seconds, STEPS_PER_WINDOW
     )
     return Outcome(
         parameters=parameters,

@@ -10,6 +10,7 @@ import numpy as np
 from lvmogp.compiling import compiled
 from lvmogp.data import Data, GridData, LongData, block_layout
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
+from lvmogp.fit import MINIBATCHES
 from lvmogp.intake import Observations, standardised
 from lvmogp.parameters import Parameters
 from lvmogp.posterior import posterior, trained_curves
@@ -49,6 +50,8 @@ def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
     observations = trained.observations
     if observations is None or len(observations.outputs) < 2:
         return None
+    if trained.outcome.restarts[0].recipe == MINIBATCHES:
+        return None  # for data that are too many to go through at once
     with jax.enable_x64(True):
         data = standardised(observations, trained.scaling)
         if not isinstance(data, GridData) and trained.posterior.mean.size > _MOST_INDUCING:

@@ -8,6 +8,9 @@ expected log-likelihood (docs/mathematics.md, equation 26)
 R = MᵀaaᵀM + U_H diag((U_Xᵀa)²ᵀW) U_Hᵀ − aᵀa I.
 
 Since tr(T_d R) = tr(Φ_d L_H⁻ᵀRL_H⁻¹), only R is whitened, once for each block of observations of one condition.
+
+Minibatches may be in single precision. Then so is what has the size of observations × M_X, where rounding is harmless;
+what meets K_H⁻¹, which magnifies it beyond measure, stays in double precision.
 """
 
 import equinox as eqx
@@ -58,59 +61,62 @@ class Grams(eqx.Module):
 
 
 class _Inputs(eqx.Module):
-    # What the inputs of the observations come to: aᵀ, and k(x, x).
+    # What the inputs of the observations come to: aᵀ in the precision of the batch; aᵀM, (U_Xᵀa)²ᵀW, aᵀa and k(x, x).
     features: Float[Array, "n M_X"]
+    means: Float[Array, "n M_H"]
+    spreads: Float[Array, "n M_H"]
+    squares: Float[Array, " n"]
     prior_variance: Float[Array, " n"]
+
+    def gram(self, weights: Float[Array, " n"]) -> Float[Array, "M_X M_X"]:
+        """Σ w aaᵀ."""
+        weighted = self.features * weights[:, None].astype(self.features.dtype)
+        return (weighted.T @ self.features).astype(weights.dtype)
 
 
 def expected_log_likelihood(
     shared: Shared, conditions: BlockConditions, inducing: InducingGaussian, batch: Minibatch
 ) -> tuple[Scalar, Grams]:
     """Estimate of ⟨log p(Y|F)⟩ − KL(q(H) ‖ p(H)), and of the grams that the covariance of q(v) follows."""
-    dtype = batch.outputs.dtype
     n_latents = shared.inducing_latents.shape[0]
-    # Small matrices are factorised in full precision; what meets observations has the precision of the batch.
     inverse_latents = _inverse_factor(shared.latent_kernel, shared.inducing_latents)  # L_H⁻¹
-    inputs = _inputs(shared, batch)
-    kernel, points, latents = _cast((shared.latent_kernel, shared.inducing_latents, conditions.latents), dtype)
-    covariance = inducing.covariance
-    small = _Small.of(inducing, inverse_latents, dtype)
+    small = _Small.of(inducing.covariance, inverse_latents)
+    inputs = _inputs(shared, inducing, batch)
 
     def in_blocks(values: Float[Array, "n ..."]) -> Float[Array, "B b ..."]:
         return jnp.take(values, batch.places, axis=0, mode="fill", fill_value=0)
 
-    precisions = (1 / conditions.noise_variance).astype(dtype)  # 1/σ_d²
-    weights = in_blocks(batch.weights)
+    precisions = 1 / conditions.noise_variance  # 1/σ_d²
+    outputs, all_weights = batch.outputs.astype(precisions.dtype), batch.weights.astype(precisions.dtype)
+    weights = in_blocks(all_weights)
     stands_for = jnp.sum(weights, axis=1)
-    projected = inputs.features @ small.mean_map  # (L_H⁻ᵀMᵀa)ᵀ
-    spread = jnp.square(inputs.features @ covariance.input_basis.astype(dtype)) @ covariance.variances.astype(dtype)
-    squares = jnp.sum(inputs.features**2, axis=1)  # aᵀa
 
-    # Sums over the observations of each block, times 1/σ_d²: of R, packed, and of the numbers it is made of.
-    by_place = in_blocks(projected)
-    outer = jnp.swapaxes(by_place * weights[..., None], 1, 2) @ by_place
+    # Sums over the observations of each block: of L_H⁻ᵀRL_H⁻¹, packed, and of the numbers it is made of.
+    projected = in_blocks(inputs.means @ inverse_latents)  # (L_H⁻ᵀMᵀa)ᵀ
+    outer = jnp.swapaxes(projected * weights[..., None], 1, 2) @ projected
     rows, columns = symmetric_pairs(n_latents)
-    numbers = jnp.stack([batch.outputs**2, squares, inputs.prior_variance], axis=1)
-    sums = jnp.sum(in_blocks(jnp.concatenate([spread, numbers], axis=1)) * weights[..., None], axis=1)
+    numbers = jnp.stack([outputs**2, inputs.squares, inputs.prior_variance], axis=1)
+    sums = jnp.sum(in_blocks(jnp.concatenate([inputs.spreads, numbers], axis=1)) * weights[..., None], axis=1)
     spreads, (outputs_squared, features_squared, priors) = sums[:, :n_latents], sums[:, n_latents:].T
     whitened = outer[:, rows, columns] + spreads @ small.basis_pairs.T - features_squared[:, None] * small.inverse_gram
 
+    kernel, points, latents = shared.latent_kernel, shared.inducing_latents, conditions.latents
     psi_two = packed_psi2(kernel, points, latents)
     quadratic = jnp.sum(psi_two * whitened * small.twice, axis=1)
-    pulled = jnp.sum(by_place * (weights * in_blocks(batch.outputs))[..., None], axis=1)
+    pulled = jnp.sum(projected * (weights * in_blocks(outputs))[..., None], axis=1)
     linear = jnp.sum(pulled * psi1(kernel, points, latents), axis=1)  # Σ y aᵀM⟨c_d⟩, ⟨c_d⟩ = L_H⁻¹Ψ_dᵀ
     misfit = (outputs_squared - 2 * linear + quadratic + psi0(kernel, latents) * priors) @ precisions
     # Each observation carries its share 1/N_d of the divergence of its condition's latents.
     divergence = jnp.sum(latents.mean**2 + latents.variance - jnp.log(latents.variance) - 1, axis=1)
-    per_observation = LOG_2PI - jnp.log(precisions) + divergence / conditions.counts.astype(dtype)
+    per_observation = LOG_2PI - jnp.log(precisions) + divergence / conditions.counts
     value = -(stands_for @ per_observation + misfit) / 2
 
     traces = psi_two @ (small.twice * small.inverse_gram)  # tr T_d
-    per_place = jnp.zeros(batch.outputs.shape, dtype).at[batch.places].set((traces * precisions)[:, None], mode="drop")
-    input_gram = (inputs.features * (batch.weights * per_place)[:, None]).T @ inputs.features
-    packed = ((features_squared * precisions) @ psi_two).astype(inverse_latents.dtype)
+    by_place = jnp.zeros_like(all_weights).at[batch.places].set((traces * precisions)[:, None], mode="drop")
+    input_gram = inputs.gram(all_weights * by_place)
+    packed = (features_squared * precisions) @ psi_two
     latent_gram = inverse_latents @ unpack_symmetric(packed, n_latents) @ inverse_latents.T
-    return value, Grams(input_gram.astype(inverse_latents.dtype), latent_gram)
+    return value, Grams(input_gram, latent_gram)
 
 
 def kl_inducing(inducing: InducingGaussian) -> Scalar:
@@ -120,37 +126,38 @@ def kl_inducing(inducing: InducingGaussian) -> Scalar:
 
 
 class _Small(eqx.Module):
-    # q(v) and K_H⁻¹ as the packed whitened R is made of them.
-    mean_map: Float[Array, "M_X M_H"]
+    # S and K_H⁻¹ as the packed whitened R is made of them.
     basis_pairs: Float[Array, "pairs M_H"]
     inverse_gram: Float[Array, " pairs"]
     twice: Float[Array, " pairs"]
 
     @classmethod
-    def of(cls, inducing: InducingGaussian, inverse_latents: Float[Array, "M_H M_H"], dtype: jnp.dtype) -> "_Small":
+    def of(cls, covariance: KroneckerCovariance, inverse_latents: Float[Array, "M_H M_H"]) -> "_Small":
         rows, columns = symmetric_pairs(inverse_latents.shape[0])
-        rotated = inverse_latents.T @ inducing.covariance.latent_basis  # L_H⁻ᵀU_H
-        return _cast(
-            cls(
-                mean_map=inducing.mean @ inverse_latents,  # M L_H⁻¹
-                basis_pairs=rotated[rows] * rotated[columns],  # L_H⁻ᵀ u_j u_jᵀ L_H⁻¹
-                inverse_gram=jnp.sum(inverse_latents[:, rows] * inverse_latents[:, columns], axis=0),  # K_H⁻¹
-                twice=jnp.where(rows == columns, 1.0, 2.0),  # what a packed entry counts for
-            ),
-            dtype,
+        rotated = inverse_latents.T @ covariance.latent_basis  # L_H⁻ᵀU_H
+        return cls(
+            basis_pairs=rotated[rows] * rotated[columns],  # L_H⁻ᵀ u_j u_jᵀ L_H⁻¹
+            inverse_gram=jnp.sum(inverse_latents[:, rows] * inverse_latents[:, columns], axis=0),  # K_H⁻¹
+            twice=jnp.where(rows == columns, 1.0, 2.0).astype(inverse_latents.dtype),  # what a packed entry counts for
         )
 
 
-def _inputs(shared: Shared, batch: Minibatch) -> _Inputs:
+def _inputs(shared: Shared, inducing: InducingGaussian, batch: Minibatch) -> _Inputs:
     dtype = batch.outputs.dtype
-    inverse = _inverse_factor(shared.input_kernel, shared.inducing_inputs).astype(dtype)  # L_X⁻¹
-    kernel, points = _cast((shared.input_kernel, shared.inducing_inputs), dtype)
-    return _Inputs(cross(kernel, batch.inputs, points) @ inverse.T, diagonal(kernel, batch.inputs))
+    inverse = _inverse_factor(shared.input_kernel, shared.inducing_inputs)  # L_X⁻¹
+    kernel, points, whitening, mean, covariance = jax.tree.map(
+        lambda leaf: leaf.astype(dtype),
+        (shared.input_kernel, shared.inducing_inputs, inverse, inducing.mean, inducing.covariance),
+    )
+    features = cross(kernel, batch.inputs, points) @ whitening.T
+    return _Inputs(
+        features=features,
+        means=(features @ mean).astype(inverse.dtype),
+        spreads=(jnp.square(features @ covariance.input_basis) @ covariance.variances).astype(inverse.dtype),
+        squares=jnp.sum(features**2, axis=1).astype(inverse.dtype),
+        prior_variance=diagonal(kernel, batch.inputs).astype(inverse.dtype),
+    )
 
 
 def _inverse_factor(kernel: Kernel, points: Float[Array, "M Q"]) -> Float[Array, "M M"]:
     return whiten(basis(kernel, points).factor, jnp.eye(points.shape[0], dtype=points.dtype))
-
-
-def _cast(tree, dtype: jnp.dtype):
-    return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)

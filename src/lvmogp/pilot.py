@@ -1,7 +1,7 @@
 """Where stochastic inference starts: a model of some conditions, and all others placed in its latent space."""
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -133,9 +133,9 @@ def _newton(
         gradient, precision_matrix = curvature(latent)
         step = jnp.linalg.solve(precision_matrix * (1 + damping * identity), gradient)
         better = log_density(latent + step) > log_density(latent)
-        return jnp.where(better, latent + step, latent), jnp.where(better, damping / 4, damping * 8)
+        return jax.lax.select(better, latent + step, latent), jax.lax.select(better, damping / 4, damping * 8)
 
     begun = (first, jnp.asarray(_FIRST_DAMPING, first.dtype))
-    latent, _ = cast(tuple[Array, Array], jax.lax.fori_loop(0, _NEWTON_STEPS, improve, begun))
+    latent, _ = jax.lax.fori_loop(0, _NEWTON_STEPS, improve, begun)
     _, precision_matrix = curvature(latent)
     return latent, jnp.diagonal(jnp.linalg.inv(precision_matrix))

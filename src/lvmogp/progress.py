@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from lvmogp.fit import MINIBATCHES
 from lvmogp.fit import Progress as FitProgress
 
 # Iterations a start is expected to need before any has ended; braking needs 60, sensors 400.
@@ -35,8 +36,7 @@ def progress_bar(*, shown: bool) -> Iterator[Callable[[FitProgress], None] | Non
             share, seconds = estimate(progress, time.perf_counter())
             bar.update(
                 task,
-                description=f"{_latents(progress.n_latent)}, start {progress.restart} of {progress.n_restarts}, "
-                f"iteration {progress.iteration}",
+                description=_where(progress),
                 total=1.0,
                 completed=share,
                 bound=f"bound {progress.bound:.1f}, ",
@@ -66,6 +66,8 @@ def time_left() -> Callable[[FitProgress, float], tuple[float, float]]:
         expected = sum(ended) / len(ended) if ended else _TYPICAL_ITERATIONS
         share_of_start = progress.iteration / (progress.iteration + max(expected - progress.iteration, expected / 5))
         share = (progress.restart - 1 + share_of_start) / progress.n_restarts
+        if progress.share is not None:
+            share = max(progress.share, 0.01)
         return share, (now - began) * (1 - share) / share
 
     return estimate
@@ -80,12 +82,19 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+def _where(progress: FitProgress) -> str:
+    if progress.recipe == MINIBATCHES:
+        return f"{_latents(progress.n_latent)}, minibatch {progress.iteration}"
+    start = f"start {progress.restart} of {progress.n_restarts}"
+    return f"{_latents(progress.n_latent)}, {start}, iteration {progress.iteration}"
+
+
 def _latents(count: int) -> str:
     return "1 latent" if count == 1 else f"{count} latents"
 
 
 @contextmanager
-def job_progress(description: str) -> Iterator[Callable[[int, int], None]]:
+def job_progress(description: str, *, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
     """Yield a callback that takes how many jobs are done of how many, and draws them with the time left."""
     columns = (
         TextColumn("{task.description}"),
@@ -96,6 +105,8 @@ def job_progress(description: str) -> Iterator[Callable[[int, int], None]]:
         TextColumn("gone:"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600) as bar:
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600, disable=not shown
+    ) as bar:
         task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -87,7 +87,8 @@ def run(
     devices = mesh()
     vector, fixed_leaves, structure = split(shared)
     problem = replicated(
-        Problem(fixed_leaves, jnp.asarray(counts, float), structure, shared.inducing_latents.shape[1]), devices
+        Problem(fixed_leaves, jnp.maximum(jnp.asarray(counts, float), 1), structure, shared.inducing_latents.shape[1]),
+        devices,
     )
     steps = natural_steps(vector, structure)
     stepper = _stepper(devices)
@@ -97,7 +98,7 @@ def run(
     try:
         while running.step < most_steps and not running.course.ended:
             running = _window(running, batches, stepper, problem, steps, devices, least_gain)
-            if running.course.hopeless:
+            if running.course.hopeless or (running.step >= most_steps and not running.history):
                 raise NumericalError(
                     "the bound is not finite however small the steps; look for outputs or inputs of extreme size, or "
                     'try dtype="float64", another kernel or fewer inducing points'

@@ -13,6 +13,7 @@ import typer
 from rich.prompt import Confirm
 
 from lvmogp.command_line.interrupts import first_interrupt_asks
+from lvmogp.command_line.large_work import Keeping, Processes, is_streamed, streamed
 from lvmogp.command_line.printing import INTERRUPTED, Screen
 from lvmogp.command_line.table_work import add_from_file, add_points, check_target, predict_table, write_table
 from lvmogp.command_line.telling import (
@@ -20,6 +21,7 @@ from lvmogp.command_line.telling import (
     records,
     tell_latents,
     tell_predictions,
+    tell_streamed,
     tell_summary,
     tell_understood,
     tell_written,
@@ -33,6 +35,11 @@ from lvmogp.fit import Progress
 from lvmogp.optimise import Status, StopFit
 from lvmogp.progress import progress_bar
 
+_NAME_THE_COLUMNS = (
+    "name the columns of the output and of the condition with --output and --condition, or say --wide for a table with "
+    "one column per condition"
+)
+
 
 class FitRequest(NamedTuple):
     """What the user asked to be fitted; ``settings`` are those of the estimator."""
@@ -44,6 +51,8 @@ class FitRequest(NamedTuple):
     inputs: Sequence[str]
     wide: bool
     settings: dict[str, Any]
+    keeping: Keeping
+    processes: Processes
     keep_on_interrupt: bool
 
 
@@ -60,19 +69,17 @@ class NewPoints(NamedTuple):
 def fit(screen: Screen, request: FitRequest) -> None:
     """Fit a model to a table, save it and tell how good it is."""
     check_target(request.model, request.data)
+    request.processes.join(request.data, request.settings)
+    if is_streamed(request.data, request.settings):
+        _fit_stream(screen, request)
+        return
     table, training = _understood(request)
     estimator = LVMOGPRegressor(condition=None if request.wide else request.condition, **request.settings)
     with _until_asked_to_stop(screen, may_keep=request.keep_on_interrupt or _can_ask(screen)) as stopping:
         tell_understood(screen, table, training, output=request.output)
         with progress_bar(shown=screen.for_people) as shown, warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the summary says so
-            estimator.fit(training.X, training.y, on_progress=stopping(shown))
-    if estimator.outcome_.status is Status.INTERRUPTED:
-        _leave(screen, request, estimator)
-    estimator.save(request.model)
-    found = summary(estimator)
-    tell_summary(screen, found)
-    tell_written(screen, "Model", request.model)
+            estimator.fit(training.X, training.y, on_progress=stopping(shown), **request.keeping.arguments())
     understood = {
         "file": str(table.path),
         "written": table.written,
@@ -80,6 +87,43 @@ def fit(screen: Screen, request: FitRequest) -> None:
         "left_out": training.left_out,
         "ignored": list(training.ignored),
     }
+    _finish(screen, request, estimator, understood)
+
+
+def _fit_stream(screen: Screen, request: FitRequest) -> None:
+    # Parquet files read in pieces, by one process or several; the first one saves and tells.
+    if request.output is None or request.condition is None:
+        raise SettingError(_NAME_THE_COLUMNS)
+    estimator = LVMOGPRegressor(condition=request.condition, **request.settings)
+    is_first = request.processes.is_first
+    with (
+        streamed(
+            screen,
+            request.data,
+            output=request.output,
+            condition=request.condition,
+            inputs=request.inputs,
+            processes=request.processes,
+        ) as store,
+        _until_asked_to_stop(screen, may_keep=request.keep_on_interrupt or _can_ask(screen)) as stopping,
+    ):
+        tell_streamed(screen, request.data, store)
+        with progress_bar(shown=screen.for_people and is_first) as shown, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the summary says so
+            estimator.fit(store, on_progress=stopping(shown), **request.keeping.arguments())
+        n_rows = len(store.outputs)
+    if is_first:
+        _finish(screen, request, estimator, {"file": str(request.data), "n_rows": n_rows})
+
+
+def _finish(screen: Screen, request: FitRequest, estimator: LVMOGPRegressor, understood: dict[str, Any]) -> None:
+    if estimator.outcome_.status is Status.INTERRUPTED:
+        _leave(screen, request, estimator)
+    estimator.save(request.model)
+    request.keeping.done()
+    found = summary(estimator)
+    tell_summary(screen, found)
+    tell_written(screen, "Model", request.model)
     screen.document(
         {"model": str(request.model), "data": understood, "summary": found.as_dict(), "notes": screen.notes}
     )
@@ -92,10 +136,7 @@ def _understood(request: FitRequest) -> tuple[Table, Training]:
         table = read_table(request.data)
         return table, wide_form(table, inputs=request.inputs)
     if request.output is None or request.condition is None:
-        raise SettingError(
-            "name the columns of the output and of the condition with --output and --condition, or say --wide for a "
-            "table with one column per condition"
-        )
+        raise SettingError(_NAME_THE_COLUMNS)
     table = read_table(request.data, ids=[request.condition])
     return table, long_form(table, output=request.output, condition=request.condition, inputs=request.inputs)
 

@@ -13,6 +13,7 @@ from lvmogp.diagnostics import Summary
 from lvmogp.files.roles import Training
 from lvmogp.files.tables import Table
 from lvmogp.progress import in_words
+from lvmogp.stores import ObservationStore
 
 _MOST_ROWS = 20
 _BAR = 20
@@ -48,6 +49,20 @@ def tell_understood(screen: Screen, table: Table, training: Training, *, output:
         shown = ", ".join(training.ignored[:5]) + (", …" if len(training.ignored) > 5 else "")
         facts["ignored"] = f"{escape(shown)} [dim](not numbers)[/]"
     _tell_facts(screen, facts)
+
+
+def tell_streamed(screen: Screen, path: Path, store: ObservationStore) -> None:
+    """What Parquet files that are read in pieces were understood to say."""
+    inputs = ", ".join(f"{name} (dates)" if name in store.date_columns else name for name in store.columns or ())
+    _tell_facts(
+        screen,
+        {
+            "file": f"{escape(str(path))}  [dim]Parquet, read in pieces[/]",
+            "points": f"{counted(len(store.outputs), 'point')} of {counted(len(store.ids or ()), 'condition')}",
+            "inputs": escape(inputs),
+            "output": escape(str(store.output_name)),
+        },
+    )
 
 
 def _tell_facts(screen: Screen, facts: dict[str, str]) -> None:

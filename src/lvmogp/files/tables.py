@@ -47,6 +47,11 @@ class Table(NamedTuple):
         return f"line {line_of(self.path, self.dialect, row)}"
 
 
+def is_parquet(path: Path) -> bool:
+    """Whether a path names a Parquet file or a folder of such files."""
+    return path.suffix.lower() in _PARQUET or (path.is_dir() and any(path.glob("*.parquet")))
+
+
 def read_table(path: Path, *, ids: Sequence[str] = ()) -> Table:
     """Read a file by its ending; the columns named in ``ids`` are kept as the text they are."""
     if path.is_dir():

@@ -1,0 +1,111 @@
+"""Observations a second of stochastic inference on data that are streamed from disk, with the error that comes of it.
+
+    python benchmarks/streaming.py --rows 1e8 --conditions 1e5 --batch 65536 --steps 2000 --dtype float32
+
+Memory-mapped files are made first; they, the pilot and the first window (compilation) are outside the clock.
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from lvmogp import LVMOGPRegressor, ObservationStore
+
+NOISE = 0.3
+AT_ONCE = 5_000_000
+
+
+def curves(inputs: np.ndarray, latents: np.ndarray) -> np.ndarray:
+    """Waves whose phase and slope the two latents set."""
+    x = inputs[:, 0]
+    return np.sin(4 * x + latents[:, 0]) + 0.5 * latents[:, 1] * x
+
+
+def store(folder: Path, n_rows: int, n_conditions: int) -> tuple[ObservationStore, np.ndarray]:
+    """Observations in memory-mapped single precision, and the latents behind them."""
+    rng = np.random.default_rng(0)
+    latents = rng.standard_normal((n_conditions, 2)).astype(np.float32)
+    shapes = {"inputs": (n_rows, 1), "outputs": (n_rows,), "conditions": (n_rows,)}
+    kinds = {"inputs": np.float32, "outputs": np.float32, "conditions": np.int32}
+    arrays = {
+        name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kinds[name], shape)
+        for name, shape in shapes.items()
+    }
+    for begin in range(0, n_rows, AT_ONCE):
+        size = min(AT_ONCE, n_rows - begin)
+        now = slice(begin, begin + size)
+        arrays["inputs"][now, 0] = rng.uniform(-1, 1, size)
+        arrays["conditions"][now] = rng.integers(0, n_conditions, size)
+        noise = NOISE * rng.standard_normal(size, dtype=np.float32)
+        arrays["outputs"][now] = curves(arrays["inputs"][now], latents[arrays["conditions"][now]]) + noise
+    return ObservationStore(**arrays), latents
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=float, default=1e6)
+    parser.add_argument("--conditions", type=float, default=1e3)
+    parser.add_argument("--inducing", type=int, nargs=2, default=(50, 20))
+    parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--dtype", default="float64")
+    arguments = parser.parse_args()
+    n_rows, n_conditions = int(arguments.rows), int(arguments.conditions)
+    times: list[tuple[int, float]] = []
+
+    with tempfile.TemporaryDirectory() as folder:
+        data, latents = store(Path(folder), n_rows, n_conditions)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+        def note(progress) -> None:
+            if progress.recipe == "minibatches":
+                times.append((progress.iteration, time.perf_counter()))
+
+        began = time.perf_counter()
+        model = LVMOGPRegressor(
+            n_inducing_inputs=arguments.inducing[0],
+            n_inducing_latents=arguments.inducing[1],
+            inference="stochastic",
+            batch_size=arguments.batch,
+            max_iter=arguments.steps,
+            dtype=arguments.dtype,
+        )
+        model.fit(data, on_progress=note)
+        seconds = time.perf_counter() - began
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    rng = np.random.default_rng(1)
+    asked = rng.integers(0, n_conditions, 2000)
+    inputs = rng.uniform(-1, 1, (2000, 1))
+    predicted = model.predict(inputs, asked)
+    (first, began_steps), (last, ended_steps) = times[0], times[-1]
+    print(
+        json.dumps(
+            {
+                "rows": n_rows,
+                "conditions": n_conditions,
+                "inducing": arguments.inducing,
+                "batch": arguments.batch,
+                "dtype": arguments.dtype,
+                "device": str(jax.devices()[0]),
+                "observations_per_second": (last - first) * arguments.batch / (ended_steps - began_steps),
+                "steps": last,
+                "seconds_until_the_first_window": began_steps - began,
+                "seconds": seconds,
+                "rmse": float(np.sqrt(np.mean((predicted - curves(inputs, latents[asked])) ** 2))),
+                "outcome": str(model.outcome_),
+                "peak_bytes_before": before * 1024,
+                "peak_bytes": peak * 1024,
+            },
+            indent=1,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

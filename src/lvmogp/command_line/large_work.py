@@ -1,0 +1,78 @@
+"""Fits that take long or many machines: checkpoints, Parquet files read in pieces, several processes."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from lvmogp.checkpoints import clear_checkpoints
+from lvmogp.command_line.printing import Screen
+from lvmogp.distributed import Coordinates, join_processes
+from lvmogp.errors import SettingError
+from lvmogp.files.parquet import Part, open_parquet
+from lvmogp.files.tables import is_parquet
+from lvmogp.progress import job_progress
+from lvmogp.stores import ObservationStore
+
+
+class Keeping(NamedTuple):
+    """Where checkpoints of a fit go, if anywhere."""
+
+    folder: Path | None
+    seconds: float
+    resume: bool
+
+    def arguments(self) -> dict[str, Any]:
+        """The same for ``LVMOGPRegressor.fit``."""
+        return {"checkpoint": self.folder, "checkpoint_seconds": self.seconds, "resume": self.resume}
+
+    def done(self) -> None:
+        """Forget the checkpoints, once the model is saved."""
+        if self.folder is not None:
+            clear_checkpoints(self.folder)
+
+
+class Processes(NamedTuple):
+    """Whether this is one of several processes that fit one model together, and where they meet."""
+
+    several: bool
+    coordinates: Coordinates
+
+    def join(self, data: Path, settings: dict[str, Any]) -> None:
+        """Connect to the others, before anything else is computed."""
+        if not self.several:
+            if any(value is not None for value in self.coordinates):
+                raise SettingError("--coordinator, --processes and --process belong to --distributed; add it")
+            return
+        if not is_parquet(data) or settings["inference"] != "stochastic":
+            raise SettingError(
+                "--distributed fits Parquet files by minibatches; give a .parquet file or a folder of them, and "
+                "--inference stochastic"
+            )
+        join_processes(self.coordinates)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes and tells what came of it."""
+        return not self.several or jax.process_index() == 0
+
+
+def is_streamed(data: Path, settings: dict[str, Any]) -> bool:
+    """Whether a file is read in pieces rather than as a table."""
+    return is_parquet(data) and (settings["inference"] == "stochastic" or data.is_dir())
+
+
+@contextmanager
+def streamed(
+    screen: Screen, data: Path, *, output: str, condition: str, inputs: Sequence[str], processes: Processes
+) -> Iterator[ObservationStore]:
+    """The part of the observations in Parquet files that falls to this process, while the context lasts."""
+    part = Part(jax.process_index(), jax.process_count()) if processes.several else Part()
+    with ExitStack() as kept:
+        with job_progress("rows read", shown=screen.for_people and processes.is_first) as report:
+            store = kept.enter_context(
+                open_parquet(data, output=output, condition=condition, inputs=inputs, part=part, on_progress=report)
+            )
+        yield store
