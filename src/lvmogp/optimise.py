@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
@@ -64,6 +63,7 @@ _compile = partial(jax.jit, _negative_value_and_gradient, static_argnames=("obje
 # XLA's thread pool costs more than it gives on small problems.
 _on_one_thread = _compile(compiler_options=ONE_THREAD)
 _on_all_threads = _compile()
+_join = jax.jit(join, static_argnames="structure", compiler_options=ONE_THREAD)
 
 
 def maximise(
@@ -94,7 +94,7 @@ def maximise(
         candidate = scaled * steps
         n_evaluations += 1
         loss, gradient = evaluate(
-            jnp.asarray(candidate, vector.dtype), fixed_leaves, data, objective=objective, structure=structure
+            candidate.astype(vector.dtype), fixed_leaves, data, objective=objective, structure=structure
         )
         loss, gradient = float(loss), np.asarray(gradient, dtype=float)
         if not (math.isfinite(loss) and np.all(np.isfinite(gradient))):
@@ -112,7 +112,7 @@ def maximise(
             raise StopIteration
 
     def finish(status: Status) -> Run:
-        tree = join(jnp.asarray(best[1], vector.dtype), fixed_leaves, structure)
+        tree = _join(best[1].astype(vector.dtype), fixed_leaves, structure=structure)
         return Run(tree, -best[0], status, tuple(history), n_evaluations, time.perf_counter() - began)
 
     def descend(first: HostFloat) -> scipy.optimize.OptimizeResult:
