@@ -66,6 +66,11 @@ _on_all_threads = _compile()
 _join = jax.jit(join, static_argnames="structure", compiler_options=ONE_THREAD)
 
 
+def value_and_gradient(*, one_thread: bool) -> Callable[..., tuple[Scalar, Float[Array, " free"]]]:
+    """The compiled function that :func:`maximise` evaluates: the negative objective with its gradient."""
+    return _on_one_thread if one_thread else _on_all_threads
+
+
 def maximise(
     objective: Objective,
     start: Any,
@@ -83,7 +88,7 @@ def maximise(
     """
     began = time.perf_counter()
     vector, fixed_leaves, structure = split(start)
-    evaluate = _on_one_thread if one_thread else _on_all_threads
+    evaluate = value_and_gradient(one_thread=one_thread)
     steps = natural_steps(vector, structure)  # the optimiser moves in units of these
     history: list[float] = []
     best: tuple[float, HostFloat] = (math.inf, np.asarray(vector))
