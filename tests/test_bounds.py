@@ -151,13 +151,17 @@ def evaluate(method: Method, parameters: Parameters, data: Data) -> float:
     return float(compiled(method)(parameters, data).total)
 
 
-@eqx.filter_jit
 def value_and_gradient(
     bound: Callable[[Parameters, Data], Bound], parameters: Parameters, data: Data
 ) -> tuple[jax.Array, jax.Array]:
     """A bound, and its gradient with respect to the vector in which optimisers move."""
     vector, fixed, structure = split(parameters)
-    return jax.value_and_grad(lambda vector: bound(join(vector, fixed, structure), data).total)(vector)
+
+    @eqx.filter_jit
+    def compiled(vector: jax.Array, data: Data) -> tuple[jax.Array, jax.Array]:
+        return jax.value_and_grad(lambda vector: bound(join(vector, fixed, structure), data).total)(vector)
+
+    return compiled(vector, data)
 
 
 @eqx.filter_jit

@@ -9,12 +9,11 @@ import pytest
 from jax.test_util import check_grads
 from numpy.testing import assert_allclose
 
+from lvmogp.kronecker import kronecker_evidence, kronecker_shrinkage
 from lvmogp.linalg import (
     cholesky,
     dense_evidence,
     jitter_needed,
-    kronecker_evidence,
-    kronecker_shrinkage,
     smallest_jitter,
     symmetric_pairs,
     unpack_symmetric,

@@ -6,7 +6,8 @@ import platform
 from pathlib import Path
 
 _LARGEST = 500_000_000
-_SECONDS_WORTH_KEEPING = 0.2
+# Even the smallest program takes longer to compile than to read.
+_SECONDS_WORTH_KEEPING = 0.0
 
 
 def cache_folder() -> Path:

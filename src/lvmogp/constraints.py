@@ -8,7 +8,7 @@ Unconstrained values exist only inside ``fit``.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -20,21 +20,22 @@ from lvmogp.typing import Array, Float, HostFloat
 
 _KEY = "constraint"
 _SMALLEST_STEP = 1e-3
+_Values = TypeVar("_Values")
 
 
 class Constraint(NamedTuple):
     """A map from unconstrained to constrained values with its inverse and the range worth searching."""
 
     constrain: Callable[[Array], Array]
-    unconstrain: Callable[[Array], Array]
+    unconstrain: Callable[[HostFloat], HostFloat]  # once a fit and never traced, so without a program for each shape
     lower: float
     upper: float
     are_points: bool = False
 
 
-def _pack_triangular(factor: Float[Array, "M M"]) -> Float[Array, " packed"]:
+def _pack_triangular(factor: HostFloat) -> HostFloat:
     size = factor.shape[0]
-    with_log_diagonal = jnp.tril(factor, -1) + jnp.diag(jnp.log(jnp.diagonal(factor)))
+    with_log_diagonal = np.tril(factor, -1) + np.diag(np.log(np.diagonal(factor)))
     return with_log_diagonal[np.tril_indices(size)]
 
 
@@ -44,13 +45,13 @@ def _unpack_triangular(packed: Float[Array, " packed"]) -> Float[Array, "M M"]:
     return jnp.tril(square, -1) + jnp.diag(jnp.exp(jnp.diagonal(square)))
 
 
-def _identity(value: Array) -> Array:
+def _identity(value: _Values) -> _Values:
     return value
 
 
 _REAL = Constraint(_identity, _identity, -math.inf, math.inf)
 # In standardised units nothing sensible lies beyond e^±16; the box keeps line searches from overflowing.
-_POSITIVE = Constraint(jnp.exp, jnp.log, -16.0, 16.0)
+_POSITIVE = Constraint(jnp.exp, np.log, -16.0, 16.0)
 # Metadata of a field of points in space, one a row, that move in steps of the distance between neighbours.
 POINTS = {_KEY: _REAL._replace(are_points=True)}
 _LOWER_TRIANGULAR = Constraint(_unpack_triangular, _pack_triangular, -math.inf, math.inf)
@@ -105,8 +106,8 @@ def split(tree: Any) -> tuple[Float[Array, " free"], tuple[Array, ...], FreeStru
         if fixed:
             fixed_leaves.append(leaf)
         else:
-            free.append(constraint.unconstrain(leaf))
-    vector = jnp.concatenate([value.reshape(-1) for value in free])
+            free.append(constraint.unconstrain(np.asarray(leaf)))
+    vector = jnp.asarray(np.concatenate([value.reshape(-1) for value in free]))
     shapes = tuple(value.shape for value in free)
     return vector, tuple(fixed_leaves), FreeStructure(structure, declarations, shapes)
 

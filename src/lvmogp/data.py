@@ -107,7 +107,7 @@ def long_data(
         outputs=jnp.asarray(outputs[layout.row] * present, dtype),
         present=jnp.asarray(present),
         block_condition=jnp.asarray(layout.block_condition),
-        counts=jnp.asarray(np.bincount(conditions, minlength=n_conditions), dtype),
+        counts=jnp.asarray(np.bincount(conditions, minlength=n_conditions).astype(dtype)),
     )
 
 

@@ -103,7 +103,7 @@ def remarks(model: LVMOGPRegressor) -> list[str]:
 def noise(model: LVMOGPRegressor) -> pd.DataFrame:
     """Standard deviation of the noise of each trained condition, in units of the output or of its logarithm."""
     trained = fitted_model(model)
-    variance = np.asarray(trained.posterior.parameters.noise_per_condition, dtype=float)
+    variance = trained.posterior.parameters.host_noise
     return pd.DataFrame(
         {
             "condition": pd.Series(list(trained.ids), dtype=object),

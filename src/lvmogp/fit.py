@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -207,14 +206,14 @@ def fit(
     restarts = tuple(
         Restart(recipe, run.bound, run.status, run.history, run.n_evaluations, run.seconds) for recipe, run in runs
     )
-    parameters = best.tree
+    jitter_inputs, jitter_latents = _jitters(best.tree)
     return Outcome(
-        parameters=parameters,
+        parameters=best.tree,
         bound=best.bound,
         status=Status.INTERRUPTED if runs[-1][1].status is Status.INTERRUPTED else best.status,
         restarts=restarts,
-        jitter_inputs=_jitter(parameters.input_kernel, parameters.inducing_inputs),
-        jitter_latents=_jitter(parameters.latent_kernel, parameters.inducing_latents),
+        jitter_inputs=float(jitter_inputs),
+        jitter_latents=float(jitter_latents),
         seconds=time.perf_counter() - began,
     )
 
@@ -283,5 +282,10 @@ def _reporter(
     return report
 
 
-def _jitter(kernel: Kernel, points: jax.Array) -> float:
-    return float(jitter_needed(gram(kernel, points)))
+@compiled
+def _jitters(parameters: Parameters) -> tuple[Scalar, Scalar]:
+    """Jitter of the gram matrices of inducing inputs and of inducing latents."""
+    return (
+        jitter_needed(gram(parameters.input_kernel, parameters.inducing_inputs)),
+        jitter_needed(gram(parameters.latent_kernel, parameters.inducing_latents)),
+    )

@@ -87,7 +87,9 @@ def independent_start(
     runs = []
     for lengthscale in _FIRST_LENGTHSCALES:
         completed = complete(kernel, input_scale, lengthscale * dimension_factor)
-        begin = IndependentParameters(_as_dtype(completed, dtype), inducing, jnp.asarray(_FIRST_NOISE, dtype))
+        begin = IndependentParameters(
+            _as_dtype(completed, dtype), inducing, jnp.asarray(np.asarray(_FIRST_NOISE, dtype))
+        )
         runs.append(_maximise_independent(begin, few))
     best = max(runs, key=lambda run: run.bound)
     while len(best.tree.inducing_inputs) == n_inducing and 2 * n_inducing <= most_inducing:
@@ -124,13 +126,13 @@ def _within_reach(kernel: Kernel, inducing: HostFloat) -> Kernel:
     def clipped(leaf: Any) -> Any:
         if not isinstance(leaf, Stationary) or "lengthscale" in leaf.fixed:
             return leaf
-        return eqx.tree_at(lambda tree: tree.lengthscale, leaf, jnp.clip(leaf.lengthscale, lowest, highest))
+        return eqx.tree_at(lambda tree: tree.lengthscale, leaf, jnp.asarray(np.clip(leaf.lengthscale, lowest, highest)))
 
     return jax.tree.map(clipped, kernel, is_leaf=lambda node: isinstance(node, Stationary))
 
 
 def _as_dtype(kernel: Kernel, dtype: jnp.dtype) -> Kernel:
-    return jax.tree.map(lambda leaf: leaf.astype(dtype), kernel)
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), kernel)
 
 
 def principal_components(values: HostFloat, n_latent: int, rng: np.random.Generator) -> Embedding:
@@ -212,12 +214,13 @@ def start(
     means = embedding.means + 0.01 * rng.standard_normal(embedding.means.shape)
     inducing = representatives(means, n_inducing, int(rng.integers(2**31)))
     kernel = complete(latent_kernel, np.ones(n_latent), embedding.lengthscales)
+    noise = np.asarray(independent.parameters.noise_variance)
     return Parameters(
         input_kernel=independent.parameters.kernel,
         latent_kernel=_as_dtype(kernel, dtype),
         inducing_inputs=independent.parameters.inducing_inputs,
         inducing_latents=jnp.asarray(inducing, dtype),
         latent_mean=jnp.asarray(means, dtype),
-        latent_variance=jnp.full(means.shape, _LATENT_VARIANCE, dtype),
-        noise_variance=jnp.full(n_conditions if noise_per_condition else 1, independent.parameters.noise_variance),
+        latent_variance=jnp.asarray(np.full(means.shape, _LATENT_VARIANCE), dtype),
+        noise_variance=jnp.asarray(np.full(n_conditions if noise_per_condition else 1, noise), dtype),
     )

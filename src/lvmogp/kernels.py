@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.constraints import positive
+from lvmogp.distances import weighted_distances
 from lvmogp.errors import SettingError
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
@@ -243,7 +244,15 @@ def _root(squared: Scalar) -> Scalar:
 
 def cross(kernel: Kernel, first: Float[Array, "n Q"], second: Float[Array, "m Q"]) -> Float[Array, "n m"]:
     """Covariances between two sets of points."""
+    if isinstance(kernel, RBF):
+        return _rbf_cross(kernel, select(first, kernel.columns), select(second, kernel.columns))
     return jax.vmap(lambda x: jax.vmap(lambda y: kernel.evaluate(x, y))(second))(first)
+
+
+def _rbf_cross(kernel: RBF, first: Float[Array, "n q"], second: Float[Array, "m q"]) -> Float[Array, "n m"]:
+    # σ² exp(−r²/2) of all pairs at once, whose derivatives are matrix products.
+    precision = jnp.broadcast_to(1 / jnp.square(kernel.lengthscale), first.shape)
+    return kernel.variance * jnp.exp(-weighted_distances(first, precision, second) / 2)
 
 
 def gram(kernel: Kernel, points: Float[Array, "n Q"]) -> Float[Array, "n n"]:

@@ -14,7 +14,7 @@ from lvmogp.fit import MINIBATCHES
 from lvmogp.intake import Observations, standardised
 from lvmogp.parameters import Parameters
 from lvmogp.posterior import posterior, trained_curves
-from lvmogp.predictions import Mixture, gaussian_moments, log_density, output_moments, quantile
+from lvmogp.predictions import gaussian_moments, gaussian_rows, log_density, moments_in_units, quantile
 from lvmogp.scaling import Scaling
 from lvmogp.trained import TrainedModel
 from lvmogp.typing import HostFloat, HostInt
@@ -76,7 +76,7 @@ def _left_out_moments(
 ) -> tuple[HostFloat, HostFloat]:
     # Mean and variance of each observation given the other folds, in standardised units.
     parameters = _without_inducing(trained.posterior.parameters)
-    noise = np.asarray(parameters.noise_per_condition)
+    noise = parameters.host_noise
     inputs = trained.scaling.inputs(observations.inputs)
     mean, variance = np.empty(len(folds)), np.empty(len(folds))
     for fold in range(folds.max() + 1):
@@ -96,11 +96,11 @@ def _left_out_moments(
 def _masked(data: LongData, conditions: HostInt, left_out: np.ndarray) -> LongData:
     # The same blocks with the places of some observations emptied.
     layout = block_layout(conditions, data.n_conditions)
-    present = jnp.asarray(layout.present * ~left_out[layout.row], data.outputs.dtype)
-    counts = jnp.asarray(np.bincount(conditions[~left_out], minlength=data.n_conditions), data.counts.dtype)
-    return eqx.tree_at(
-        lambda tree: (tree.outputs, tree.present, tree.counts), data, (data.outputs * present, present, counts)
-    )
+    present = layout.present * ~left_out[layout.row]
+    counts = np.bincount(conditions[~left_out], minlength=data.n_conditions)
+    changed = (np.asarray(data.outputs) * present, present, counts)
+    arrays = tuple(jnp.asarray(np.asarray(values, data.outputs.dtype)) for values in changed)
+    return eqx.tree_at(lambda tree: (tree.outputs, tree.present, tree.counts), data, arrays)
 
 
 def _kept(observations: Observations, chosen: np.ndarray) -> Observations:
@@ -126,11 +126,11 @@ def _without_inducing(parameters: Parameters) -> Parameters:
 
 
 def _measured(mean: HostFloat, variance: HostFloat, scaling: Scaling, actual: HostFloat) -> LeaveOut:
-    rows = Mixture(jnp.ones(1), jnp.asarray(mean)[None], jnp.asarray(variance)[None])
-    predicted, _ = output_moments(rows, scaling)
+    rows = gaussian_rows(mean, variance)
+    predicted, _ = moments_in_units(rows, scaling)
     lower, upper = (quantile(rows, scaling, (1 + side * LEVEL) / 2) for side in (-1, 1))
     return LeaveOut(
-        rmse=float(np.sqrt(np.mean((np.asarray(predicted) - actual) ** 2))),
+        rmse=float(np.sqrt(np.mean((predicted - actual) ** 2))),
         coverage=float(np.mean((lower <= actual) & (actual <= upper))),
         log_density=float(np.mean(log_density(rows, scaling, actual))),
         spread=float(np.std(actual)),

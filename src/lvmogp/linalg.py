@@ -4,15 +4,19 @@ Vectors over pairs of inducing points are written as matrices V of shape (M_X, M
 columns of V, so that (L_H ⊗ L_X) vec(V) = vec(L_X V L_Hᵀ).
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
-from lvmogp.typing import Array, Float, Scalar
+from lvmogp.typing import Array, Bool, Float, Scalar
 
 _JITTER_STEP = 10.0
 _JITTER_LIMIT = 1e-2
+# Triangular matrices of up to this size are inverted by one solve.
+_SOLVED_AT_ONCE = 64
 
 
 def smallest_jitter(dtype: jnp.dtype) -> float:
@@ -23,22 +27,43 @@ def smallest_jitter(dtype: jnp.dtype) -> float:
 @jax.custom_jvp
 def _jittered_factor(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
     # chol(A + ε·mean(diag A)·I) for the smallest ε of a ladder that succeeds.
+    return jax.lax.platform_dependent(matrix, cpu=jittered_in_turn, default=jittered_at_once)
+
+
+def _attempt(matrix: Float[Array, "M M"], jitter: Scalar) -> tuple[Float[Array, "M M"], Bool[Array, ""]]:
+    # The factor, and whether there is one.
     scale = jnp.mean(jnp.diagonal(matrix))
-    identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    lower = jnp.linalg.cholesky(matrix + jitter * scale * jnp.eye(matrix.shape[0], dtype=matrix.dtype))
+    return lower, jnp.all(jnp.isfinite(jnp.diagonal(lower)))
 
-    def attempt(jitter):
-        return jnp.linalg.cholesky(matrix + jitter * scale * identity)
 
-    def failed(state):
-        lower, jitter = state
-        return ~jnp.all(jnp.isfinite(jnp.diagonal(lower))) & (jitter < _JITTER_LIMIT)
+def jittered_in_turn(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
+    """One rung of the ladder after the other until one holds: nearly always the first."""
+    rungs = jnp.asarray(_ladder(matrix.dtype))
 
     def next_attempt(state):
-        jitter = state[1] * _JITTER_STEP
-        return attempt(jitter), jitter
+        _, _, rung = state
+        return *_attempt(matrix, rungs[rung + 1]), rung + 1
 
-    first = jnp.asarray(smallest_jitter(matrix.dtype), dtype=matrix.dtype)
-    return jax.lax.while_loop(failed, next_attempt, (attempt(first), first))
+    def failed(state):
+        return ~state[1] & (state[2] < len(rungs) - 1)
+
+    lower, _, rung = jax.lax.while_loop(failed, next_attempt, (*_attempt(matrix, rungs[0]), 0))
+    return lower, rungs[rung]
+
+
+def jittered_at_once(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
+    """All rungs of the ladder together, for accelerators, which wait for the host before each turn of a loop."""
+    rungs = jnp.asarray(_ladder(matrix.dtype))
+    factors, hold = jax.vmap(lambda jitter: _attempt(matrix, jitter))(rungs)
+    chosen = jnp.where(jnp.any(hold), jnp.argmax(hold), len(rungs) - 1)
+    return factors[chosen], rungs[chosen]
+
+
+def _ladder(dtype: jnp.dtype) -> np.ndarray:
+    first = smallest_jitter(dtype)
+    n_rungs = round(math.log(_JITTER_LIMIT / first, _JITTER_STEP)) + 1
+    return (first * _JITTER_STEP ** np.arange(n_rungs)).astype(dtype)
 
 
 @_jittered_factor.defjvp
@@ -66,17 +91,31 @@ def jitter_needed(matrix: Float[Array, "M M"]) -> Scalar:
     return _jittered_factor(matrix)[1]
 
 
+def triangular_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """L⁻¹ by halves: of L = [A 0; B C] it is [A⁻¹ 0; −C⁻¹BA⁻¹ C⁻¹], mostly products of matrices."""
+    size = lower.shape[0]
+    if size <= _SOLVED_AT_ONCE:
+        return solve_triangular(lower, jnp.eye(size, dtype=lower.dtype), lower=True)
+    half = size // 2
+    first, last = triangular_inverse(lower[:half, :half]), triangular_inverse(lower[half:, half:])
+    below = -last @ (lower[half:, :half] @ first)
+    return jnp.block([[first, jnp.zeros((half, size - half), lower.dtype)], [below, last]])
+
+
 def whiten(lower: Float[Array, "M M"], columns: Float[Array, "M ..."]) -> Float[Array, "M ..."]:
     """L⁻¹ C, for any number of trailing axes of C."""
     flat = columns.reshape(columns.shape[0], -1)
-    return solve_triangular(lower, flat, lower=True).reshape(columns.shape)
+    size, n_columns = flat.shape
+    if n_columns < 2 * size:
+        return solve_triangular(lower, flat, lower=True).reshape(columns.shape)
+    # A product with many columns is several times faster than a solve, and the jitter keeps it as exact.
+    return (triangular_inverse(lower) @ flat).reshape(columns.shape)
 
 
 def whiten_both_sides(lower: Float[Array, "M M"], matrix: Float[Array, "*D M M"]) -> Float[Array, "*D M M"]:
     """L⁻¹ A L⁻ᵀ for one symmetric A or a stack of them."""
-    left = whiten(lower, jnp.moveaxis(matrix, -2, 0))  # L⁻¹ A, axes (M, *D, M)
-    right = whiten(lower, jnp.moveaxis(left, -1, 0))  # L⁻¹ (L⁻¹ A)ᵀ, axes (M, M, *D)
-    return jnp.moveaxis(right, (0, 1), (-1, -2))
+    inverse = triangular_inverse(lower)
+    return inverse @ matrix @ inverse.T
 
 
 def vec(matrix: Float[Array, "M_X M_H"]) -> Float[Array, " M"]:
@@ -101,6 +140,14 @@ def unpack_symmetric(packed: Float[Array, "*D pairs"], size: int) -> Float[Array
     return packed[..., first * size - first * (first - 1) // 2 + last - first]
 
 
+def _outer_gram(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    # LᵀL of L = [A 0; B C] by quarters, which leaves out the products with the zeros.
+    half = lower.shape[0] // 2
+    first, below, last = lower[:half, :half], lower[half:, :half], lower[half:, half:]
+    corner = below.T @ last
+    return jnp.block([[first.T @ first + below.T @ below, corner], [corner.T, last.T @ last]])
+
+
 @jax.custom_jvp
 def dense_evidence(gram: Float[Array, "M M"], linear: Float[Array, " M"]) -> tuple[Scalar, Scalar]:
     """log|I + G| and bᵀ(I + G)⁻¹b for a positive semi-definite G.
@@ -118,71 +165,11 @@ def _dense_evidence_jvp(primals, tangents):
     (gram, linear), (d_gram, d_linear) = primals, tangents
     identity = jnp.eye(gram.shape[0], dtype=gram.dtype)
     factor = jnp.linalg.cholesky(gram + identity)
-    whitened = whiten(factor, linear)
-    inverse = jax.scipy.linalg.cho_solve((factor, True), identity)
-    solution = inverse @ linear  # α = P⁻¹b
+    whitener = triangular_inverse(factor)
+    whitened = whitener @ linear
+    solution = whitened @ whitener  # α = P⁻¹b
+    inverse = _outer_gram(whitener)  # P⁻¹ = L⁻ᵀL⁻¹
     log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))
     d_log_det = jnp.sum(inverse * d_gram)
     d_quadratic = 2 * solution @ d_linear - solution @ d_gram @ solution
     return (log_det, whitened @ whitened), (d_log_det, d_quadratic)
-
-
-def kronecker_shrinkage(
-    input_eigenvalues: Float[Array, " M_X"], latent_eigenvalues: Float[Array, " M_H"]
-) -> Float[Array, "M_X M_H"]:
-    """1/(1 + λ^X_i λ^H_j): the eigenvalues of (I + A_H ⊗ A_X)⁻¹ as a matrix."""
-    # Rounding can push the smallest eigenvalues of a semi-definite matrix below zero.
-    positive_inputs = jnp.maximum(input_eigenvalues, 0)
-    positive_latents = jnp.maximum(latent_eigenvalues, 0)
-    return 1 / (1 + positive_inputs[:, None] * positive_latents[None, :])
-
-
-@jax.custom_jvp
-def kronecker_evidence(
-    input_gram: Float[Array, "M_X M_X"],
-    latent_gram: Float[Array, "M_H M_H"],
-    linear: Float[Array, "M_X M_H"],
-) -> tuple[Scalar, Scalar]:
-    """log|I + A_H ⊗ A_X| and vec(B)ᵀ(I + A_H ⊗ A_X)⁻¹vec(B) by two small eigendecompositions.
-
-    The tangents are closed forms without eigenvalue gaps: with A_X = U_X Λ_X U_Xᵀ, A_H = U_H Λ_H U_Hᵀ,
-    C = U_Xᵀ B U_H, W_ij = 1/(1 + λ^X_i λ^H_j) and R = C ∘ W,
-
-    - ∂log|·|/∂A_H = U_H diag_j(Σ_i λ^X_i W_ij) U_Hᵀ and likewise for A_X;
-    - ∂quadratic/∂A_H = −U_H Rᵀ Λ_X R U_Hᵀ, ∂quadratic/∂A_X = −U_X R Λ_H Rᵀ U_Xᵀ;
-    - ∂quadratic/∂B = 2 U_X R U_Hᵀ.
-    """
-    input_values, input_basis = jnp.linalg.eigh(input_gram)
-    latent_values, latent_basis = jnp.linalg.eigh(latent_gram)
-    shrinkage = kronecker_shrinkage(input_values, latent_values)
-    rotated = input_basis.T @ linear @ latent_basis
-    return -jnp.sum(jnp.log(shrinkage)), jnp.sum(rotated**2 * shrinkage)
-
-
-@kronecker_evidence.defjvp
-def _kronecker_evidence_jvp(primals, tangents):
-    (input_gram, latent_gram, linear), (d_input, d_latent, d_linear) = primals, tangents
-    input_values, input_basis = jnp.linalg.eigh(input_gram)
-    latent_values, latent_basis = jnp.linalg.eigh(latent_gram)
-    shrinkage = kronecker_shrinkage(input_values, latent_values)
-    rotated = input_basis.T @ linear @ latent_basis
-    solution = rotated * shrinkage  # R
-    log_det, quadratic = -jnp.sum(jnp.log(shrinkage)), jnp.sum(rotated * solution)
-
-    # U_X diag(Σ_j λ^H_j W_ij) U_Xᵀ and U_H diag(Σ_i λ^X_i W_ij) U_Hᵀ
-    log_det_by_input = (input_basis * (shrinkage @ latent_values)) @ input_basis.T
-    log_det_by_latent = (latent_basis * (input_values @ shrinkage)) @ latent_basis.T
-    # R U_Hᵀ and U_X R carry the solution back to the original coordinates, one side at a time.
-    by_latent = solution @ latent_basis.T
-    by_input = input_basis @ solution
-    quadratic_by_input = -(by_input * latent_values) @ by_input.T
-    quadratic_by_latent = -(by_latent.T * input_values) @ by_latent
-    quadratic_by_linear = 2 * input_basis @ by_latent
-
-    d_log_det = jnp.sum(log_det_by_input * d_input) + jnp.sum(log_det_by_latent * d_latent)
-    d_quadratic = (
-        jnp.sum(quadratic_by_input * d_input)
-        + jnp.sum(quadratic_by_latent * d_latent)
-        + jnp.sum(quadratic_by_linear * d_linear)
-    )
-    return (log_det, quadratic), (d_log_det, d_quadratic)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from lvmogp.constraints import POINTS, positive
 from lvmogp.gaussians import LOG_2PI
 from lvmogp.kernels import Kernel, cross, diagonal
-from lvmogp.linalg import symmetric_pairs, unpack_symmetric, whiten
+from lvmogp.linalg import symmetric_pairs, triangular_inverse, unpack_symmetric
 from lvmogp.minibatches import Minibatch
 from lvmogp.posterior import KroneckerCovariance
 from lvmogp.psi_statistics import LatentGaussians, packed_psi2, psi0, psi1
@@ -160,4 +160,4 @@ def _inputs(shared: Shared, inducing: InducingGaussian, batch: Minibatch) -> _In
 
 
 def _inverse_factor(kernel: Kernel, points: Float[Array, "M Q"]) -> Float[Array, "M M"]:
-    return whiten(basis(kernel, points).factor, jnp.eye(points.shape[0], dtype=points.dtype))
+    return triangular_inverse(basis(kernel, points).factor)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
@@ -64,6 +63,12 @@ _compile = partial(jax.jit, _negative_value_and_gradient, static_argnames=("obje
 # XLA's thread pool costs more than it gives on small problems.
 _on_one_thread = _compile(compiler_options=ONE_THREAD)
 _on_all_threads = _compile()
+_join = jax.jit(join, static_argnames="structure", compiler_options=ONE_THREAD)
+
+
+def value_and_gradient(*, one_thread: bool) -> Callable[..., tuple[Scalar, Float[Array, " free"]]]:
+    """The compiled function that :func:`maximise` evaluates: the negative objective with its gradient."""
+    return _on_one_thread if one_thread else _on_all_threads
 
 
 def maximise(
@@ -83,7 +88,7 @@ def maximise(
     """
     began = time.perf_counter()
     vector, fixed_leaves, structure = split(start)
-    evaluate = _on_one_thread if one_thread else _on_all_threads
+    evaluate = value_and_gradient(one_thread=one_thread)
     steps = natural_steps(vector, structure)  # the optimiser moves in units of these
     history: list[float] = []
     best: tuple[float, HostFloat] = (math.inf, np.asarray(vector))
@@ -94,7 +99,7 @@ def maximise(
         candidate = scaled * steps
         n_evaluations += 1
         loss, gradient = evaluate(
-            jnp.asarray(candidate, vector.dtype), fixed_leaves, data, objective=objective, structure=structure
+            candidate.astype(vector.dtype), fixed_leaves, data, objective=objective, structure=structure
         )
         loss, gradient = float(loss), np.asarray(gradient, dtype=float)
         if not (math.isfinite(loss) and np.all(np.isfinite(gradient))):
@@ -112,7 +117,7 @@ def maximise(
             raise StopIteration
 
     def finish(status: Status) -> Run:
-        tree = join(jnp.asarray(best[1], vector.dtype), fixed_leaves, structure)
+        tree = _join(best[1].astype(vector.dtype), fixed_leaves, structure=structure)
         return Run(tree, -best[0], status, tuple(history), n_evaluations, time.perf_counter() - began)
 
     def descend(first: HostFloat) -> scipy.optimize.OptimizeResult:

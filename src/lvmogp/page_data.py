@@ -143,7 +143,7 @@ def _search(posterior: Posterior) -> Document:
 
 def _conditions(model: TrainedModel) -> list[Document]:
     parameters = model.posterior.parameters
-    noise = np.asarray(parameters.noise_per_condition)
+    noise = parameters.host_noise
     pairs = model.posterior.mean.shape[1] * (model.posterior.mean.shape[1] + 1) // 2
     with_moments = len(model.all_ids) * pairs <= _MOST_MOMENTS
     trained = _gaussians(model.posterior, parameters.latents, noise, with_moments=with_moments)

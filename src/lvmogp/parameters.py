@@ -2,11 +2,12 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 
 from lvmogp.constraints import POINTS, lower_triangular, positive
 from lvmogp.kernels import Kernel
 from lvmogp.psi_statistics import LatentGaussians
-from lvmogp.typing import Array, Float
+from lvmogp.typing import Array, Float, HostFloat
 
 
 class KroneckerInducing(eqx.Module):
@@ -52,6 +53,11 @@ class Parameters(eqx.Module):
     def noise_per_condition(self) -> Float[Array, " D"]:
         """σ_d² of every condition."""
         return jnp.broadcast_to(self.noise_variance, (self.latent_mean.shape[0],))
+
+    @property
+    def host_noise(self) -> HostFloat:
+        """σ_d² of every condition, for what is computed outside of compiled programs."""
+        return np.broadcast_to(np.asarray(self.noise_variance, dtype=float), (self.latent_mean.shape[0],))
 
     @property
     def has_shared_noise(self) -> bool:

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 
 from lvmogp.data import Data
 from lvmogp.kernels import diagonal
-from lvmogp.linalg import kronecker_shrinkage, unvec, vec
+from lvmogp.kronecker import kronecker_shrinkage
+from lvmogp.linalg import unvec, vec
 from lvmogp.parameters import KroneckerInducing, Parameters
 from lvmogp.quadratics import GridQuadratic, Quadratic, quadratic
 from lvmogp.typing import Array, Float, Int

@@ -5,7 +5,7 @@ weighted particles. Its predictive distribution at an input is a mixture of Gaus
 moments, quantiles and densities follow; Gaussian conditions have closed-form moments.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -92,6 +92,11 @@ class Mixture(eqx.Module):
         return mean, self.weights @ (self.variances + (self.means - mean) ** 2)
 
 
+def gaussian_rows(mean: HostFloat, variance: HostFloat) -> Mixture:
+    """Rows that are Gaussian: mixtures of one component."""
+    return Mixture(jnp.asarray(np.ones(1)), jnp.asarray(mean[None]), jnp.asarray(variance[None]))
+
+
 def mixture(model: Posterior, particles: ConditionPosterior, inputs: HostFloat, *, include_noise: bool) -> Mixture:
     """Predictive mixtures at rows of one condition, of f or of a new observation."""
     blocks = jnp.asarray(in_blocks(inputs), model.mean.dtype)
@@ -119,14 +124,40 @@ def output_moments(rows: Mixture, scaling: Scaling) -> tuple[Float[Array, " n"],
     return first, jnp.maximum(second - first**2, 0.0)
 
 
+def moments_in_units(rows: Mixture, scaling: Scaling) -> tuple[HostFloat, HostFloat]:
+    """The same outside of compiled programs."""
+    factors = _output_factors(scaling)
+    mean, variance = _moments_in_units(rows, factors, scaling.log_output)
+    return np.asarray(mean), np.asarray(variance)
+
+
+@compiled
+def _moments_in_units(
+    rows: Mixture, factors: tuple[Scalar, Scalar], log_output: bool
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    return output_moments(rows, _output_scaling(factors, log_output))
+
+
+def _output_factors(scaling: Scaling) -> tuple[Scalar, Scalar]:
+    # As arrays, so that one program serves models of all scales.
+    return jnp.asarray(np.asarray(scaling.output_mean)), jnp.asarray(np.asarray(scaling.output_scale))
+
+
+def _output_scaling(factors: tuple[Any, Any], log_output: bool) -> Scaling:
+    location, scale = factors
+    return Scaling(np.empty(0), np.empty(0), location, scale, log_output)
+
+
 def quantile(rows: Mixture, scaling: Scaling, probability: float) -> HostFloat:
     """Quantile of the output in the user's units."""
+    level = jnp.asarray(np.asarray(probability, rows.means.dtype))
+    return scaling.quantity(np.asarray(_quantile(rows, level)))
+
+
+@compiled
+def _quantile(rows: Mixture, level: Float[Array, ""]) -> Float[Array, " n"]:
     weights = jnp.broadcast_to(rows.weights[:, None], rows.means.shape)
-    level = jnp.asarray(probability, rows.means.dtype)
-    return scaling.quantity(np.asarray(_quantile(level, rows.means, rows.variances, weights)))
-
-
-_quantile = compiled(mixture_quantile)
+    return mixture_quantile(level, rows.means, rows.variances, weights)
 
 
 def log_density(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloat:
@@ -138,11 +169,15 @@ def log_density(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloa
 
 
 def _log_density(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloat:
-    standardised = jnp.asarray(scaling.outputs(outputs), rows.means.dtype)
-    log_weights = jnp.broadcast_to(jnp.log(rows.weights)[:, None], rows.means.shape)
-    value = np.asarray(mixture_log_density(standardised, rows.means, rows.variances, log_weights))
+    value = np.asarray(_standardised_log_density(rows, jnp.asarray(scaling.outputs(outputs).astype(rows.means.dtype))))
     # dy = scale · dz, and d log y = dy/y
     return value - np.log(scaling.output_scale) - (np.log(outputs) if scaling.log_output else 0.0)
+
+
+@compiled
+def _standardised_log_density(rows: Mixture, values: Float[Array, " n"]) -> Float[Array, " n"]:
+    log_weights = jnp.broadcast_to(jnp.log(rows.weights)[:, None], rows.means.shape)
+    return mixture_log_density(values, rows.means, rows.variances, log_weights)
 
 
 def probability_below(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloat:
@@ -163,7 +198,7 @@ def gradients(
 ) -> tuple[HostFloat, HostFloat]:
     """Derivatives of the output's mean and variance in the inputs, in the user's units."""
     points = jnp.asarray(inputs, model.mean.dtype)
-    factors = (scaling.output_mean, scaling.output_scale)
+    factors = _output_factors(scaling)
     mean, variance = _gradients(model, particles, points, factors, scaling.log_output, include_noise)
     return np.asarray(mean) / scaling.input_scale, np.asarray(variance) / scaling.input_scale
 
@@ -173,12 +208,11 @@ def _gradients(
     model: Posterior,
     condition: ConditionPosterior | GaussianCondition,
     points: Float[Array, "n Q_X"],
-    factors: tuple[float, float],
+    factors: tuple[Scalar, Scalar],
     log_output: bool,
     include_noise: bool,
 ) -> tuple[Float[Array, "n Q_X"], Float[Array, "n Q_X"]]:
-    location, scale = factors
-    scaling = Scaling(np.empty(0), np.empty(0), location, scale, log_output)
+    scaling = _output_scaling(factors, log_output)
 
     def at(point: Float[Array, " Q_X"]) -> tuple[Scalar, Scalar]:
         block = point[None, None]

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lvmogp.distances import weighted_distances
 from lvmogp.errors import SettingError
 from lvmogp.kernels import RBF, Constant, Kernel, Linear, Sum, cross, diagonal, select
 from lvmogp.linalg import symmetric_pairs, unpack_symmetric
@@ -189,41 +190,32 @@ def _rbf_psi0(kernel: RBF, latents: LatentGaussians) -> Float[Array, " D"]:
 def _rbf_psi1(kernel: RBF, inducing: Array, latents: LatentGaussians) -> Float[Array, "D M_H"]:
     # σ² Π_q (1 + s_q/a_q)^−½ exp(−½ (μ_q − z_q)²/(a_q + s_q))
     mean, variance = _restricted(kernel, latents)
-    return _rbf_convolved(kernel, mean[:, None], select(inducing, kernel.columns)[None], variance[:, None])
+    squared_scale = jnp.square(kernel.lengthscale)
+    distance = weighted_distances(mean, 1 / (squared_scale + variance), select(inducing, kernel.columns))
+    log_shrink = -jnp.sum(jnp.log1p(variance / squared_scale), axis=-1) / 2
+    return kernel.variance * jnp.exp(log_shrink[:, None] - distance / 2)
 
 
 def _rbf_cross(kernel: RBF, first: LatentGaussians, second: LatentGaussians) -> Float[Array, "D E"]:
     # h_d − h_e ~ N(μ_d − μ_e, s_d + s_e)
     (mean, variance), (other_mean, other_variance) = _restricted(kernel, first), _restricted(kernel, second)
-    return _rbf_convolved(kernel, mean[:, None], other_mean[None], variance[:, None] + other_variance[None])
-
-
-def _rbf_convolved(kernel: RBF, mean: Array, point: Array, variance: Array) -> Array:
     squared_scale = jnp.square(kernel.lengthscale)
-    widened = squared_scale + variance
-    exponent = -jnp.sum((mean - point) ** 2 / widened, axis=-1) / 2
+    widened = squared_scale + variance[:, None] + other_variance[None]
+    exponent = -jnp.sum((mean[:, None] - other_mean[None]) ** 2 / widened, axis=-1) / 2
     log_shrink = -jnp.sum(jnp.log(widened / squared_scale), axis=-1) / 2
     return kernel.variance * jnp.exp(exponent + log_shrink)
 
 
 def _rbf_psi2(kernel: RBF, inducing: Array, latents: LatentGaussians) -> Float[Array, "D pairs"]:
     # σ⁴ Π_q (1 + 2s_q/a_q)^−½ exp(−(z_q − z'_q)²/4a_q − (μ_q − z̄_q)²/(a_q + 2s_q)), z̄ = (z + z')/2.
-    # The square (μ − z̄)² is multiplied out, so that the exponents of all pairs are one matrix product.
     mean, variance = _restricted(kernel, latents)
     points = select(inducing, kernel.columns)
     rows, columns = symmetric_pairs(points.shape[0])
     squared_scale = jnp.square(kernel.lengthscale)
-    # Distances from the centre of the inducing points are the smallest, which keeps the product exact.
-    centre = jax.lax.stop_gradient(jnp.mean(points, axis=0))
-    middle = (points[rows] + points[columns]) / 2 - centre
-    offset = mean - centre
+    distance = weighted_distances(mean, 1 / (squared_scale + 2 * variance), (points[rows] + points[columns]) / 2)
     apart = jnp.sum((points[rows] - points[columns]) ** 2 / squared_scale, axis=-1) / 4
-    precision = 1 / (squared_scale + 2 * variance)
-    by_condition = jnp.concatenate([2 * offset * precision, -precision], axis=-1)
-    by_pair = jnp.concatenate([middle, middle**2], axis=-1)
     log_shrink = -jnp.sum(jnp.log1p(2 * variance / squared_scale), axis=-1) / 2
-    own = log_shrink - jnp.sum(offset**2 * precision, axis=-1)
-    return jnp.square(kernel.variance) * jnp.exp(by_condition @ by_pair.T + own[:, None] - apart)
+    return jnp.square(kernel.variance) * jnp.exp(log_shrink[:, None] - apart - distance)
 
 
 # Products of two different kernels in a sum, ⟨k₁(h_d, z_m) k₂(h_d, z_m')⟩.

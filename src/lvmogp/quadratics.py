@@ -16,9 +16,11 @@ import jax.numpy as jnp
 
 from lvmogp.data import Data, GridData, LongData
 from lvmogp.gaussians import LOG_2PI
-from lvmogp.kernels import diagonal
-from lvmogp.linalg import dense_evidence, kronecker_evidence, vec, whiten_both_sides
+from lvmogp.kernels import cross, diagonal
+from lvmogp.kronecker import kronecker_evidence
+from lvmogp.linalg import dense_evidence, vec, whiten_both_sides
 from lvmogp.parameters import KroneckerInducing, Parameters
+from lvmogp.products import whitened_products
 from lvmogp.psi_statistics import psi0, weighted_psi2
 from lvmogp.typing import Array, Float, Scalar
 from lvmogp.whitening import Basis, basis, latent_moments, whitened_mean
@@ -52,7 +54,7 @@ class GridQuadratic(Quadratic):
     latent_gram: Float[Array, "M_H M_H"]
 
     def evidence(self) -> tuple[Scalar, Scalar]:
-        """By two eigendecompositions."""
+        """Without forming G."""
         return kronecker_evidence(self.input_gram, self.latent_gram, self.linear)
 
     def dense_gram(self) -> Float[Array, "M M"]:
@@ -108,12 +110,17 @@ def quadratic(parameters: Parameters, data: Data) -> Quadratic:
 
 def _grid_quadratic(parameters: Parameters, data: GridData, input_basis: Basis, latent_basis: Basis) -> GridQuadratic:
     precision = 1 / parameters.noise_per_condition
-    features = input_basis.features(data.inputs)  # V_Xᵀ
+    covariance = cross(input_basis.kernel, input_basis.points, data.inputs)  # K_uf
     latent_features = whitened_mean(latent_basis, parameters.latents)  # V_Hᵀ
-    input_gram = features.T @ features  # A_X = V_X V_Xᵀ
+    # A_X = V_X V_Xᵀ and B = V_X Y diag(1/σ_d²) V_Hᵀ, beginning with the thinner product with Y.
+    if parameters.inducing_latents.shape[0] <= parameters.inducing_inputs.shape[0]:
+        weights = data.outputs @ (precision[:, None] * latent_features)
+        input_gram, linear = whitened_products(input_basis.factor, covariance, weights)
+    else:
+        input_gram, projections = whitened_products(input_basis.factor, covariance, data.outputs)
+        linear = (projections * precision) @ latent_features
     second = weighted_psi2(latent_basis.kernel, latent_basis.points, parameters.latents, precision)
     latent_gram = whiten_both_sides(latent_basis.factor, second)  # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ
-    linear = features.T @ (data.outputs * precision) @ latent_features  # B = V_X Y diag(1/σ_d²) V_Hᵀ
     # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H
     prior = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * (
         psi0(latent_basis.kernel, parameters.latents) @ precision

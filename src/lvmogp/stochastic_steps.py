@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from lvmogp.constraints import FreeStructure, join
-from lvmogp.linalg import kronecker_shrinkage
+from lvmogp.kronecker import kronecker_shrinkage
 from lvmogp.minibatch_bound import (
     BlockConditions,
     Grams,

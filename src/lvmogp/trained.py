@@ -25,10 +25,11 @@ from lvmogp.predictions import (
     as_particles,
     draw_curves,
     gaussian_moments,
+    gaussian_rows,
     gradients,
     joint_covariance,
     mixture,
-    output_moments,
+    moments_in_units,
     trained_condition,
 )
 from lvmogp.psi_statistics import LatentGaussians, expected_cross, psi0
@@ -140,7 +141,7 @@ def _curves_under(model: Posterior, latents: LatentGaussians) -> Curves:
 
 
 def _trained_moments(model: TrainedModel, points: HostFloat, numbers: HostInt) -> Moments:
-    noise = np.asarray(model.posterior.parameters.noise_per_condition)
+    noise = model.posterior.parameters.host_noise
     if model.curves is not None:
         return gaussian_moments(model.posterior, model.curves, noise, points, numbers)
     found = Moments(*np.empty((3, len(points))))
@@ -201,7 +202,7 @@ def moments(
             mean[rows] = scaling.location(found.mean)
             variance[rows] = scaling.variance(found.variance + found.noise * include_noise)
         else:
-            mean[rows], variance[rows] = output_moments(
+            mean[rows], variance[rows] = moments_in_units(
                 _mixture(model, condition, points[rows], include_noise), scaling
             )
     return mean, variance
@@ -302,9 +303,7 @@ def moments_at_latents(
     rows = np.broadcast_to(numbers.reshape(-1), len(inputs))
     found = gaussian_moments(posterior, shapes, noise, scaling.inputs(inputs), rows)
     variance = found.variance + found.noise * include_noise
-    mixture = Mixture(jnp.ones(1), jnp.asarray(found.mean)[None], jnp.asarray(variance)[None])
-    mean, variance = output_moments(mixture, scaling)
-    return np.asarray(mean), np.asarray(variance)
+    return moments_in_units(gaussian_rows(found.mean, variance), scaling)
 
 
 def latent_gaussian(condition: Condition) -> LatentGaussians:

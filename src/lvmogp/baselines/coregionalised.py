@@ -13,7 +13,8 @@ from lvmogp.constraints import positive
 from lvmogp.data import GridData
 from lvmogp.gaussians import LOG_2PI
 from lvmogp.kernels import Kernel, cross, diagonal, gram
-from lvmogp.linalg import dense_evidence, kronecker_evidence, kronecker_shrinkage, whiten
+from lvmogp.kronecker import kronecker_evidence, kronecker_shrinkage
+from lvmogp.linalg import dense_evidence, whiten
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
 _ROWS_AT_ONCE = 1024
