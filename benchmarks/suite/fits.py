@@ -1,0 +1,125 @@
+"""Whole fits: time to a given quality, compilation included, against GPy and BoTorch."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.suite import problems
+from benchmarks.suite.processes import OURS, answer_of
+from benchmarks.suite.records import Bar, Found, Trace, record, timing
+
+_COMPLETE = {"n_latent": 2, "n_inducing_inputs": 10, "n_inducing_latents": 30}
+_MISSING = {**_COMPLETE, "unseen": "prior"}  # some conditions have no training rows at all
+_SEEDS = 5
+_BUDGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
+_MISSING_BUDGETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+_TORCH_SECONDS = 300
+
+
+def _ours(data: Path, estimator: Mapping[str, Any], cache: Path, **more: Any) -> list[dict[str, Any]]:
+    # Kept programs make the second process warm; all of them are kept, as the command line keeps those worth it.
+    changes = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
+    return answer_of(OURS, {"task": "fit", "data": str(data), "estimator": dict(estimator), **more}, changes)["fits"]
+
+
+def _cold_and_warm(data: Path, estimator: Mapping[str, Any], **more: Any) -> dict[str, dict[str, Any]]:
+    # A process that finds nothing compiled, then one that finds everything, which then fits once more.
+    with tempfile.TemporaryDirectory() as name:
+        cold = _ours(data, estimator, Path(name), **more)
+        warm = _ours(data, estimator, Path(name), n_fits=2, **more)
+    return {"cold": cold[0], "warm cache": warm[0], "again in the process": warm[1]}
+
+
+def complete(*, quick: bool) -> Found:
+    """Synthetic complete (50 × 40, 10/30) against GPy's ``optimize_auto``."""
+    gpy, ours = [], []
+    for seed in range(1 if quick else _SEEDS):
+        data = problems.synthetic_complete(seed)
+        settings = {"task": "fit", "data": str(data), "n_latent": 2, "n_inducing": [10, 30]}
+        gpy.append(answer_of("gpy", {**settings, "max_iterations": 100 if quick else 10_000}))
+        ours.append(_cold_and_warm(data, _COMPLETE))
+    their_seconds = [found["trace"][-1]["seconds"] for found in gpy]
+    their_errors = [found["trace"][-1]["rmse"] for found in gpy]
+    records = []
+    for name, bar in (("cold", Bar(10)), ("warm cache", Bar(30)), ("again in the process", None)):
+        errors = [found[name]["rmse"] for found in ours]
+        seconds = [found[name]["seconds"] for found in ours]
+        records.append(
+            record(
+                f"synthetic, complete: {name}",
+                ours=timing(seconds),
+                rival=timing(their_seconds),
+                against=f"GPy {gpy[0]['version']}, optimize_auto",
+                measured=float(np.sum(their_seconds) / np.sum(seconds)),
+                bar=bar,
+                passed=bool(np.mean(errors) <= np.mean(their_errors)),
+                rmse=float(np.mean(errors)),
+                rival_rmse=float(np.mean(their_errors)),
+                by_seed={
+                    "ours": list(zip(seconds, errors, strict=True)),
+                    "rival": list(zip(their_seconds, their_errors, strict=True)),
+                },
+            )
+        )
+    budgets = _BUDGETS[:1] if quick else _BUDGETS
+    traces = [{"problem": "synthetic, complete", "who": "GPy", "points": gpy[0]["trace"]}]
+    traces += _our_traces("synthetic, complete", problems.synthetic_complete(0), _COMPLETE, budgets, ours[0])
+    return Found(records, tuple(traces))
+
+
+def _our_traces(
+    problem: str, data: Path, estimator: Mapping[str, Any], budgets: tuple[float, ...], whole: Mapping[str, Any]
+) -> list[Trace]:
+    # Each point is a whole process of its own, stopped in time: our estimator shows its model at the end only.
+    found: dict[str, list[dict[str, float]]] = {"cold": [], "warm cache": []}
+    for budget in budgets:
+        stopped = _cold_and_warm(data, estimator, seconds=budget)
+        for name, points in found.items():
+            points.append({"seconds": stopped[name]["seconds"], "rmse": stopped[name]["rmse"]})
+    for name, points in found.items():
+        points.append({"seconds": whole[name]["seconds"], "rmse": whole[name]["rmse"]})
+        points.sort(key=lambda point: point["seconds"])
+    return [{"problem": problem, "who": f"lvmogp, {name}", "points": points} for name, points in found.items()]
+
+
+def missing(*, quick: bool) -> Found:
+    """Synthetic with uneven conditions (2 000 rows) against BoTorch's exact multi-task models."""
+    problem = "synthetic, uneven"
+    data = problems.synthetic_missing(0, 2 if quick else 10)
+    whole = _cold_and_warm(data, _MISSING)
+    traces = _our_traces(problem, data, _MISSING, _MISSING_BUDGETS[:1] if quick else _MISSING_BUDGETS, whole)
+    curves = {trace["who"]: trace["points"] for trace in traces}
+    records = []
+    for model in ("MultiTaskGP", "LCEMGP"):
+        settings = {"task": "exact", "data": str(data), "model": model, "n_latent": 2}
+        found = answer_of("torch", {**settings, "seconds": 10 if quick else _TORCH_SECONDS})
+        their_last = found["trace"][-1]
+        for name in ("cold", "warm cache"):
+            reached = _first_below(curves[f"lvmogp, {name}"], their_last["rmse"])
+            records.append(
+                record(
+                    f"{problem}, time to a better RMSE: {name}",
+                    ours=None if reached is None else timing([reached["seconds"]]),
+                    rival=timing([their_last["seconds"]]),
+                    against=f"{found['version']} {model}",
+                    measured=None if reached is None else their_last["seconds"] / reached["seconds"],
+                    bar=Bar(30),
+                    rmse=whole[name]["rmse"] if reached is None else reached["rmse"],
+                    rival_rmse=their_last["rmse"],
+                    threads=found["threads"],
+                )
+            )
+        traces.append({"problem": problem, "who": f"BoTorch {model}", "points": found["trace"]})
+    return Found(records, tuple(traces))
+
+
+def _first_below(points: list[dict[str, float]], error: float) -> dict[str, float] | None:
+    # The first point from which on all are better.
+    better = [point["rmse"] < error for point in points]
+    for place, point in enumerate(points):
+        if all(better[place:]):
+            return point
+    return None
