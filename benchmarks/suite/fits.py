@@ -25,12 +25,12 @@ def _ours(data: Path, estimator: Mapping[str, Any], cache: Path, **more: Any) ->
     return answer_of(OURS, {"task": "fit", "data": str(data), "estimator": dict(estimator), **more}, changes)["fits"]
 
 
-def _cold_and_warm(data: Path, estimator: Mapping[str, Any], **more: Any) -> dict[str, dict[str, Any]]:
-    # A process that finds nothing compiled, then one that finds everything, which then fits once more.
+def _cold_and_warm(data: Path, estimator: Mapping[str, Any], seconds: float | None = None) -> dict[str, Any]:
+    # A process that finds nothing compiled, then one that finds everything; a whole fit is then repeated there.
     with tempfile.TemporaryDirectory() as name:
-        cold = _ours(data, estimator, Path(name), **more)
-        warm = _ours(data, estimator, Path(name), n_fits=2, **more)
-    return {"cold": cold[0], "warm cache": warm[0], "again in the process": warm[1]}
+        cold = _ours(data, estimator, Path(name), seconds=seconds)
+        warm = _ours(data, estimator, Path(name), seconds=seconds, n_fits=2 if seconds is None else 1)
+    return {"cold": cold[0], "warm cache": warm[0], "again in the process": warm[-1]}
 
 
 def complete(*, quick: bool) -> Found:

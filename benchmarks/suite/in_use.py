@@ -58,7 +58,7 @@ def adding(*, quick: bool) -> Found:
                 f"a condition from five points, {n_conditions} trained",
                 ours=timing(found["seconds"]),
                 first=found["first"],
-                note="GPy, BoTorch and GPyTorch have no way to add a condition without training again",
+                note="GPy has no way to add a condition",
             )
         )
     return Found(records)

@@ -13,7 +13,7 @@ def memory(*, quick: bool) -> Found:
     """What each process had at most, above what it had once its imports and the data were there."""
     records = []
     for size in _QUICK if quick else _SIZES:
-        settings = {**asked(size, "explicit")[1], "task": "peak"}
+        settings = {**asked(size, "explicit", one_thread=True)[1], "task": "peak"}
         ours, theirs = answer_of(OURS, settings), answer_of("gpy", settings)
         used = [found["peak_mb"] - found["before_mb"] for found in (ours, theirs)]
         records.append(

@@ -78,10 +78,9 @@ def evaluation(arrays: dict[str, Any], wanted: dict[str, Any]) -> tuple[Callable
         if not (np.isfinite(float(value)) and np.all(np.isfinite(np.asarray(gradient)))):
             raise RuntimeError("the bound is not finite; its cost says nothing")
 
-    programs = {
-        1: jax.jit(value_and_gradient, compiler_options=ONE_THREAD),
-        os.cpu_count() or 1: jax.jit(value_and_gradient),
-    }
+    programs = {1: jax.jit(value_and_gradient, compiler_options=ONE_THREAD)}
+    if not wanted["one_thread"]:
+        programs[os.cpu_count() or 1] = jax.jit(value_and_gradient)
     taken = {threads: min(repeated(partial(evaluate, program), _PROBES)) for threads, program in programs.items()}
     threads = min(taken, key=lambda threads: taken[threads])
     return partial(evaluate, programs[threads]), threads

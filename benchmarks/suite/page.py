@@ -32,20 +32,15 @@ def build(results: Path = RESULTS, page: Path = PAGE) -> None:
 
 def page_text(results: Path) -> str:
     """All bars in one table, a section for each question, then what other scripts measured on other devices."""
-    known = {name: json.loads((results / f"{name}.json").read_text()) for name in QUESTIONS if _path(results, name)}
-    others = {
-        path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json")) if path.stem not in QUESTIONS
-    }
+    files = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
+    known = {name: files[name] for name in QUESTIONS if name in files}
+    others = {name: found for name, found in files.items() if name not in QUESTIONS}
     if not known and not others:
         return _OPENING + _NOTHING
     sections = [_OPENING, _summary(known)] if known else [_OPENING]
     sections += [_section(name, found, results) for name, found in known.items()]
     sections += [_other_section(name, found) for name, found in others.items()]
     return "\n".join(sections)
-
-
-def _path(results: Path, name: str) -> bool:
-    return (results / f"{name}.json").exists()
 
 
 def _summary(known: Mapping[str, Any]) -> str:
@@ -138,11 +133,14 @@ def _note(line: Record) -> str:
 
 def _machine_words(machine: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    return (
-        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['system']}; "
-        f"{versions}; {machine['gflops_one_thread']} Gflop/s on one thread, {machine['gb_per_second']} GB/s; {machine['date']}, "
-        f"load {machine['load_before']} before"
-    )
+    rates = f"{machine['gflops_one_thread']} Gflop/s on one thread, {machine['gb_per_second']} GB/s"
+    parts = [
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['system']}",
+        versions,
+        rates,
+        f"{machine['date']}, load {machine['load_before']} before",
+    ]
+    return "; ".join(parts)
 
 
 def _other_section(name: str, found: Any) -> str:
