@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.suite import page, problems
-from benchmarks.suite.fits import _first_below
+from benchmarks.suite.fits import time_to_better
 from benchmarks.suite.floors import grid_floor, independent_floor, least_seconds
 from benchmarks.suite.questions import QUESTIONS
 from benchmarks.suite.records import Bar, dearer, quicker, record
@@ -69,8 +69,8 @@ def test_a_bar_without_a_figure_is_not_reached():
 
 def test_time_to_a_better_error_counts_from_where_it_stays_better():
     points = [{"seconds": float(place), "rmse": error} for place, error in enumerate((0.2, 0.5, 0.3, 0.1))]
-    assert _first_below(points, 0.4) == points[2]
-    assert _first_below(points, 0.1) is None
+    assert time_to_better(points, 0.4) == points[2]
+    assert time_to_better(points, 0.1) is None
 
 
 def test_the_floor_of_a_large_grid_is_its_outputs_times_the_inducing_inputs():

@@ -81,7 +81,6 @@ def _our_traces(
             points.append({"seconds": stopped[name]["seconds"], "rmse": stopped[name]["rmse"]})
     for name, points in found.items():
         points.append({"seconds": whole[name]["seconds"], "rmse": whole[name]["rmse"]})
-        points.sort(key=lambda point: point["seconds"])
     return [{"problem": problem, "who": f"lvmogp, {name}", "points": points} for name, points in found.items()]
 
 
@@ -98,7 +97,7 @@ def missing(*, quick: bool) -> Found:
         found = answer_of("torch", {**settings, "seconds": 10 if quick else _TORCH_SECONDS})
         their_last = found["trace"][-1]
         for name in ("cold", "warm cache"):
-            reached = _first_below(curves[f"lvmogp, {name}"], their_last["rmse"])
+            reached = time_to_better(curves[f"lvmogp, {name}"], their_last["rmse"])
             records.append(
                 record(
                     f"{problem}, time to a better RMSE: {name}",
@@ -109,6 +108,7 @@ def missing(*, quick: bool) -> Found:
                     bar=Bar(30),
                     rmse=whole[name]["rmse"] if reached is None else reached["rmse"],
                     rival_rmse=their_last["rmse"],
+                    rival_best_rmse=min(point["rmse"] for point in found["trace"]),
                     threads=found["threads"],
                 )
             )
@@ -116,10 +116,11 @@ def missing(*, quick: bool) -> Found:
     return Found(records, tuple(traces))
 
 
-def _first_below(points: list[dict[str, float]], error: float) -> dict[str, float] | None:
-    # The first point from which on all are better.
-    better = [point["rmse"] < error for point in points]
-    for place, point in enumerate(points):
-        if all(better[place:]):
-            return point
-    return None
+def time_to_better(points: list[dict[str, float]], error: float) -> dict[str, float] | None:
+    """The quickest of the fits from the first one on after which all are better; later ones had more time."""
+    n_better = 0
+    for point in reversed(points):
+        if point["rmse"] >= error:
+            break
+        n_better += 1
+    return min(points[-n_better:], key=lambda point: point["seconds"]) if n_better else None

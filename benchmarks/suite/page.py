@@ -71,6 +71,7 @@ def _table(records: Sequence[Record], machine: Mapping[str, Any]) -> str:
         "against": lambda line: line["against"],
         "our RMSE": lambda line: _number(line.get("rmse")),
         "its RMSE": lambda line: _number(line.get("rival_rmse")),
+        "its best on the way": lambda line: _number(line.get("rival_best_rmse")),
         "measured": _measured,
         "the paper's formula": lambda line: _number(line.get("predicted")),
         "bar": lambda line: line.get("bar", ""),
