@@ -73,10 +73,9 @@ def test_time_to_a_better_error_counts_from_where_it_stays_better():
     assert time_to_better(points, 0.1) is None
 
 
-def test_the_floor_of_a_large_grid_is_its_outputs_times_the_inducing_inputs():
-    floor = grid_floor(10**6, 10**6, 50, 20)
-    assert floor["operations"] == pytest.approx(6 * 10**12 * 50, rel=1e-3)
-    assert independent_floor(10**6, 10**6, 50)["operations"] == pytest.approx(floor["operations"], rel=1e-3)
+def test_the_floor_of_a_large_grid_is_two_products_with_its_outputs():
+    assert grid_floor(10**6, 10**6, 50, 20)["operations"] == pytest.approx(4 * 10**12 * 20, rel=1e-2)
+    assert independent_floor(10**6, 10**6, 50)["operations"] == pytest.approx(4 * 10**12 * 50, rel=1e-2)
     assert least_seconds({"operations": 6e9, "bytes": 4e9}, MACHINE) == 3
     assert least_seconds({"operations": 2e9, "bytes": 8e9}, MACHINE) == 2
 
