@@ -1,7 +1,8 @@
 """The least that a bound with its gradient must do: operations and bytes, by formula.
 
-Counted are the products that no way of writing the bound that we know of avoids, a multiplication and an addition as two
-operations and an exponential as one. The gradient of a product is two products more, one more where one factor is data.
+Counted are the products that no way of writing the bound that we know of avoids, a multiplication and an addition as
+two operations and an exponential as one. The gradient of a product is two products more, one more where one factor is
+data.
 Bytes are those of the outputs and of the features, read once for the value and once for the gradient.
 """
 
