@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
+from statistics import median
 from typing import Any
 
 import jax
@@ -81,7 +82,7 @@ def evaluation(arrays: dict[str, Any], wanted: dict[str, Any]) -> tuple[Callable
     programs = {1: jax.jit(value_and_gradient, compiler_options=ONE_THREAD)}
     if not wanted["one_thread"]:
         programs[os.cpu_count() or 1] = jax.jit(value_and_gradient)
-    taken = {threads: min(repeated(partial(evaluate, program), _PROBES)) for threads, program in programs.items()}
+    taken = {threads: median(repeated(partial(evaluate, program), _PROBES)) for threads, program in programs.items()}
     threads = min(taken, key=lambda threads: taken[threads])
     return partial(evaluate, programs[threads]), threads
 

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.rivals.environments import ROOT, worker
@@ -95,7 +96,7 @@ def in_turns(workers: Mapping[str, tuple[str, Mapping[str, Any]]], seconds: floa
         share = seconds / n_rounds / len(turns)
         for turn in turns.values():
             turn.take(5)
-        counts = {label: max(round(share / min(turn.seconds)), 1) for label, turn in turns.items()}
+        counts = {label: max(round(share / median(turn.seconds)), 1) for label, turn in turns.items()}
         for _ in range(n_rounds):
             for label, turn in turns.items():
                 turn.take(counts[label])
