@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.suite import problems
 from benchmarks.suite.processes import OURS, answer_of
-from benchmarks.suite.records import Bar, Found, Trace, record, timing
+from benchmarks.suite.records import Bar, Found, Record, Trace, record, timing
 
 _COMPLETE = {"n_latent": 2, "n_inducing_inputs": 10, "n_inducing_latents": 30}
 _MISSING = {**_COMPLETE, "unseen": "prior"}  # some conditions have no training rows at all
@@ -85,35 +85,50 @@ def _our_traces(
 
 
 def missing(*, quick: bool) -> Found:
-    """Synthetic with uneven conditions (2 000 rows) against BoTorch's exact multi-task models."""
+    """Synthetic with uneven conditions (2 000 rows) against BoTorch's exact models and GPy's ``MD`` class."""
     problem = "synthetic, uneven"
     data = problems.synthetic_missing(0, 2 if quick else 10)
     whole = _cold_and_warm(data, _MISSING)
     traces = _our_traces(problem, data, _MISSING, _MISSING_BUDGETS[:1] if quick else _MISSING_BUDGETS, whole)
-    curves = {trace["who"]: trace["points"] for trace in traces}
+    ours = {name: trace["points"] for name, trace in zip(("cold", "warm cache"), traces, strict=True)}
     records = []
-    for model in ("MultiTaskGP", "LCEMGP"):
-        settings = {"task": "exact", "data": str(data), "model": model, "n_latent": 2}
-        found = answer_of("torch", {**settings, "seconds": 10 if quick else _TORCH_SECONDS})
-        their_last = found["trace"][-1]
-        for name in ("cold", "warm cache"):
-            reached = time_to_better(curves[f"lvmogp, {name}"], their_last["rmse"])
-            records.append(
-                record(
-                    f"{problem}, time to a better RMSE: {name}",
-                    ours=None if reached is None else timing([reached["seconds"]]),
-                    rival=timing([their_last["seconds"]]),
-                    against=f"{found['version']} {model}",
-                    measured=None if reached is None else their_last["seconds"] / reached["seconds"],
-                    bar=Bar(30),
-                    rmse=whole[name]["rmse"] if reached is None else reached["rmse"],
-                    rival_rmse=their_last["rmse"],
-                    rival_best_rmse=min(point["rmse"] for point in found["trace"]),
-                    threads=found["threads"],
-                )
-            )
-        traces.append({"problem": problem, "who": f"BoTorch {model}", "points": found["trace"]})
+    for name, (who, settings, bar) in _rivals_of_missing(quick=quick).items():
+        found = answer_of(who, {"data": str(data), "n_latent": 2, **settings})
+        records += [
+            _to_better(f"{problem}, time to a better RMSE: {kind}", points, f"{name} ({found['version']})", found, bar)
+            for kind, points in ours.items()
+        ]
+        traces.append({"problem": problem, "who": name, "points": found["trace"]})
     return Found(records, tuple(traces))
+
+
+def _rivals_of_missing(*, quick: bool) -> dict[str, tuple[str, dict[str, Any], Bar | None]]:
+    exact = {"task": "exact", "seconds": 10 if quick else _TORCH_SECONDS}
+    gpy = {"task": "fit", "n_inducing": [10, 8 if quick else 30], "max_iterations": 50 if quick else 10_000}
+    return {
+        "BoTorch MultiTaskGP": ("torch", {**exact, "model": "MultiTaskGP"}, Bar(30)),
+        "BoTorch LCEMGP": ("torch", {**exact, "model": "LCEMGP"}, Bar(30)),
+        "GPy GPMultioutRegressionMD": ("gpy", gpy, None),
+    }
+
+
+def _to_better(
+    what: str, points: list[dict[str, float]], against: str, found: dict[str, Any], bar: Bar | None
+) -> Record:
+    their_last = found["trace"][-1]
+    reached = time_to_better(points, their_last["rmse"])
+    return record(
+        what,
+        ours=None if reached is None else timing([reached["seconds"]]),
+        rival=timing([their_last["seconds"]]),
+        against=against,
+        measured=None if reached is None else their_last["seconds"] / reached["seconds"],
+        bar=bar,
+        rmse=points[-1]["rmse"] if reached is None else reached["rmse"],
+        rival_rmse=their_last["rmse"],
+        rival_best_rmse=min(point["rmse"] for point in found["trace"]),
+        threads=found.get("threads", 1),
+    )
 
 
 def time_to_better(points: list[dict[str, float]], error: float) -> dict[str, float] | None:

@@ -61,11 +61,12 @@ QUESTIONS: dict[str, Question] = {
         complete,
     ),
     "fit-missing": Question(
-        "Whole fits on uneven data, against BoTorch",
+        "Whole fits on uneven data, against BoTorch and GPy",
         "The paper's synthetic data with uneven conditions, 2 000 rows of 40 conditions. BoTorch's exact models are "
         "fitted by `fit_gpytorch_mll` until they converge or 300 s are over, `LCEMGP` with embeddings of two "
         "dimensions, on the better of one and of all threads. Ours is the time of the first stopped fit from which on "
-        "all are better than what BoTorch ends with.",
+        "all are better than what the rival ends with; the rival's best error on the way stands beside its last. GPy's "
+        "class for uneven data gets `optimize_auto` at its default 10 000 iterations.",
         missing,
     ),
     "minibatches": Question(
