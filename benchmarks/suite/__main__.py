@@ -10,6 +10,7 @@ On a machine with nothing else to do.
 import argparse
 import json
 import time
+import traceback
 from pathlib import Path
 
 from benchmarks.rivals.environments import ROOT, python_of
@@ -49,15 +50,22 @@ def main() -> None:
     for rival in ("gpy", "torch"):
         python_of(rival)  # so that no measurement waits for an installation
     wanted = options.only or [name for name in QUESTIONS if options.quick or not (folder / f"{name}.json").exists()]
+    failed = []
     for name in wanted:
         began = time.perf_counter()
         print(f"{name} …", flush=True)
-        measure(name, folder, quick=options.quick)
+        try:
+            measure(name, folder, quick=options.quick)
+        except Exception:  # the other questions have their answers all the same
+            traceback.print_exc()
+            failed.append(name)
         print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
     if options.quick:
         page.build(folder, folder / "benchmarks.md")
     else:
         page.build()
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def complete(*, quick: bool) -> Found:
                 },
             )
         )
-    budgets = _BUDGETS[:1] if quick else _BUDGETS
+    budgets = () if quick else _BUDGETS
     traces = [{"problem": "synthetic, complete", "who": "GPy", "points": gpy[0]["trace"]}]
     traces += _our_traces("synthetic, complete", problems.synthetic_complete(0), _COMPLETE, budgets, ours[0])
     return Found(records, tuple(traces))
@@ -89,7 +89,7 @@ def missing(*, quick: bool) -> Found:
     problem = "synthetic, uneven"
     data = problems.synthetic_missing(0, 2 if quick else 10)
     whole = _cold_and_warm(data, _MISSING)
-    traces = _our_traces(problem, data, _MISSING, _MISSING_BUDGETS[:1] if quick else _MISSING_BUDGETS, whole)
+    traces = _our_traces(problem, data, _MISSING, () if quick else _MISSING_BUDGETS, whole)
     ours = {name: trace["points"] for name, trace in zip(("cold", "warm cache"), traces, strict=True)}
     records = []
     for name, (who, settings, bar) in _rivals_of_missing(quick=quick).items():
@@ -103,8 +103,8 @@ def missing(*, quick: bool) -> Found:
 
 
 def _rivals_of_missing(*, quick: bool) -> dict[str, tuple[str, dict[str, Any], Bar | None]]:
-    exact = {"task": "exact", "seconds": 10 if quick else _TORCH_SECONDS}
-    gpy = {"task": "fit", "n_inducing": [10, 8 if quick else 30], "max_iterations": 50 if quick else 10_000}
+    exact = {"task": "exact", "seconds": 3 if quick else _TORCH_SECONDS}
+    gpy = {"task": "fit", "n_inducing": [10, 5 if quick else 30], "max_iterations": 50 if quick else 10_000}
     return {
         "BoTorch MultiTaskGP": ("torch", {**exact, "model": "MultiTaskGP"}, Bar(30)),
         "BoTorch LCEMGP": ("torch", {**exact, "model": "LCEMGP"}, Bar(30)),

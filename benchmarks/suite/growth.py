@@ -23,13 +23,16 @@ _FIELDS = {"N": "n", "D": "n_conditions", "M_X": "m_x", "M_H": "m_h"}
 def growth(*, quick: bool) -> Found:
     """Each size doubled by itself, taking turns with the base."""
     cases = _QUICK if quick else _CASES
-    return Found([line for base, bound in cases for line in _doubled(base, bound, 2 if quick else 12)])
+    symbols = ("N",) if quick else tuple(_FIELDS)
+    return Found([line for base, bound in cases for line in _doubled(base, bound, symbols, 2 if quick else 12)])
 
 
-def _doubled(base: Size, bound: str, seconds: float) -> list[Record]:
-    larger = {symbol: base._replace(**{field: 2 * getattr(base, field)}) for symbol, field in _FIELDS.items()}
-    if bound == "independent":
-        del larger["M_H"]  # it has no latents
+def _doubled(base: Size, bound: str, symbols: tuple[str, ...], seconds: float) -> list[Record]:
+    larger = {
+        symbol: base._replace(**{_FIELDS[symbol]: 2 * getattr(base, _FIELDS[symbol])})
+        for symbol in symbols
+        if bound != "independent" or symbol != "M_H"  # independent outputs have no latents
+    }
     # On one thread, lest a second one that pays at the larger size only should hide the growth.
     sizes = {"base": base, **larger}
     found = in_turns({name: asked(size, bound, one_thread=True) for name, size in sizes.items()}, seconds)

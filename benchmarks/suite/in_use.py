@@ -73,7 +73,7 @@ def command_line(*, quick: bool) -> Found:
         command = [str(program), "fit", "data.csv", *arguments, "--model", "m.lvmogp"]
         changes = {"XDG_CACHE_HOME": str(folder / "cache")}
         cold = seconds_of(command, folder, changes)
-        seconds = [seconds_of(command, folder, changes) for _ in range(2 if quick else 5)]
+        seconds = [seconds_of(command, folder, changes) for _ in range(1 if quick else 5)]
     lines = [
         record("lvmogp fit, 50 rows: nothing compiled yet", ours=timing([cold])),
         record(
