@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from benchmarks.rivals.reporting import Clock, answer, peak_mb, repeated, settings, take_turns
 from benchmarks.suite import stochastic
@@ -82,8 +83,12 @@ def evaluation(arrays: dict[str, Any], wanted: dict[str, Any]) -> tuple[Callable
     programs = {1: jax.jit(value_and_gradient, compiler_options=ONE_THREAD)}
     if not wanted["one_thread"]:
         programs[os.cpu_count() or 1] = jax.jit(value_and_gradient)
-    taken = {threads: median(repeated(partial(evaluate, program), _PROBES)) for threads, program in programs.items()}
+    taken = {}
+    for threads, program in programs.items():
+        with threadpool_limits(threads):  # LAPACK has threads of its own, which a fit limits in the same way
+            taken[threads] = median(repeated(partial(evaluate, program), _PROBES))
     threads = min(taken, key=lambda threads: taken[threads])
+    threadpool_limits(threads)  # from here on
     return partial(evaluate, programs[threads]), threads
 
 
