@@ -39,8 +39,12 @@ def minibatches(arrays: dict[str, Any], wanted: dict[str, Any]) -> None:
 
     try:
         model = regressor(wanted)
+    except TypeError as error:  # a version without minibatches does not know their settings
+        answer({"refused": str(error)})
+        return
+    try:
         model.fit(arrays["inputs"], arrays["outputs"], arrays["conditions"], on_progress=stop_in_time)
-    except (SettingError, TypeError) as error:
+    except SettingError as error:
         answer({"refused": str(error)})
         return
     seconds = clock.seconds
