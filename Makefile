@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check install format results docs clean
+.PHONY: demo test check install format results benchmark benchmark-page docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lvmogp demo --out out
@@ -25,6 +25,12 @@ docs: $(VENV)/.installed-dev
 
 results: $(VENV)/.installed
 	$(BIN)/python -m lvmogp.experiments.page
+
+benchmark: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.suite $(ARGUMENTS)
+
+benchmark-page: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.suite.page
 
 install: $(VENV)/.installed
 

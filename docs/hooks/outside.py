@@ -9,6 +9,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 RESULTS = "results"
+PAGES_WITH_FIGURES = ("results.md", "benchmarks.md")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
@@ -21,7 +22,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let the page of results find its figures; the folder itself is not part of the site."""
-    if page.file.src_uri != "results.md":
+    """Let the pages of results find their figures; the folder itself is not part of the site."""
+    if page.file.src_uri not in PAGES_WITH_FIGURES:
         return markdown
     return markdown.replace(f"[{RESULTS}](../{RESULTS})", f"`{RESULTS}/`").replace(f"](../{RESULTS}/", f"]({RESULTS}/")
