@@ -13,10 +13,16 @@ _BLOCK_SIZES = (4, 8, 16, 32, 64, 128, 256)
 
 
 class GridData(eqx.Module):
-    """Every condition observed at every input."""
+    """Every condition observed at every input; ``squares`` are ‖y_d‖², which no parameter changes."""
 
     inputs: Float[Array, "N Q_X"]
     outputs: Float[Array, "N D"]
+    squares: Float[Array, " D"]
+
+    def __init__(self, inputs: Float[Array, "N Q_X"], outputs: Float[Array, "N D"]) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.squares = jnp.sum(outputs**2, axis=0)
 
     @property
     def counts(self) -> Float[Array, " D"]:

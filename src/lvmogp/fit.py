@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -113,6 +113,7 @@ class Progress(NamedTuple):
     share: float | None = None
 
 
+@runtime_checkable
 class RestartKeeper(Protocol):
     """Keeps restarts that have ended, so that an interrupted fit need not repeat them."""
 

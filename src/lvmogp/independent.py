@@ -37,7 +37,7 @@ def _statistics(input_basis: Basis, data: Data) -> _Statistics:
         gram = features.T @ features
         prior = jnp.sum(diagonal(input_basis.kernel, data.inputs))
         residual = data.n_conditions * (prior - jnp.trace(gram))
-        squares = jnp.sum(data.outputs**2)
+        squares = jnp.sum(data.squares)
         return _Statistics(gram[None], data.outputs.T @ features, squares, residual, jnp.sum(data.counts))
     sums = condition_sums(input_basis, data)
     residual = jnp.sum(sums.prior_variances) - jnp.sum(jnp.trace(sums.grams, axis1=1, axis2=2))

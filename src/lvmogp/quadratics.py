@@ -126,7 +126,7 @@ def _grid_quadratic(parameters: Parameters, data: GridData, input_basis: Basis, 
         psi0(latent_basis.kernel, parameters.latents) @ precision
     )
     residual = prior - jnp.trace(input_gram) * jnp.trace(latent_gram)
-    squares = jnp.sum(data.outputs**2, axis=0) @ precision
+    squares = data.squares @ precision
     constant = _constant(data.counts, precision, squares, residual)
     return GridQuadratic(constant, linear, input_gram, latent_gram)
 
