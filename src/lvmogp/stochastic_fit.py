@@ -21,7 +21,7 @@ from lvmogp.optimise import Status, StopFit
 from lvmogp.parameters import Parameters
 from lvmogp.posterior import Posterior
 from lvmogp.stochastic_steps import Moments, Problem, Rates, State, conditions_of, covariance_of, step
-from lvmogp.typing import Array, HostFloat, HostInt
+from lvmogp.typing import Array, HostFloat, HostInt, Scalar
 from lvmogp.whitening import basis
 
 _STEPS_PER_AVERAGE = 5
@@ -64,7 +64,7 @@ def begin(shared: Shared, table: HostFloat) -> State:
         covariance=covariance_of(grams),
         vector_moments=Moments(jnp.zeros_like(vector), jnp.zeros_like(vector)),
         table_moments=Moments(jnp.zeros_like(values), jnp.zeros_like(values)),
-        n_steps=jnp.asarray(0),
+        n_steps=jnp.zeros((), int),
         visits=jnp.zeros(len(values), int),
     )
 
@@ -151,7 +151,7 @@ def _window(
         estimates.append(estimate)
         if running.course.averages and number % _STEPS_PER_AVERAGE == 0:
             n_averaged += 1
-            average = _averaged(average, state, 1 / n_averaged)
+            average = _averaged(average, state, jnp.asarray(1 / n_averaged))
     latest = window(np.asarray(jax.device_get(estimates)))
     course = after(running.course, latest, least_gain)
     failed = course.n_failures > running.course.n_failures
@@ -168,7 +168,7 @@ def _window(
 
 
 @jax.jit
-def _averaged(average: State, state: State, share: float) -> State:
+def _averaged(average: State, state: State, share: Scalar) -> State:
     def mixed(old: Array, new: Array) -> Array:
         return old + share * (new - old) if eqx.is_inexact_array(old) else new
 
