@@ -164,7 +164,7 @@ def find_condition(model: TrainedModel, name: Id, *, unseen: str) -> Condition:
     if name in model.ids:
         number = model.ids.index(name)
         shapes, (place,) = _curves_of(model, np.asarray([number]))
-        return trained_condition(model.posterior, shapes, number, place)
+        return trained_condition(model.posterior, shapes, number, int(place))
     if unseen == "prior":
         nothing = evidence(model.posterior, np.empty((0, model.n_columns)), np.empty(0))
         return infer(model.posterior, nothing)
