@@ -60,7 +60,7 @@ def scaling_of(inputs: HostFloat, outputs: HostFloat, *, log_output: bool) -> Sc
 
 
 def _scale(values: HostFloat) -> HostFloat:
-    return positive_scale(values.std(axis=0), np.abs(values).max(axis=0))
+    return positive_scale(np.asarray(values.std(axis=0)), np.asarray(np.abs(values).max(axis=0)))
 
 
 def positive_scale(deviation: HostFloat, largest: HostFloat) -> HostFloat:
