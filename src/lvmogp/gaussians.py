@@ -51,7 +51,7 @@ def mixture_log_density(
     value: Float[Array, " n"],
     means: Float[Array, "P n"],
     variances: Float[Array, "P n"],
-    log_weights: Float[Array, "P n"],
+    log_weights: Float[Array, "P #n"],
 ) -> Float[Array, " n"]:
     """Log Σ_p w_p N(y; m_p, s_p), one mixture an entry."""
     log_terms = -((value - means) ** 2) / variances / 2 - jnp.log(variances) / 2 - LOG_2PI / 2
@@ -67,7 +67,7 @@ def mixture_distribution(
     value: Float[Array, " n"],
     means: Float[Array, "P n"],
     variances: Float[Array, "P n"],
-    weights: Float[Array, "P n"],
+    weights: Float[Array, "P #n"],
 ) -> Float[Array, " n"]:
     """Σ_p w_p Φ((y − m_p)/√s_p), one mixture an entry."""
     return jnp.sum(weights * normal_distribution((value - means) / jnp.sqrt(variances)), axis=0)
@@ -86,7 +86,7 @@ def mixture_quantile(
     probability: Float[Array, "*n"],
     means: Float[Array, "P n"],
     variances: Float[Array, "P n"],
-    weights: Float[Array, "P n"],
+    weights: Float[Array, "P #n"],
 ) -> Float[Array, " n"]:
     """Quantile of Σ_p w_p N(m_p, s_p), between the smallest and largest component quantile.
 
