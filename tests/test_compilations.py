@@ -20,9 +20,7 @@ _STEPS = {
     "trained_curves",
     "_mean_at",
     "marginals",
-    "_moments_in_units",
-    "_quantile",
-    "_standardised_log_density",
+    "_statistic_of",
 }
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.optimize import brentq
 from scipy.stats import multivariate_normal, norm
 
 from lvmogp.gaussians import (
@@ -134,3 +135,19 @@ def test_components_of_zero_weight_are_ignored(rng):
     expected = mixture_log_density(value, *map(jnp.asarray, (means, variances, np.log(weights))))
     result = mixture_log_density(value, padded[0], padded[1], jnp.log(padded[2]))
     assert_allclose(result, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("probability", [1e-6, 0.025, 0.4, 0.975, 1 - 1e-6])
+def test_mixture_quantiles_equal_those_of_brentq(rng, probability):
+    # Narrow components far apart among wide ones, where plain Newton steps would fly away.
+    means, variances = rng.normal(size=(7, 40), scale=3.0), 10.0 ** rng.uniform(-4, 1, size=(7, 40))
+    weights = rng.dirichlet(np.full(7, 0.3), size=40).T
+    result = quantile(*map(jnp.asarray, (probability, means, variances, weights)))
+    centre = np.sum(weights * means, axis=0)
+    deviation = np.sqrt(np.sum(weights * (variances + (means - centre) ** 2), axis=0))
+    for entry in range(40):
+        own = [values[:, entry] for values in (means, variances, weights)]
+        root = brentq(lambda value, own=own: mixture_cdf(value, *own) - probability, -60, 60, xtol=1e-14, rtol=1e-14)
+        density = np.sum(own[2] * norm.pdf(root, own[0], np.sqrt(own[1])))
+        rounding = 4e-16 / density  # of the reference itself, whose distribution function is near one
+        assert abs(float(result[entry]) - root) <= 1e-12 * deviation[entry] + rounding + 2e-14 * abs(root)

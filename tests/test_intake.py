@@ -172,7 +172,7 @@ def test_numpy_and_pandas_scalars_become_plain(given, plain, kind):
     (read,) = read_ids([given])
     assert read == plain
     assert type(read) is kind
-    assert row_conditions([given, given], 2) == row_conditions(given, 2) == [plain, plain]
+    assert row_conditions([given, given], 2).listed == row_conditions(given, 2).listed == [plain, plain]
 
 
 def test_parts_of_tuples_become_plain():
@@ -186,19 +186,19 @@ def test_parts_of_tuples_become_plain():
     ids=["list", "array", "series", "index", "categorical", "categorical series", "iterator"],
 )
 def test_ids_come_in_any_container(container):
-    assert row_conditions(container(["b", "a", "b"]), 3) == ["b", "a", "b"]
+    assert row_conditions(container(["b", "a", "b"]), 3).listed == ["b", "a", "b"]
 
 
 def test_an_index_of_several_levels_gives_tuples():
     index = pd.MultiIndex.from_tuples([("a", 1), ("b", 2)])
-    assert row_conditions(index, 2) == [("a", 1), ("b", 2)]
+    assert row_conditions(index, 2).listed == [("a", 1), ("b", 2)]
 
 
 def test_a_condition_column_may_be_categorical_or_of_dates():
     stamps = pd.to_datetime(["2024-01-02", "2023-01-02"])
     frame = pd.DataFrame({"x": [1.0, 2.0], "kind": pd.Categorical(["v", "u"]), "day": stamps})
-    assert read_inputs(frame[["x", "kind"]], condition="kind").row_ids == ["v", "u"]
-    days = read_inputs(frame[["x", "day"]], condition="day").row_ids
+    assert read_inputs(frame[["x", "kind"]], condition="kind").row_ids.listed == ["v", "u"]
+    days = read_inputs(frame[["x", "day"]], condition="day").row_ids.listed
     assert days == [datetime.datetime(2024, 1, 2), datetime.datetime(2023, 1, 2)]
 
 

@@ -80,15 +80,18 @@ class BlockLayout(NamedTuple):
     block_condition: HostInt
 
 
-def block_layout(conditions: HostInt, n_conditions: int) -> BlockLayout:
-    """Assign rows to blocks; ``row`` is (B, b) with row 0 standing in where ``present`` is 0."""
+def block_layout(conditions: HostInt, n_conditions: int, *, block_cost: int = 8) -> BlockLayout:
+    """Assign rows to blocks; ``row`` is (B, b) with row 0 standing in where ``present`` is 0.
+
+    ``block_cost`` is what a block costs beside its places, in places.
+    """
     counts = np.bincount(conditions, minlength=n_conditions)
-    size = _block_size(counts)
+    size = _block_size(counts, block_cost)
     blocks_per_condition = -(-counts // size)
     used = int(blocks_per_condition.sum())
     n_blocks = rounded_up(max(used, 1))
     # Rows in order of condition; each takes the next free place of its condition's run of blocks.
-    order = np.argsort(conditions, kind="stable")
+    order = np.argsort(conditions.astype(np.uint16) if n_conditions <= 2**16 else conditions, kind="stable")
     sorted_conditions = conditions[order]
     rank = np.arange(len(order)) - (np.cumsum(counts) - counts)[sorted_conditions]
     first_block = np.cumsum(blocks_per_condition) - blocks_per_condition
@@ -145,10 +148,10 @@ def grid_as_long(data: GridData) -> LongData:
     )
 
 
-def _block_size(counts: HostInt) -> int:
-    # Padded places cost as much as observations, and each block costs about as much as eight of them.
+def _block_size(counts: HostInt, block_cost: int) -> int:
+    # Padded places cost as much as observations.
     def cost(size: int) -> int:
-        return int((-(-counts // size)).sum()) * (size + 8)
+        return int((-(-counts // size)).sum()) * (size + block_cost)
 
     return min(_BLOCK_SIZES, key=cost)
 

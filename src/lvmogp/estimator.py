@@ -16,14 +16,13 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-import lvmogp.predictions as predictions
 import lvmogp.trained as trained
 from lvmogp.absorb import absorbed
 from lvmogp.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.compiling import compiled
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, Progress
-from lvmogp.ids import Id, is_single_id, row_conditions
+from lvmogp.ids import Id, RowIds, is_single_id, row_conditions
 from lvmogp.intake import Inputs, Observations, read_inputs, read_outputs, read_training, standardised
 from lvmogp.kernels import Kernel
 from lvmogp.large import CHECKPOINT_SECONDS, fit_large, shards_of
@@ -368,12 +367,17 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         if return_std and return_cov:
             raise SettingError("return_std and return_cov exclude each other; ask for one of them")
         model = self._fitted()
-        inputs, row_ids, n_columns = self._rows(X, conditions)
-        mean, variance = trained.moments(model, inputs, row_ids, unseen=self.unseen, include_noise=include_noise)
+        rows = self._rows(X, conditions)
+        if rows.n_columns is not None and not return_cov:
+            mean, variance = trained.grid_moments(
+                model, rows.points, include_noise=include_noise, with_variance=return_std
+            )
+            return mean if variance is None or not return_std else (mean, np.sqrt(variance))
+        mean, variance = trained.moments(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
         if return_cov:
-            return mean, trained.covariance(model, inputs, row_ids, unseen=self.unseen, include_noise=include_noise)
-        mean, deviation = _as_columns(mean, n_columns), _as_columns(np.sqrt(variance), n_columns)
-        return (mean, deviation) if return_std else mean
+            joint = trained.covariance(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
+            return mean, joint
+        return (mean, np.sqrt(variance)) if return_std else mean
 
     @_in_double_precision
     def predict_interval(
@@ -385,14 +389,12 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         if not 0 < level < 1:
             raise SettingError(f"level must lie between 0 and 1, got {level!r}")
-        inputs, row_ids, n_columns = self._rows(X, conditions)
-        ends = np.empty((2, len(inputs)))
-        for rows, mixture in trained.mixtures(
-            self._fitted(), inputs, row_ids, unseen=self.unseen, include_noise=include_noise
-        ):
-            for end, probability in enumerate(((1 - level) / 2, (1 + level) / 2)):
-                ends[end, rows] = predictions.quantile(mixture, self._fitted().scaling, probability)
-        return _as_columns(ends[0], n_columns), _as_columns(ends[1], n_columns)
+        rows = self._rows(X, conditions)
+        levels = ((1 - level) / 2, (1 + level) / 2)
+        ends = trained.quantiles(
+            self._fitted(), rows.inputs, rows.ids, levels, unseen=self.unseen, include_noise=include_noise
+        )
+        return _as_columns(ends[:, 0], rows.n_columns), _as_columns(ends[:, 1], rows.n_columns)
 
     @_in_double_precision
     def sample(
@@ -410,18 +412,18 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         if not isinstance(n, numbers.Integral) or n < 1:
             raise SettingError(f"n must be a whole number of at least 1, got {n!r}")
-        inputs, row_ids, n_columns = self._rows(X, conditions)
+        rows = self._rows(X, conditions)
         seed = check_random_state(self.random_state if random_state is None else random_state).randint(2**31)
         draws = trained.sample(
             self._fitted(),
-            inputs,
-            row_ids,
+            rows.inputs,
+            rows.ids,
             n_draws=int(n),
             unseen=self.unseen,
             include_noise=include_noise,
             rng=np.random.default_rng(seed),
         )
-        return np.moveaxis(_as_columns(draws.T, n_columns), -1, 0)
+        return np.moveaxis(_as_columns(draws.T, rows.n_columns), -1, 0)
 
     @_in_double_precision
     def predict_gradient(
@@ -431,11 +433,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
         For all conditions of a grid the shape is (rows, conditions, columns).
         """
-        inputs, row_ids, n_columns = self._rows(X, conditions)
+        rows = self._rows(X, conditions)
         by_mean, by_variance = trained.moment_gradients(
-            self._fitted(), inputs, row_ids, unseen=self.unseen, include_noise=include_noise
+            self._fitted(), rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
         )
-        return _as_columns(by_mean, n_columns), _as_columns(by_variance, n_columns)
+        return _as_columns(by_mean, rows.n_columns), _as_columns(by_variance, rows.n_columns)
 
     @_in_double_precision
     def predict_at_latent(self, X: Any, H: Any, *, return_std: bool = False, include_noise: bool = True) -> Any:
@@ -462,12 +464,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
         The shape is that of ``y``; NaN where ``y`` is NaN.
         """
-        inputs, row_ids, n_columns = self._rows(X, conditions)
-        outputs = _outputs_of_rows(y, len(inputs), n_columns)
-        values = np.empty(len(outputs))
-        for rows, mixture in trained.mixtures(self._fitted(), inputs, row_ids, unseen=self.unseen, include_noise=True):
-            values[rows] = predictions.log_density(mixture, self._fitted().scaling, outputs[rows])
-        return _as_columns(values, n_columns)
+        rows = self._rows(X, conditions)
+        outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
+        values = trained.log_densities(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        return _as_columns(values, rows.n_columns)
 
     @_in_double_precision
     def predictive_cdf(self, X: Any, y: Any, conditions: Any = None) -> HostFloat:
@@ -475,12 +475,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
         Uniform between 0 and 1 where predictions are calibrated. The shape is that of ``y``; NaN where ``y`` is NaN.
         """
-        inputs, row_ids, n_columns = self._rows(X, conditions)
-        outputs = _outputs_of_rows(y, len(inputs), n_columns)
-        values = np.empty(len(outputs))
-        for rows, mixture in trained.mixtures(self._fitted(), inputs, row_ids, unseen=self.unseen, include_noise=True):
-            values[rows] = predictions.probability_below(mixture, self._fitted().scaling, outputs[rows])
-        return _as_columns(np.where(np.isnan(outputs), np.nan, values), n_columns)
+        rows = self._rows(X, conditions)
+        outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
+        values = trained.probabilities_below(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        return _as_columns(np.where(np.isnan(outputs), np.nan, values), rows.n_columns)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, conditions: Any = None) -> float:
         """Coefficient of determination R² of the predictions; entries of ``y`` that are NaN do not count."""
@@ -512,19 +510,19 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """Take in several new conditions at once, from data in long form."""
         if conditions is None and self.condition is None:
             raise DataError("add_conditions needs to know the condition of each row: pass conditions=, one id a row")
-        inputs, row_ids, _ = self._rows(X, conditions)
-        outputs = read_outputs(y, len(inputs))
+        rows = self._rows(X, conditions)
+        outputs = read_outputs(y, len(rows.ids))
         if outputs.ndim != 1:
             raise DataError("add_conditions takes long form: y must have one dimension")
-        groups = trained.rows_by_condition(row_ids)
-        return self._add([(name, inputs[rows], outputs[rows]) for name, rows in groups.items()], method)
+        groups = rows.ids.rows()
+        return self._add([(name, rows.inputs[own], outputs[own]) for name, own in groups.items()], method)
 
     def _add(self, entries: list[tuple[Id, Any, Any]], method: str) -> Self:
         if method not in trained.METHODS:
             raise SettingError(f"method must be one of {list(trained.METHODS)}, got {method!r}")
         model = self._fitted()
         for name, X, y in entries:
-            (plain_name,) = row_conditions(name if is_single_id(name) else [name], 1)
+            (plain_name,) = row_conditions(name if is_single_id(name) else [name], 1).distinct
             inputs = self._inputs(_at_least_no_rows(X, model.n_columns)).values
             outputs = read_outputs(y, len(inputs)).reshape(-1)
             if len(outputs) != len(inputs):
@@ -599,25 +597,35 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             trained_dates=model.date_columns,
         )
 
-    def _rows(self, X: Any, conditions: Any) -> tuple[HostFloat, list[Id], int | None]:
-        # Inputs and condition of each row; for all conditions of a grid, rows repeated once a condition.
+    def _rows(self, X: Any, conditions: Any) -> "_Rows":
         model = self._fitted()
         if conditions is not None:
             column = None if self.condition is None or not _has_column(X, self.condition) else self.condition
             inputs = self._inputs(X, condition=column)
-            return inputs.values, row_conditions(conditions, len(inputs.values)), None
+            return _Rows(inputs.values, row_conditions(conditions, len(inputs.values)), None)
         inputs = self._inputs(X, condition=self.condition)
+        n_rows = len(inputs.values)
         if inputs.row_ids is not None:
-            return inputs.values, inputs.row_ids, None
+            return _Rows(inputs.values, inputs.row_ids, None)
         if len(model.ids) == 1:
-            return inputs.values, [model.ids[0]] * len(inputs.values), None
+            return _Rows(inputs.values, RowIds(model.ids, np.zeros(n_rows, dtype=int)), None)
         if not model.is_grid:
             raise DataError(
                 "predict needs to know the condition of each row: pass conditions=, one id for all rows or one a row"
             )
-        n_rows = len(inputs.values)
-        repeated = np.tile(inputs.values, (len(model.ids), 1))
-        return repeated, [name for name in model.ids for _ in range(n_rows)], len(model.ids)
+        n_columns = len(model.ids)
+        return _Rows(inputs.values, RowIds(model.ids, np.repeat(np.arange(n_columns), n_rows)), n_columns)
+
+
+class _Rows(NamedTuple):
+    # Points and the condition of each row; for all conditions of a grid, a row for each condition and point.
+    points: HostFloat
+    ids: RowIds
+    n_columns: int | None
+
+    @property
+    def inputs(self) -> HostFloat:
+        return self.points if self.n_columns is None else np.tile(self.points, (self.n_columns, 1))
 
 
 class _Checkpointing(NamedTuple):

@@ -3,6 +3,7 @@
 import datetime
 import difflib
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,103 @@ from lvmogp.typing import HostInt
 Id = Hashable
 _SIMPLE_ID_TYPES = (str, bool, int, float, datetime.date)
 _ID_TYPES_IN_WORDS = "str, int, float, bool, date, datetime, or tuples of these"
+_MISSING = "a condition id is missing (None or NaN); drop those rows or give them an id"
+# What pandas calls Python objects that are all of one kind, whose values are the same id exactly if they are equal.
+_OBJECTS_OF_ONE_KIND = ("string", "integer", "boolean")
+
+
+@dataclass(frozen=True, eq=False)
+class RowIds:
+    """The id of each row as a number into the different ids, which are in the order of first appearance.
+
+    Ids that compare equal though they are of different kinds, such as 1 and True, stay apart.
+    """
+
+    distinct: tuple[Id, ...]
+    numbers: HostInt
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.numbers)
+
+    @property
+    def listed(self) -> list[Id]:
+        """The id of each row."""
+        return [self.distinct[number] for number in self.numbers.tolist()]
+
+    def numbers_in(self, known: Sequence[Id]) -> HostInt:
+        """Number of each row's id in ``known``; −1 where unknown."""
+        return numbers_of(self.distinct, known)[self.numbers]
+
+    def rows(self) -> dict[Id, HostInt]:
+        """Rows of each id, in the order of first appearance."""
+        places: dict[Id, int] = {}
+        merged = np.asarray([places.setdefault(name, len(places)) for name in self.distinct], dtype=int)[self.numbers]
+        order = np.argsort(merged, kind="stable")
+        ends = np.cumsum(np.bincount(merged, minlength=len(places)))
+        names_with_rows = zip(places, np.split(order, ends[:-1]), strict=True) if places else ()
+        return {name: rows for name, rows in names_with_rows if len(rows)}
 
 
 def read_ids(values: Iterable[Any]) -> list[Id]:
     """Condition ids as plain Python values, each of a type that can be saved."""
     return [plain_id(value) for value in values]
+
+
+def row_ids(values: Iterable[Any]) -> RowIds:
+    """Condition ids, one a row; only the different ones are looked at where equal values are the same id."""
+    if not isinstance(values, list | np.ndarray | pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
+        values = list(values)
+    found = _factorised(values)
+    if found is None:
+        plain = read_ids(values)
+        firsts: dict[Any, int] = {}
+        numbers = [firsts.setdefault(_kind_key(value), len(firsts)) for value in plain]
+        _, rows = np.unique(numbers, return_index=True)
+        return RowIds(tuple(plain[row] for row in rows.tolist()), np.asarray(numbers, dtype=int))
+    numbers, different = found
+    if np.any(numbers < 0):
+        raise DataError(_MISSING)
+    # Different values can be one id: the times of a microsecond, members of an enumeration and their plain value.
+    places: dict[Id, int] = {}
+    merged = np.asarray([places.setdefault(value, len(places)) for value in read_ids(different)], dtype=int)
+    return RowIds(tuple(places), merged[numbers])
+
+
+def _factorised(values: Any) -> tuple[HostInt, Iterable[Any]] | None:
+    # Number of each row and the different values in order of appearance, where those can be told apart at once.
+    if isinstance(values, pd.MultiIndex):
+        return None
+    if isinstance(values, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
+        if values.dtype != object:
+            numbers, different = pd.factorize(values)
+            return numbers, different
+        values = values.to_numpy()
+    if type(values) is np.ndarray and values.dtype.kind in "iubUfM":
+        return _factorised_array(values)
+    if type(values) is not list and (type(values) is not np.ndarray or values.dtype != object):
+        return None
+    if pd.api.types.infer_dtype(values, skipna=False) not in _OBJECTS_OF_ONE_KIND:
+        return None
+    numbers, different = pd.factorize(np.asarray(values, dtype=object))
+    return numbers, different
+
+
+def _factorised_array(values: np.ndarray) -> tuple[HostInt, Iterable[Any]] | None:
+    kind = values.dtype.kind
+    if (kind == "f" and values.dtype.itemsize not in (4, 8)) or not values.dtype.isnative:
+        return None
+    if kind == "M":
+        numbers, distinct = pd.factorize(np.ascontiguousarray(values).view(np.int64))
+        return numbers, np.asarray(distinct).view(values.dtype)
+    numbers, distinct = pd.factorize(values.astype(object) if kind == "U" else values)
+    return numbers, distinct
+
+
+def _kind_key(value: Id) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_kind_key(part) for part in value)
+    return type(value), value
 
 
 def plain_id(value: Any) -> Id:
@@ -32,7 +125,7 @@ def plain_id(value: Any) -> Id:
     if isinstance(value, tuple):
         return tuple(plain_id(part) for part in value)
     if value is None or value is pd.NA or (isinstance(value, float) and value != value):
-        raise DataError("a condition id is missing (None or NaN); drop those rows or give them an id")
+        raise DataError(_MISSING)
     if not isinstance(value, _SIMPLE_ID_TYPES):
         raise DataError(f"a condition id must be {_ID_TYPES_IN_WORDS}, got {type(value).__name__} {value!r:.60}")
     # Members of enumerations and the like become the plain value that a file can hold.
@@ -48,17 +141,17 @@ def is_single_id(conditions: Any) -> bool:
     return isinstance(conditions, (*_SIMPLE_ID_TYPES, tuple, np.generic))
 
 
-def row_conditions(conditions: Any, n_rows: int) -> list[Id]:
+def row_conditions(conditions: Any, n_rows: int) -> RowIds:
     """The condition of each row, from one id for all rows or one a row."""
     if is_single_id(conditions):
-        return [plain_id(conditions)] * n_rows
+        return RowIds((plain_id(conditions),), np.zeros(n_rows, dtype=int))
     if isinstance(conditions, np.ndarray) and conditions.ndim != 1:
         raise DataError(f"conditions must be one id, or one id a row, got an array of shape {conditions.shape}")
     if not isinstance(conditions, Iterable):
         raise DataError(
             f"conditions must be one id, or one id a row, got {type(conditions).__name__} {conditions!r:.60}"
         )
-    ids = read_ids(conditions)
+    ids = row_ids(conditions)
     if len(ids) != n_rows:
         raise DataError(f"conditions has {len(ids)} entries for {n_rows} rows of X; give one id, or one a row")
     return ids

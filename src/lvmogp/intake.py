@@ -10,7 +10,7 @@ import pandas as pd
 
 from lvmogp.data import Data, GridData, long_data
 from lvmogp.errors import DataError, LVMOGPWarning
-from lvmogp.ids import Id, check_kinds, distinct_ids, is_single_id, numbers_of, plain_id, read_ids, row_conditions
+from lvmogp.ids import Id, RowIds, check_kinds, distinct_ids, is_single_id, plain_id, read_ids, row_conditions, row_ids
 from lvmogp.scaling import Scaling
 from lvmogp.tabular import as_pandas, check_column_names, numeric_array, numeric_outputs, numeric_table
 from lvmogp.typing import HostFloat, HostInt
@@ -21,7 +21,7 @@ class Inputs(NamedTuple):
 
     values: HostFloat
     columns: tuple[str, ...] | None
-    row_ids: list[Id] | None
+    row_ids: RowIds | None
     date_columns: tuple[str, ...] = ()
 
 
@@ -51,7 +51,7 @@ def read_inputs(
     ``columns``, ``n_columns`` and ``trained_dates`` are those of the training inputs, which a new table must have.
     """
     X = as_pandas(X)
-    row_ids, date_columns = None, ()
+    own_ids, date_columns = None, ()
     if isinstance(X, pd.DataFrame):
         frame = X
         check_column_names(frame, "X")
@@ -60,7 +60,7 @@ def read_inputs(
                 raise DataError(
                     f"the condition column {condition!r} is not among the columns {list(map(str, frame.columns))}"
                 )
-            row_ids = read_ids(frame[condition])
+            own_ids = row_ids(frame[condition])
             frame = frame.drop(columns=[condition])
         values, own_columns, date_columns = numeric_table(frame)
     else:
@@ -97,7 +97,7 @@ def read_inputs(
             f"X has {values.shape[1]} features, but LVMOGPRegressor is expecting {n_columns} features as input, as "
             "it was fitted with"
         )
-    return Inputs(values, own_columns, row_ids, date_columns)
+    return Inputs(values, own_columns, own_ids, date_columns)
 
 
 def _check_dates(found: tuple[str, ...], trained: tuple[str, ...]) -> None:
@@ -139,10 +139,10 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
         return _observed_grid(inputs, outputs, _grid_ids(y, outputs.shape[1], conditions))
     if outputs.ndim == 2:
         raise DataError("y must have one dimension when each row of X names its condition")
-    row_ids = inputs.row_ids
-    if row_ids is None:
-        row_ids = [0] * len(outputs) if conditions is None else row_conditions(conditions, len(outputs))
-    ids = distinct_ids(row_ids)
+    named = inputs.row_ids
+    if named is None:
+        named = row_conditions(0 if conditions is None else conditions, len(outputs))
+    ids = distinct_ids(named.distinct)
     observed = np.isfinite(outputs)
     _check_any_observed(observed)
     if not observed.all():
@@ -151,7 +151,7 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
             LVMOGPWarning,
             stacklevel=3,
         )
-    numbers = numbers_of(row_ids, ids)
+    numbers = named.numbers_in(ids)
     return Observations(
         inputs.values[observed],
         outputs[observed],

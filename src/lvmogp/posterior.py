@@ -15,6 +15,7 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lvmogp.data import Data
 from lvmogp.kernels import diagonal
@@ -26,6 +27,8 @@ from lvmogp.typing import Array, Float, Int
 from lvmogp.whitening import Basis, LatentMoments, basis, latent_moments
 
 _BLOCKS_AT_ONCE = 32
+# Pairs of features of some inputs: a megabyte of them in double precision.
+_PAIRS_AT_ONCE = 2**17
 
 
 class Projection(eqx.Module):
@@ -50,6 +53,12 @@ class Covariance(eqx.Module):
     @abstractmethod
     def projection(self, features: Float[Array, "m M_X"]) -> Projection:
         """The same, in whatever form is quickest to contract with latents."""
+
+    @abstractmethod
+    def marginal_variances(
+        self, latents: Float[Array, "P M_H"], features: Float[Array, "n M_X"]
+    ) -> Float[Array, "P n"]:
+        """(c ⊗ a)ᵀ S (c ⊗ a) for all pairs of latent features c and input features a."""
 
     @abstractmethod
     def bilinear(self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]) -> Float[Array, "n m"]:
@@ -105,6 +114,12 @@ class KroneckerCovariance(Covariance):
         """Rotated features."""
         return KroneckerProjection(features @ self.input_basis, self.variances, self.latent_basis)
 
+    def marginal_variances(
+        self, latents: Float[Array, "P M_H"], features: Float[Array, "n M_X"]
+    ) -> Float[Array, "P n"]:
+        """Σ_ij W_ij (U_Xᵀa)_i² (U_Hᵀc)_j²."""
+        return (latents @ self.latent_basis) ** 2 @ self.variances.T @ ((features @ self.input_basis) ** 2).T
+
     def bilinear(self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]) -> Float[Array, "n m"]:
         """Σ_ij W_ij (U_Xᵀ B U_H)_ij (U_Xᵀ B' U_H)_ij."""
 
@@ -146,6 +161,16 @@ class DenseCovariance(Covariance):
     def projection(self, features: Float[Array, "m M_X"]) -> Projection:
         """All blocks."""
         return DenseProjection(self.project(features))
+
+    def marginal_variances(
+        self, latents: Float[Array, "P M_H"], features: Float[Array, "n M_X"]
+    ) -> Float[Array, "P n"]:
+        """Σ_jk c_j c_k aᵀS_jk a, the S_jk contracted with the latents first."""
+        n_latents, n_inputs = latents.shape[1], self.n_inputs
+        blocks = jnp.swapaxes(self._blocks(), 1, 2).reshape(n_latents**2, n_inputs**2)
+        latent_pairs = (latents[:, :, None] * latents[:, None, :]).reshape(-1, n_latents**2)
+        contracted = (latent_pairs @ blocks).reshape(-1, n_inputs, n_inputs)
+        return jnp.sum((features @ contracted) * features, axis=2)
 
     def bilinear(self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]) -> Float[Array, "n m"]:
         """vec(B)ᵀ S vec(B')."""
@@ -278,6 +303,45 @@ def marginals(
         return mean, positive_part(variance, prior)
 
     return jax.lax.map(one_block, (inputs, block_condition), batch_size=_BLOCKS_AT_ONCE)
+
+
+def grid_means(input_basis: Basis, shapes: Curves, inputs: Float[Array, "n Q_X"]) -> Float[Array, "n D"]:
+    """Mean of f of all conditions at all inputs."""
+    return input_basis.features(inputs) @ shapes.weights.T
+
+
+def grid_marginals(
+    input_basis: Basis, shapes: Curves, inputs: Float[Array, "n Q_X"]
+) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
+    """Mean and variance of f of all conditions at all inputs, whose features serve all conditions.
+
+    aᵀGa = Σ_{x≤y} (2 − δ_xy) G_xy a_x a_y: one product of all G with the pairs of features, for some inputs at a time.
+    """
+    n_points, n_inducing = inputs.shape[0], input_basis.points.shape[0]
+    first, second = np.triu_indices(n_inducing)
+    folded = shapes.spread[:, first, second] * np.where(first == second, 1.0, 2.0).astype(inputs.dtype)
+    features = input_basis.features(inputs)
+    at_once = min(_PAIRS_AT_ONCE // len(first) + 1, n_points)
+    n_slices = -(-n_points // at_once)
+    sliced = jnp.pad(features, ((0, n_slices * at_once - n_points), (0, 0))).reshape(n_slices, at_once, n_inducing)
+
+    def spread_at(some: Float[Array, "s M_X"]) -> Float[Array, "D s"]:
+        return folded @ (some.T[first] * some.T[second])
+
+    spread = jnp.swapaxes(jax.lax.map(spread_at, sliced), 1, 2).reshape(n_slices * at_once, -1)[:n_points]
+    prior = diagonal(input_basis.kernel, inputs)[:, None] * shapes.prior_variance
+    return features @ shapes.weights.T, positive_part(prior + spread, prior)
+
+
+def components_at(
+    model: Posterior, latents: Float[Array, "P Q_H"], inputs: Float[Array, "n Q_X"]
+) -> tuple[Float[Array, "P n"], Float[Array, "P n"]]:
+    """Mean and variance of f at inputs under each of the given latents: the conditional of the paper."""
+    latent_features, features = model.latent_basis.features(latents), model.input_basis.features(inputs)
+    prior = diagonal(model.latent_basis.kernel, latents)[:, None] * diagonal(model.input_basis.kernel, inputs)
+    unexplained = prior - jnp.sum(latent_features**2, axis=1)[:, None] * jnp.sum(features**2, axis=1)
+    variance = unexplained + model.covariance.marginal_variances(latent_features, features)
+    return latent_features @ model.mean.T @ features.T, positive_part(variance, prior)
 
 
 def positive_part(variance: Float[Array, "*S"], prior: Float[Array, "*S"]) -> Float[Array, "*S"]:

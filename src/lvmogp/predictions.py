@@ -5,29 +5,32 @@ weighted particles. Its predictive distribution at an input is a mixture of Gaus
 moments, quantiles and densities follow; Gaussian conditions have closed-form moments.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import ndtr
 
 from lvmogp.compiling import compiled
-from lvmogp.data import block_layout
+from lvmogp.data import block_layout, rounded_up
 from lvmogp.evidence import evidence
-from lvmogp.gaussians import mixture_log_density, mixture_quantile
+from lvmogp.gaussians import mixture_distribution, mixture_log_density, mixture_quantile
 from lvmogp.joint import Draw, cross_covariance, new_functional, sample_curves, trained_functional
 from lvmogp.new_condition import ConditionPosterior, block_components, components, condition_on, in_blocks, normal_nodes
-from lvmogp.posterior import Curves, Posterior, marginals
+from lvmogp.posterior import Curves, Posterior, components_at, grid_marginals, grid_means, marginals
 from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.scaling import Scaling
-from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 from lvmogp.variational_condition import GaussianCondition
 
 Condition = GaussianCondition | ConditionPosterior
-_marginals = compiled(marginals)
+_marginals, _grid_means, _grid_marginals = compiled(marginals), compiled(grid_means), compiled(grid_marginals)
 N_NODES = 128
+_POINTS_AT_ONCE = 4_096
+# Blocks of rows whose mixtures are made in one call, and the rows that the particles of a block cost as much as.
+_BLOCKS_AT_ONCE, _PARTICLES_COST = 64, 32
 
 
 class Moments(NamedTuple):
@@ -63,6 +66,25 @@ def gaussian_moments(
     ordered_mean[rows] = np.asarray(mean)[present]
     ordered_variance[rows] = np.asarray(variance)[present]
     return Moments(ordered_mean, ordered_variance, np.asarray(noise, dtype=float)[numbers])
+
+
+def grid_moments(
+    model: Posterior, shapes: Curves, inputs: HostFloat, *, with_variance: bool
+) -> tuple[HostFloat, HostFloat | None]:
+    """Closed-form mean of f, and its variance on request, of all conditions of ``shapes`` at all inputs: (n, D)."""
+    found = np.empty((1 + with_variance, len(inputs), len(shapes.weights)))
+    for start in range(0, len(inputs), _POINTS_AT_ONCE):
+        some = slice(start, min(start + _POINTS_AT_ONCE, len(inputs)))
+        n_points = some.stop - start
+        padded = np.pad(inputs[some], ((0, rounded_up(n_points) - n_points), (0, 0)), mode="edge")
+        points = jnp.asarray(padded, model.mean.dtype)
+        if with_variance:
+            parts = _grid_marginals(model.input_basis, shapes, points)
+        else:
+            parts = (_grid_means(model.input_basis, shapes, points),)
+        for whole, part in zip(found, parts, strict=True):
+            whole[some] = np.asarray(part)[:n_points]
+    return found[0], found[1] if with_variance else None
 
 
 def as_particles(model: Posterior, condition: Condition) -> ConditionPosterior:
@@ -126,16 +148,118 @@ def output_moments(rows: Mixture, scaling: Scaling) -> tuple[Float[Array, " n"],
 
 def moments_in_units(rows: Mixture, scaling: Scaling) -> tuple[HostFloat, HostFloat]:
     """The same outside of compiled programs."""
-    factors = _output_factors(scaling)
-    mean, variance = _moments_in_units(rows, factors, scaling.log_output)
-    return np.asarray(mean), np.asarray(variance)
+    mean, variance = statistic_of(rows, output_factors(scaling, rows.means.shape[1]), in_units(scaling)).T
+    return mean, variance
+
+
+# What is asked of the mixtures of rows: a function of them and of k given values a row, with m results a row.
+Statistic = Callable[[Mixture, Float[Array, "n k"]], Float[Array, "n m"]]
+
+
+def in_units(scaling: Scaling) -> Statistic:
+    """Mean and variance of the output, from the location and scale of ``output_factors``."""
+    return _log_output_moments if scaling.log_output else _plain_output_moments
+
+
+def output_factors(scaling: Scaling, n_rows: int) -> HostFloat:
+    """Location and scale of the output for each row; as arrays, so that one program serves models of all scales."""
+    return np.broadcast_to([scaling.output_mean, scaling.output_scale], (n_rows, 2))
+
+
+def _plain_output_moments(rows: Mixture, factors: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
+    return jnp.stack(output_moments(rows, _output_scaling((factors[:, 0], factors[:, 1]), False)), axis=1)
+
+
+def _log_output_moments(rows: Mixture, factors: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
+    return jnp.stack(output_moments(rows, _output_scaling((factors[:, 0], factors[:, 1]), True)), axis=1)
+
+
+def quantiles(rows: Mixture, levels: Float[Array, "n k"]) -> Float[Array, "n k"]:
+    """Quantiles at given levels."""
+
+    def at(level: Float[Array, " n"]) -> Float[Array, " n"]:
+        return mixture_quantile(level, rows.means, rows.variances, rows.weights[:, None])
+
+    return jax.vmap(at, in_axes=1, out_axes=1)(levels)
+
+
+def log_densities(rows: Mixture, values: Float[Array, "n 1"]) -> Float[Array, "n 1"]:
+    """Log density of given values."""
+    log_weights = jnp.log(rows.weights)[:, None]
+    return mixture_log_density(values[:, 0], rows.means, rows.variances, log_weights)[:, None]
+
+
+def distributions(rows: Mixture, values: Float[Array, "n 1"]) -> Float[Array, "n 1"]:
+    """Probability of a value no larger than the given ones, Σ_p w_p Φ((y − m_p)/√v_p)."""
+    return mixture_distribution(values[:, 0], rows.means, rows.variances, rows.weights[:, None])[:, None]
+
+
+def statistic_of(rows: Mixture, values: HostFloat, statistic: Statistic) -> HostFloat:
+    """A statistic of mixtures that are there already."""
+    return np.asarray(_statistic_of(rows, jnp.asarray(values, rows.means.dtype), statistic))
 
 
 @compiled
-def _moments_in_units(
-    rows: Mixture, factors: tuple[Scalar, Scalar], log_output: bool
-) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    return output_moments(rows, _output_scaling(factors, log_output))
+def _statistic_of(rows: Mixture, values: Float[Array, "n k"], statistic: Statistic) -> Float[Array, "n m"]:
+    return statistic(rows, values)
+
+
+def trained_statistic(
+    model: Posterior,
+    inputs: HostFloat,
+    numbers: HostInt,
+    values: HostFloat,
+    statistic: Statistic,
+    *,
+    include_noise: bool,
+) -> HostFloat:
+    """A statistic of the predictive mixtures of rows of trained conditions, many conditions in one call."""
+    parameters, dtype = model.parameters, model.mean.dtype
+    nodes = jnp.asarray(normal_nodes(N_NODES, parameters.latent_mean.shape[1]), dtype)
+    layout = block_layout(numbers, len(parameters.latent_mean), block_cost=_PARTICLES_COST)
+    present = layout.present > 0
+    noise = parameters.host_noise * include_noise
+    found: list[HostFloat] = []
+    n_used = int(present.any(axis=1).sum())
+    for start in range(0, n_used, _BLOCKS_AT_ONCE):
+        n_blocks = min(_BLOCKS_AT_ONCE, n_used - start)
+        blocks = np.resize(np.arange(start, start + n_blocks), rounded_up(n_blocks))
+        conditions, rows = layout.block_condition[blocks], layout.row[blocks]
+        some = _statistic_of_blocks(
+            model,
+            nodes,
+            jnp.asarray(conditions),
+            jnp.asarray(inputs[rows], dtype),
+            jnp.asarray(values[rows], dtype),
+            jnp.asarray(noise[conditions], dtype),
+            statistic,
+        )
+        found.append(np.asarray(some)[:n_blocks])
+    ordered = np.empty((len(inputs), found[0].shape[2] if found else 1))
+    ordered[layout.row[:n_used][present[:n_used]]] = np.concatenate(found)[present[:n_used]] if found else 0.0
+    return ordered
+
+
+@compiled
+def _statistic_of_blocks(
+    model: Posterior,
+    nodes: Float[Array, "P Q_H"],
+    conditions: Int[Array, " B"],
+    inputs: Float[Array, "B b Q_X"],
+    values: Float[Array, "B b k"],
+    noise: Float[Array, " B"],
+    statistic: Statistic,
+) -> Float[Array, "B b m"]:
+    latents = model.parameters.latents
+    weights = jnp.full(nodes.shape[0], 1 / nodes.shape[0], nodes.dtype)
+
+    def one_block(block: tuple[Array, Array, Array, Array]) -> Array:
+        condition, points, given, variance = block
+        particles = latents.mean[condition] + jnp.sqrt(latents.variance[condition]) * nodes
+        means, variances = components_at(model, particles, points)
+        return statistic(Mixture(weights, means, variances + variance), given)
+
+    return jax.lax.map(one_block, (conditions, inputs, values, noise))
 
 
 def _output_factors(scaling: Scaling) -> tuple[Scalar, Scalar]:
@@ -150,42 +274,36 @@ def _output_scaling(factors: tuple[Any, Any], log_output: bool) -> Scaling:
 
 def quantile(rows: Mixture, scaling: Scaling, probability: float) -> HostFloat:
     """Quantile of the output in the user's units."""
-    level = jnp.asarray(np.asarray(probability, rows.means.dtype))
-    return scaling.quantity(np.asarray(_quantile(rows, level)))
-
-
-@compiled
-def _quantile(rows: Mixture, level: Float[Array, ""]) -> Float[Array, " n"]:
-    weights = jnp.broadcast_to(rows.weights[:, None], rows.means.shape)
-    return mixture_quantile(level, rows.means, rows.variances, weights)
+    levels = np.full((rows.means.shape[1], 1), probability)
+    return scaling.quantity(statistic_of(rows, levels, quantiles)[:, 0])
 
 
 def log_density(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloat:
-    """Log predictive density of outputs, per unit of the output; none where a logarithm cannot be taken."""
-    if scaling.log_output:
-        positive = np.where(outputs > 0, outputs, 1.0)
-        return np.where(outputs > 0, _log_density(rows, scaling, positive), -np.inf)
-    return _log_density(rows, scaling, outputs)
+    """Log predictive density of outputs, per unit of the output."""
+    return log_density_in_units(scaling, outputs, lambda values: statistic_of(rows, values, log_densities))
 
 
-def _log_density(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloat:
-    value = np.asarray(_standardised_log_density(rows, jnp.asarray(scaling.outputs(outputs).astype(rows.means.dtype))))
+def log_density_in_units(
+    scaling: Scaling, outputs: HostFloat, standardised: Callable[[HostFloat], HostFloat]
+) -> HostFloat:
+    """Log density per unit of the output, from that of standardised values; none where no logarithm can be taken."""
+    possible = _possible(scaling, outputs)
+    outputs = np.where(possible, outputs, 1.0)
     # dy = scale · dz, and d log y = dy/y
-    return value - np.log(scaling.output_scale) - (np.log(outputs) if scaling.log_output else 0.0)
+    value = standardised(scaling.outputs(outputs)[:, None])[:, 0] - np.log(scaling.output_scale)
+    return np.where(possible, value - np.log(outputs) if scaling.log_output else value, -np.inf)
 
 
-@compiled
-def _standardised_log_density(rows: Mixture, values: Float[Array, " n"]) -> Float[Array, " n"]:
-    log_weights = jnp.broadcast_to(jnp.log(rows.weights)[:, None], rows.means.shape)
-    return mixture_log_density(values, rows.means, rows.variances, log_weights)
+def probability_below_in_units(
+    scaling: Scaling, outputs: HostFloat, standardised: Callable[[HostFloat], HostFloat]
+) -> HostFloat:
+    """Probability of an output no larger than each given one, from that of standardised values."""
+    possible = _possible(scaling, outputs)
+    return np.where(possible, standardised(scaling.outputs(np.where(possible, outputs, 1.0))[:, None])[:, 0], 0.0)
 
 
-def probability_below(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloat:
-    """Probability of an output no larger than each given one, Σ_p w_p Φ((y − m_p)/√v_p)."""
-    possible = outputs > 0 if scaling.log_output else np.ones(len(outputs), dtype=bool)
-    standardised = scaling.outputs(np.where(possible, outputs, 1.0))
-    scores = (standardised - np.asarray(rows.means)) / np.sqrt(np.asarray(rows.variances))
-    return np.where(possible, np.asarray(rows.weights) @ ndtr(scores), 0.0)
+def _possible(scaling: Scaling, outputs: HostFloat) -> np.ndarray:
+    return outputs > 0 if scaling.log_output else np.ones(len(outputs), dtype=bool)
 
 
 def gradients(
