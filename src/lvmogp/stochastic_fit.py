@@ -21,7 +21,7 @@ from lvmogp.optimise import Status, StopFit
 from lvmogp.parameters import Parameters
 from lvmogp.posterior import Posterior
 from lvmogp.stochastic_steps import Moments, Problem, Rates, State, conditions_of, covariance_of, step
-from lvmogp.typing import Array, HostFloat, HostInt
+from lvmogp.typing import Array, HostFloat, HostInt, Scalar
 from lvmogp.whitening import basis
 
 _STEPS_PER_AVERAGE = 5
@@ -168,7 +168,7 @@ def _window(
 
 
 @jax.jit
-def _averaged(average: State, state: State, share: float) -> State:
+def _averaged(average: State, state: State, share: Scalar | float) -> State:
     def mixed(old: Array, new: Array) -> Array:
         return old + share * (new - old) if eqx.is_inexact_array(old) else new
 
