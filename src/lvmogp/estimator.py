@@ -251,7 +251,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         keep: "_Checkpointing",
     ) -> trained.TrainedModel:
         shards, ids = shards_of(store, log_output=options.output_transform == "log")
-        arrays = {"counts": shards.counts, "mean": shards.scaling.input_mean, "scale": shards.scaling.input_scale}
+        scaling = shards.scaling
+        columns = {"inputs": (scaling.input_mean, scaling.input_scale), "output": scaling[2:4]}
+        arrays = {"counts": shards.counts, **{name: np.asarray(values) for name, values in columns.items()}}
         found = fit_large(
             shards,
             options,
@@ -260,7 +262,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             checkpoint_seconds=keep.seconds,
         )
         model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), found.posterior)
-        return trained.trained_model(model, found.outcome, ids=ids, scaling=shards.scaling, observations=observations)
+        return trained.trained_model(model, found.outcome, ids=ids, scaling=scaling, observations=observations)
 
     def _note_features(self, X: Any, n_columns: int) -> None:
         # scikit-learn counts and names the columns of X as given, a condition column among them.
