@@ -253,7 +253,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         shards, ids = shards_of(store, log_output=options.output_transform == "log")
         scaling = shards.scaling
         columns = {"inputs": (scaling.input_mean, scaling.input_scale), "output": scaling[2:4]}
-        arrays = {"counts": shards.counts, **{name: np.asarray(values) for name, values in columns.items()}}
+        arrays = {name: np.asarray(values) for name, values in columns.items()}
+        arrays |= {"counts": shards.counts, "n_shards": np.asarray([shards.n_shards])}
         found = fit_large(
             shards,
             options,
