@@ -2,8 +2,9 @@
 
     python benchmarks/kills.py --times 10
 
-Each time the process gets SIGKILL at a moment drawn from the time that the undisturbed fit took, from its start on; then
-the same command with --resume must end with the same model, bit for bit. Writes results/benchmarks/kills.json.
+Each time the process gets SIGKILL at a moment drawn from the time between its first checkpoint and its end, as the
+undisturbed fit took it; then the same command with --resume must end with the same model, bit for bit. A checkpoint is
+written after every window. Writes results/benchmarks/kills.json.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from safetensors.numpy import load_file
 
 RESULTS = Path(__file__).parents[1] / "results" / "benchmarks"
 RUN = [sys.executable, "-c", "from lvmogp.cli import main; main()"]
-SIZES = ["--inducing-inputs", "16", "--inducing-latents", "8", "--batch-size", "1024", "--max-iter", "3000"]
+SIZES = ["--inducing-inputs", "8", "--inducing-latents", "6", "--batch-size", "256", "--max-iter", "1500"]
 
 
 def write_data(path: Path) -> None:
@@ -38,16 +39,22 @@ def command(folder: Path, model: str, *options: str) -> list[str]:
     return [*RUN, *data, "--model", str(folder / model), "--inference", "stochastic", *SIZES, *options]
 
 
-def killed(asked: list[str], seconds: float) -> bool:
-    """Start a process and kill it after some seconds, unless it has ended before."""
-    process = subprocess.Popen(asked)
-    try:
-        process.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return True
-    return False
+def started(folder: Path, name: str) -> tuple[subprocess.Popen, Path]:
+    """A fit that has just written its first checkpoint, and the folder of its checkpoints."""
+    kept = folder / f"kept-{name}"
+    process = subprocess.Popen(command(folder, f"{name}.lvmogp", *keeping(kept)))
+    while not list(kept.glob("*.checkpoint")) and process.poll() is None:
+        time.sleep(0.001)
+    return process, kept
+
+
+def keeping(kept: Path) -> tuple[str, ...]:
+    return ("--checkpoint", str(kept), "--checkpoint-seconds", "0")
+
+
+def newest(kept: Path) -> int:
+    """Steps up to the newest checkpoint."""
+    return int(max(kept.glob("steps-*.checkpoint")).stem.removeprefix("steps-"))
 
 
 def same(found: Path, wanted: Path) -> bool:
@@ -55,32 +62,32 @@ def same(found: Path, wanted: Path) -> bool:
     return ours.keys() == theirs.keys() and all(np.array_equal(ours[name], theirs[name]) for name in theirs)
 
 
-def measured(times: int, seed: int) -> dict[str, int]:
-    """How often the fit was killed, with checkpoints and without, and how often the model was the same."""
+def measured(times: int, seed: int) -> list[tuple[int, bool]]:
+    """The steps at which each of the killed fits was taken up, and whether the model was the same."""
     rng = np.random.default_rng(seed)
-    counts = {"killed": 0, "with checkpoints": 0, "same": 0}
+    found: list[tuple[int, bool]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_data(folder / "data.parquet")
-        subprocess.run(command(folder, "whole.lvmogp"), check=True)  # fills the cache of compiled programs
-        began = time.perf_counter()
         subprocess.run(command(folder, "whole.lvmogp"), check=True)
-        whole = time.perf_counter() - began
-        while counts["killed"] < times:
-            kept, model = folder / f"kept-{counts['killed']}", f"killed-{counts['killed']}.lvmogp"
-            options = ("--checkpoint", str(kept), "--checkpoint-seconds", "0")
-            after = rng.uniform(0, whole)
-            if not killed(command(folder, model, *options), after):
-                (folder / model).unlink()  # it was quicker this time
+        process, _ = started(folder, "timed")
+        began = time.perf_counter()
+        process.wait()
+        seconds = time.perf_counter() - began
+        while len(found) < times:
+            process, kept = started(folder, f"killed-{len(found)}")
+            time.sleep(rng.uniform(0, seconds))
+            process.kill()
+            process.wait()
+            if not list(kept.glob("steps-*.checkpoint")):
+                print("it was quicker this time and had ended; once more", flush=True)
                 continue
-            n_checkpoints = len(list(kept.glob("*.checkpoint")))
-            subprocess.run(command(folder, model, *options, "--resume"), check=True)
-            agrees = same(folder / model, folder / "whole.lvmogp")
-            counts["killed"] += 1
-            counts["with checkpoints"] += n_checkpoints > 0
-            counts["same"] += agrees
-            print(f"killed after {after:.1f} of {whole:.1f} s, {n_checkpoints} checkpoints: {agrees}", flush=True)
-    return counts
+            step = newest(kept)
+            model = f"killed-{len(found)}.lvmogp"
+            subprocess.run(command(folder, model, *keeping(kept), "--resume"), check=True)
+            found.append((step, same(folder / model, folder / "whole.lvmogp")))
+            print(f"killed after {step} steps or more: {'the same' if found[-1][1] else 'another'} model", flush=True)
+    return found
 
 
 def main() -> None:
@@ -89,14 +96,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS / "kills.json")
     arguments = parser.parse_args()
-    counts = measured(arguments.times, arguments.seed)
+    found = measured(arguments.times, arguments.seed)
+    n_same = sum(agrees for _, agrees in found)
+    steps = ", ".join(str(step) for step, _ in found)
     line = {
-        "what": f"kill −9 at a random moment, then --resume: the model of the undisturbed fit, bit for bit "
-        f"({counts['with checkpoints']} of {counts['killed']} had written checkpoints)",
-        "bar": f"{counts['killed']} of {counts['killed']}",
-        "measured": counts["same"],
-        "unit": f"of {counts['killed']}",
-        "reached": counts["same"] == counts["killed"],
+        "what": "kill −9 at a random moment, then --resume: the model of the undisturbed fit, bit for bit "
+        f"(taken up at steps {steps})",
+        "bar": f"{len(found)} of {len(found)}",
+        "measured": n_same,
+        "unit": f"of {len(found)}",
+        "reached": n_same == len(found),
         "device": f"CPU, {platform.machine()}",
         "command": f"python benchmarks/kills.py --times {arguments.times} --seed {arguments.seed}",
     }
