@@ -2,9 +2,9 @@
 
     python benchmarks/kills.py --times 10
 
-Each time the process gets SIGKILL at a moment drawn from the time between its first checkpoint and its end, as the
-undisturbed fit took it; then the same command with --resume must end with the same model, bit for bit. A checkpoint is
-written after every window. Writes results/benchmarks/kills.json.
+Each time the process gets SIGKILL some time after a step that is drawn at random, whatever it is doing then; the same
+command with --resume must end with the same model, bit for bit. A checkpoint is written after every window of steps.
+Writes results/benchmarks/kills.json.
 """
 
 import argparse
@@ -22,7 +22,8 @@ from safetensors.numpy import load_file
 
 RESULTS = Path(__file__).parents[1] / "results" / "benchmarks"
 RUN = [sys.executable, "-c", "from lvmogp.cli import main; main()"]
-SIZES = ["--inducing-inputs", "8", "--inducing-latents", "6", "--batch-size", "256", "--max-iter", "1500"]
+MOST_STEPS = 1500
+SIZES = ["--inducing-inputs", "8", "--inducing-latents", "6", "--batch-size", "256", "--max-iter", str(MOST_STEPS)]
 
 
 def write_data(path: Path) -> None:
@@ -39,13 +40,16 @@ def command(folder: Path, model: str, *options: str) -> list[str]:
     return [*RUN, *data, "--model", str(folder / model), "--inference", "stochastic", *SIZES, *options]
 
 
-def started(folder: Path, name: str) -> tuple[subprocess.Popen, Path]:
-    """A fit that has just written its first checkpoint, and the folder of its checkpoints."""
+def killed(folder: Path, name: str, step: int, seconds: float) -> Path:
+    """A fit killed some seconds after the checkpoint of a step; the folder of its checkpoints."""
     kept = folder / f"kept-{name}"
     process = subprocess.Popen(command(folder, f"{name}.lvmogp", *keeping(kept)))
-    while not list(kept.glob("*.checkpoint")) and process.poll() is None:
+    while newest(kept) < step and process.poll() is None:
         time.sleep(0.001)
-    return process, kept
+    time.sleep(seconds)
+    process.kill()
+    process.wait()
+    return kept
 
 
 def keeping(kept: Path) -> tuple[str, ...]:
@@ -54,7 +58,8 @@ def keeping(kept: Path) -> tuple[str, ...]:
 
 def newest(kept: Path) -> int:
     """Steps up to the newest checkpoint."""
-    return int(max(kept.glob("steps-*.checkpoint")).stem.removeprefix("steps-"))
+    names = [path.stem.removeprefix("steps-") for path in kept.glob("steps-*.checkpoint")]
+    return max(map(int, names), default=0)
 
 
 def same(found: Path, wanted: Path) -> bool:
@@ -70,18 +75,10 @@ def measured(times: int, seed: int) -> list[tuple[int, bool]]:
         folder = Path(name)
         write_data(folder / "data.parquet")
         subprocess.run(command(folder, "whole.lvmogp"), check=True)
-        process, _ = started(folder, "timed")
-        began = time.perf_counter()
-        process.wait()
-        seconds = time.perf_counter() - began
         while len(found) < times:
-            process, kept = started(folder, f"killed-{len(found)}")
-            time.sleep(rng.uniform(0, seconds))
-            process.kill()
-            process.wait()
-            if not list(kept.glob("steps-*.checkpoint")):
-                print("it was quicker this time and had ended; once more", flush=True)
-                continue
+            kept = killed(folder, f"killed-{len(found)}", int(rng.integers(0, MOST_STEPS)), rng.uniform(0, 0.1))
+            if (folder / f"killed-{len(found)}.lvmogp").exists():
+                continue  # it had ended
             step = newest(kept)
             model = f"killed-{len(found)}.lvmogp"
             subprocess.run(command(folder, model, *keeping(kept), "--resume"), check=True)
