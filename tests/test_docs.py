@@ -41,6 +41,11 @@ MODULES_THAT_SPEAK = (
     "tabular",
     "trained",
     "absorb",
+    "sources",
+    "stores",
+    "checkpoints",
+    "distributed",
+    "stochastic_fit",
 )
 
 
@@ -50,6 +55,8 @@ MODULES_ABOUT_FILES = (
     "files/delimited",
     "files/columns",
     "files/roles",
+    "files/parquet",
+    "command_line/large_work",
     "command_line/table_work",
     "command_line/commands",
 )
@@ -171,7 +178,7 @@ def test_the_example_files_are_fifty_braking_tests():
 
 @pytest.mark.slow
 def test_examples_run_in_the_order_of_reading(tmp_path):
-    pages = ("quickstart.md", "troubleshooting.md", *(f"reference/{name}.md" for name in REFERENCE))
+    pages = ("quickstart.md", "large-data.md", "troubleshooting.md", *(f"reference/{name}.md" for name in REFERENCE))
     script = "\n".join([ONE_START, *(block for page in pages for block in python_blocks(page)), CHECKS])
     for file in (DOCS / "data").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -193,6 +200,9 @@ import lvmogp.options
 lvmogp.options._RESTARTS_BY_COST = ((float("inf"), 1),)
 """
 CHECKS = """
+assert resumed.outcome_.converged
+assert np.array_equal(resumed.predict(asked, "site-3"), large.predict(asked, "site-3"))
+np.testing.assert_allclose(large.predict(asked, "site-3"), np.sin(3 * asked["hour"]) + 0.3, atol=0.1)
 assert mean.shape == (3,)
 np.testing.assert_allclose(grown.predict(days)[5:, 1], 1.5 * np.sqrt([5, 6, 7]), rtol=0.05)
 """
@@ -205,14 +215,17 @@ def spoken(modules):
     """Every message of an error, and of every warning, with what varies replaced by …."""
     errors, warned = [], []
     for module in modules:
-        for node in ast.walk(ast.parse((SOURCE / f"{module}.py").read_text())):
+        tree = ast.parse((SOURCE / f"{module}.py").read_text())
+        constants = {ast.unparse(line.targets[0]): line.value for line in tree.body if isinstance(line, ast.Assign)}
+        for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
             called = ast.unparse(node.func)
+            text = constants.get(ast.unparse(node.args[0]), node.args[0])
             if called == "warnings.warn":
-                warned.append(template(node.args[0]))
+                warned.append(template(text))
             elif called in vars(lvmogp.errors):
-                errors.append(template(node.args[0]))
+                errors.append(template(text))
     return errors, warned
 
 
@@ -274,7 +287,7 @@ def test_every_warning_is_quoted():
     quotes = re.findall(r"^> .*(?:\n> .*)*", section("Warnings"), flags=re.MULTILINE)
     texts = [quote[2:].replace("\n> ", " ") for quote in quotes]
     patterns = [re.escape(message).replace("…", ".+") for message in messages]
-    assert len(messages) == 5
+    assert len(messages) == 6
     assert [pattern for pattern in patterns if not any(re.fullmatch(pattern, text) for text in texts)] == []
     assert [text for text in texts if not any(re.fullmatch(pattern, text) for pattern in patterns)] == []
 

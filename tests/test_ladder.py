@@ -142,6 +142,16 @@ def test_every_module_has_its_place():
     assert len({*LADDER, *ASIDES}) == len(LADDER) + len(ASIDES)
 
 
+def test_contributors_read_the_modules_in_the_order_of_the_ladder():
+    table = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text().split("| modules | know |")[1].split("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = [name for cell in cells for name in re.findall("`([a-z_]+)`", cell)]
+    assert [name for name in named if name not in ASIDES] == [
+        name for name in LADDER if "." not in name and name != "__about__"
+    ]
+    assert sorted(name for name in named if name in ASIDES) == sorted(ASIDES)
+
+
 @pytest.mark.parametrize("module", PLACED)
 def test_imports_point_up_the_ladder(module):
     found = imported_modules(ast.parse(SOURCES[module].read_text()))

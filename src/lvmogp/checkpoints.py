@@ -82,6 +82,7 @@ def checkpoints(folder: str | os.PathLike[str], fingerprint: str, *, resume: boo
     if not os.access(place, os.W_OK):
         raise SettingError(f"the folder for checkpoints {place} cannot be written to; name another one")
     found = Checkpoints(place, fingerprint, resume)
+    _clear_unfinished(place)
     if not resume and any(place.glob(f"*-*{_ENDING}")):
         raise SettingError(
             f"{place} holds checkpoints of an earlier fit; resume that fit, name another folder, or delete them"
@@ -92,6 +93,13 @@ def checkpoints(folder: str | os.PathLike[str], fingerprint: str, *, resume: boo
 def clear_checkpoints(folder: Path) -> None:
     """Forget all checkpoints in a folder, once what they led to is safe."""
     for path in folder.glob(f"*-*{_ENDING}"):
+        path.unlink(missing_ok=True)
+    _clear_unfinished(folder)
+
+
+def _clear_unfinished(folder: Path) -> None:
+    # What a killed process was writing and did not finish; see storage.replace_file.
+    for path in folder.glob(f".*{_ENDING}.*"):
         path.unlink(missing_ok=True)
 
 

@@ -250,7 +250,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         keep: "_Checkpointing",
     ) -> trained.TrainedModel:
         shards, ids = shards_of(store, log_output=options.output_transform == "log")
-        arrays = {"counts": shards.counts, "mean": shards.scaling.input_mean, "scale": shards.scaling.input_scale}
+        scaling = shards.scaling
+        columns = {"inputs": (scaling.input_mean, scaling.input_scale), "output": scaling[2:4]}
+        arrays = {name: np.asarray(values) for name, values in columns.items()}
+        arrays |= {"counts": shards.counts, "n_shards": np.asarray([shards.n_shards])}
         found = fit_large(
             shards,
             options,
@@ -259,7 +262,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             checkpoint_seconds=keep.seconds,
         )
         model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), found.posterior)
-        return trained.trained_model(model, found.outcome, ids=ids, scaling=shards.scaling, observations=observations)
+        return trained.trained_model(model, found.outcome, ids=ids, scaling=scaling, observations=observations)
 
     def _note_features(self, X: Any, n_columns: int) -> None:
         # scikit-learn counts and names the columns of X as given, a condition column among them.

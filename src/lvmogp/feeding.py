@@ -37,10 +37,15 @@ class Feed(NamedTuple):
         """D."""
         return len(self.shards[0].counts)
 
+    @property
+    def per_shard(self) -> int:
+        """Observations of each shard in a minibatch: its share, rounded up so that all devices have the same."""
+        return -(-self.batch_size // (self.n_shards * self.n_devices)) * self.n_devices
+
 
 def minibatch(feed: Feed, number: int) -> HostMinibatch:
     """A process's part of a minibatch: a function of its number alone."""
-    per_shard = feed.batch_size // feed.n_shards
+    per_shard = feed.per_shard
     parts, weights = [], []
     for place, shard in enumerate(feed.shards):
         rows = rows_of_step(number, per_shard, shard.n_rows, feed.seed + 7919 * (feed.first_shard + place))

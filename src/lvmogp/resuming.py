@@ -10,6 +10,7 @@ from safetensors.numpy import load, save
 
 from lvmogp.checkpoints import Checkpoints
 from lvmogp.course import Course, Window
+from lvmogp.distributed import first_bytes
 from lvmogp.minibatch_bound import Shared
 from lvmogp.optimise import Run, Status
 from lvmogp.stochastic_fit import Running, begin
@@ -17,6 +18,7 @@ from lvmogp.storage import ModelFile, decode_kernel, encode_kernel
 from lvmogp.typing import HostFloat
 
 _SERIES = "steps"
+_NOTHING = b"nothing"
 
 
 class Start(NamedTuple):
@@ -52,15 +54,22 @@ def start_from(content: ModelFile) -> Start:
 
 def start_bytes(start: Start) -> bytes:
     """A start as it travels between processes."""
-    tensors, document = start_content(start)
-    return save(tensors, {"document": json.dumps(document)})
+    return _content_bytes(start_content(start))
 
 
 def start_from_bytes(payload: bytes) -> Start:
     """Inverse of :func:`start_bytes`."""
+    return start_from(_content_from_bytes(payload))
+
+
+def _content_bytes(content: ModelFile) -> bytes:
+    return save(content.tensors, {"document": json.dumps(content.document)})
+
+
+def _content_from_bytes(payload: bytes) -> ModelFile:
     length = int.from_bytes(payload[:8], "little")  # a safetensors file opens with the length of its JSON header
     document = json.loads(json.loads(payload[8 : 8 + length])["__metadata__"]["document"])
-    return start_from(ModelFile(load(payload), document))
+    return ModelFile(load(payload), document)
 
 
 def save_running(checkpoints: Checkpoints, start: Start, running: Running) -> None:
@@ -79,11 +88,11 @@ def save_running(checkpoints: Checkpoints, start: Start, running: Running) -> No
 
 
 def load_running(checkpoints: Checkpoints) -> tuple[Start, Running] | None:
-    """The newest run that was written and can be read."""
-    found = checkpoints.latest(_SERIES)
-    if found is None:
+    """The newest run that was written and can be read; of several processes the first has it, and tells the others."""
+    content = _newest(checkpoints)
+    if content is None:
         return None
-    tensors, document = found[1]
+    tensors, document = content
     begun = {name.removeprefix("start."): value for name, value in tensors.items() if name.startswith("start.")}
     start = start_from(ModelFile(begun, document["start"]))
     like = begin(start.shared, start.table)
@@ -96,6 +105,14 @@ def load_running(checkpoints: Checkpoints) -> tuple[Start, Running] | None:
         course=Course(stage, tuple(Window(*each) for each in windows), n_failures),
         history=tuple(Window(*each) for each in document["history"]),
     )
+
+
+def _newest(checkpoints: Checkpoints) -> ModelFile | None:
+    found = checkpoints.latest(_SERIES) if jax.process_index() == 0 else None
+    if jax.process_count() == 1:
+        return None if found is None else found[1]
+    payload = first_bytes(_NOTHING if found is None else _content_bytes(found[1]))
+    return None if payload == _NOTHING else _content_from_bytes(payload)
 
 
 class FinishedRestarts(NamedTuple):

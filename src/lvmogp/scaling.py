@@ -63,7 +63,7 @@ def _scale(values: HostFloat) -> HostFloat:
     return positive_scale(np.asarray(values.std(axis=0)), np.asarray(np.abs(values).max(axis=0)))
 
 
-def positive_scale(deviation: HostFloat, largest: HostFloat) -> HostFloat:
+def positive_scale(deviation: HostFloat | np.floating, largest: HostFloat | np.floating) -> HostFloat:
     """Standard deviations to divide by: one where a column does not vary."""
     # Equal values can have a standard deviation of rounding size; that is not a scale.
     return np.where(deviation > 8 * np.finfo(float).eps * largest, deviation, 1.0)

@@ -14,7 +14,7 @@ from lvmogp.typing import HostFloat, HostInt
 class ObservationStore(NamedTuple):
     """Observations as three arrays with a row each, which may be memory-mapped.
 
-    Parameters
+    Attributes
     ----------
     inputs : array of shape (n, columns)
         Inputs, finite.
@@ -28,6 +28,8 @@ class ObservationStore(NamedTuple):
         Names of the columns of the inputs.
     output_name : str, optional
         Name of the output.
+    date_columns : sequence of str
+        Columns that were dates, and are days since 1970-01-01 here.
 
     Examples
     --------

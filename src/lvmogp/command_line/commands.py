@@ -111,7 +111,7 @@ def _fit_stream(screen: Screen, request: FitRequest) -> None:
         with progress_bar(shown=screen.for_people and is_first) as shown, warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the summary says so
             estimator.fit(store, on_progress=stopping(shown), **request.keeping.arguments())
-        n_rows = len(store.outputs)
+        n_rows = request.processes.total(len(store.outputs))
     if is_first:
         _finish(screen, request, estimator, {"file": str(request.data), "n_rows": n_rows})
 

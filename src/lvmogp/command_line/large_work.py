@@ -1,15 +1,18 @@
 """Fits that take long or many machines: checkpoints, Parquet files read in pieces, several processes."""
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from lvmogp.checkpoints import clear_checkpoints
 from lvmogp.command_line.printing import Screen
-from lvmogp.distributed import Coordinates, join_processes
+from lvmogp.distributed import Coordinates, join_processes, summed
 from lvmogp.errors import SettingError
 from lvmogp.files.parquet import Part, open_parquet
 from lvmogp.files.tables import is_parquet
@@ -51,12 +54,26 @@ class Processes(NamedTuple):
                 "--distributed fits Parquet files by minibatches; give a .parquet file or a folder of them, and "
                 "--inference stochastic"
             )
+        _keep_output_for_results()
         join_processes(self.coordinates)
 
     @property
     def is_first(self) -> bool:
         """Whether this process writes and tells what came of it."""
         return not self.several or jax.process_index() == 0
+
+    def total(self, number: int) -> int:
+        """Sum of what each process has; all of them must ask."""
+        return int(summed(np.asarray([number]))[0]) if self.several else number
+
+
+def _keep_output_for_results() -> None:
+    # The library through which processes talk on CPUs prints to the standard output, around Python. What it says goes
+    # to the standard error instead, so that the output holds the result and nothing else.
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
 
 
 def is_streamed(data: Path, settings: dict[str, Any]) -> bool:

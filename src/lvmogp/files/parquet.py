@@ -29,6 +29,7 @@ class _Roles(NamedTuple):
     output: str
     condition: str
     dates: tuple[str, ...]
+    whole_ids: bool
 
 
 @contextmanager
@@ -61,6 +62,8 @@ def open_parquet(
     """
     files = _files(paths)
     roles = _roles(files[0], output, condition, inputs)
+    for file in files[1:]:
+        _check_alike(_roles(file, output, condition, roles.inputs), roles, file, files[0])
     groups = [(file, group) for file in files for group in range(_opened(file).metadata.num_row_groups)]
     own = groups[part.first :: part.of]
     if not own:
@@ -122,7 +125,18 @@ def _roles(file: Path, output: str, condition: str, inputs: Sequence[str]) -> _R
             raise DataError(f"column {name!r} of {file} must hold numbers or dates, it holds {kinds[name]}")
     if not chosen:
         raise DataError(f"{file} has no column of numbers or dates left to be an input beside {output} and {condition}")
-    return _Roles(chosen, output, condition, tuple(name for name in chosen if is_date(kinds[name])))
+    dates = tuple(name for name in chosen if is_date(kinds[name]))
+    id_kind = kinds[condition]
+    whole_ids = types.is_integer(id_kind.value_type if types.is_dictionary(id_kind) else id_kind)
+    return _Roles(chosen, output, condition, dates, whole_ids)
+
+
+def _check_alike(found: _Roles, first: _Roles, file: Path, first_file: Path) -> None:
+    if found != first:
+        raise DataError(
+            f"the columns of {file} hold other kinds of values than those of {first_file}: numbers, dates or ids "
+            "differ; write all files in the same way"
+        )
 
 
 def _copied(
@@ -143,9 +157,8 @@ def _copied(
         ids = frame[roles.condition]
         known = np.isfinite(values).all(axis=1) & ids.notna().to_numpy()
         codes, distinct = pd.factorize(ids[known])
-        names = (
-            distinct.tolist() if pd.api.types.is_integer_dtype(ids.dtype) else id_texts(pd.Series(distinct)).tolist()
-        )
+        found = pd.Series(list(distinct), dtype=object)
+        names = [int(each) for each in found] if roles.whole_ids else id_texts(found).tolist()
         there = slice(n_kept, n_kept + int(known.sum()))
         inputs[there], outputs[there] = values[known, :-1], values[known, -1]
         conditions[there] = np.asarray([numbers.setdefault(name, len(numbers)) for name in names], np.int32)[codes]
@@ -169,4 +182,4 @@ def _frames(groups: Sequence[tuple[Path, int]], roles: _Roles) -> Iterator[pd.Da
     wanted = [*roles.inputs, roles.output, roles.condition]
     for file, group in groups:
         for batch in _opened(file).iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=wanted):
-            yield batch.to_pandas()
+            yield batch.to_pandas(date_as_object=False, integer_object_nulls=True)
