@@ -161,7 +161,7 @@ def test_an_unknown_choice_fails_in_words_before_any_work(name, text):
 
 @pytest.mark.usefixtures("no_fitting")
 def test_inference_to_come_fails_in_words_before_any_work():
-    text = r"inference='nuts' \(fully Bayesian inference\) is not available in this version; use one of \['auto', 'collapsed'"
+    text = r"inference='nuts' \(fully Bayesian inference\) is not available in this version; use one of \['auto'"
     with pytest.raises(SettingError, match=text):
         regressor(inference="nuts").fit(X, Y)
 

@@ -68,7 +68,9 @@ def _theirs_alone(problem: str, name: str, found: dict[str, Any]) -> Record:
 
 
 def _compared(problem: str, ours: dict[str, Any], name: str, found: dict[str, Any]) -> list[Record]:
-    rate = _BATCH * (len(ours["reports"]) - 1) / (ours["reports"][-1] - ours["reports"][0])
+    # From the first report on, which comes after compilation.
+    (first, began), (last, ended) = ours["steps"][0], ours["steps"][-1]
+    rate = _BATCH * (last - first) / (ended - began)
     their_error = found["trace"][-1]["rmse"]
     return [
         record(
