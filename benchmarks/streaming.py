@@ -117,7 +117,8 @@ def line(found: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]
     return {
         "what": f"minibatches of {found['batch']}, {found['rows']:.0e} rows streamed from disk, "
         f"{found['conditions']:.0e} conditions, M = {n_inputs}/{n_latents}, {found['dtype']} "
-        f"(RMSE {found['rmse']:.3f} after {found['steps']} steps; floor: about {operations / 1e3:.0f} kflop and 12 bytes read an observation)",
+        f"(RMSE {found['rmse']:.3f} after {found['steps']} steps; floor: about {operations / 1e3:.0f} kflop and 12 "
+        "bytes read an observation)",
         "bar": "≥ 5·10⁶ observations/s",
         "measured": round(found["observations_per_second"] / 1e6, 2),
         "unit": "10⁶ observations/s",

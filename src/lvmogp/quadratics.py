@@ -18,12 +18,12 @@ from lvmogp.data import Data, GridData, LongData
 from lvmogp.gaussians import LOG_2PI
 from lvmogp.kernels import cross, diagonal
 from lvmogp.kronecker import kronecker_evidence
-from lvmogp.linalg import dense_evidence, vec, whiten_both_sides
+from lvmogp.linalg import dense_evidence, triangular_inverse, vec, whiten_both_sides
 from lvmogp.parameters import KroneckerInducing, Parameters
 from lvmogp.products import whitened_products
-from lvmogp.psi_statistics import psi0, weighted_psi2
+from lvmogp.psi_statistics import psi0, psi1, psi2, weighted_psi2
 from lvmogp.typing import Array, Float, Scalar
-from lvmogp.whitening import Basis, basis, latent_moments, whitened_mean
+from lvmogp.whitening import Basis, basis, whitened_mean
 
 
 class Quadratic(eqx.Module):
@@ -70,12 +70,16 @@ class GridQuadratic(Quadratic):
 
 
 class LongQuadratic(Quadratic):
-    """G = Σ_d T_d/σ_d² ⊗ A_d: two small matrices a condition."""
+    """G = Σ_d T_d/σ_d² ⊗ A_d: two small matrices a condition.
+
+    ``latent_seconds`` are Φ_d/σ_d², not yet whitened, and ``whitener`` is L_H⁻¹: T_d = L_H⁻¹ Φ_d L_H⁻ᵀ.
+    """
 
     constant: Scalar
     linear: Float[Array, "M_X M_H"]
     input_grams: Float[Array, "D M_X M_X"]
-    latent_grams: Float[Array, "D M_H M_H"]
+    latent_seconds: Float[Array, "D M_H M_H"]
+    whitener: Float[Array, "M_H M_H"]
 
     def evidence(self) -> tuple[Scalar, Scalar]:
         """By a Cholesky factor of size M_X · M_H."""
@@ -84,19 +88,27 @@ class LongQuadratic(Quadratic):
     def dense_gram(self) -> Float[Array, "M M"]:
         """Σ_d T_d/σ_d² ⊗ A_d as one matrix product over conditions."""
         n_conditions, n_inputs, _ = self.input_grams.shape
-        n_latents = self.latent_grams.shape[1]
-        latents = self.latent_grams.reshape(n_conditions, n_latents**2)
+        n_latents = self.whitener.shape[0]
+        latents = (self.whitener @ self.latent_seconds @ self.whitener.T).reshape(n_conditions, n_latents**2)
         inputs = self.input_grams.reshape(n_conditions, n_inputs**2)
         blocks = (latents.T @ inputs).reshape(n_latents, n_latents, n_inputs, n_inputs)
         return blocks.transpose(0, 2, 1, 3).reshape(n_latents * n_inputs, n_latents * n_inputs)
 
     def kronecker_trace(self, inducing: KroneckerInducing) -> Scalar:
         """Σ_d [tr(Mᵀ A_d M T_d) + tr(A_d Σ_X) tr(T_d Σ_H)]/σ_d²."""
-        projected = jnp.einsum("xh,dxy,yk->dhk", inducing.mean, self.input_grams, inducing.mean)
-        mean_part = jnp.sum(projected * self.latent_grams)
-        inputs = jnp.einsum("dxy,xk,yk->d", self.input_grams, inducing.input_factor, inducing.input_factor)
-        latents = jnp.einsum("dhk,hj,kj->d", self.latent_grams, inducing.latent_factor, inducing.latent_factor)
+        # tr(T_d R) = tr(Φ_d L_H⁻ᵀRL_H⁻¹): whitening R spares whitening a matrix for each condition.
+        mapped = inducing.mean @ self.whitener  # M L_H⁻¹
+        projected = jnp.einsum("xh,dxy,yk->dhk", mapped, self.input_grams, mapped)
+        mean_part = jnp.sum(projected * self.latent_seconds)
+        input_factor, latent_factor = inducing.input_factor, self.whitener.T @ inducing.latent_factor  # L_H⁻ᵀ chol Σ_H
+        inputs = _inner(self.input_grams, input_factor @ input_factor.T)
+        latents = _inner(self.latent_seconds, latent_factor @ latent_factor.T)
         return mean_part + inputs @ latents
+
+
+def _inner(matrices: Float[Array, "D M M"], matrix: Float[Array, "M M"]) -> Float[Array, " D"]:
+    # tr(A_d B) of symmetric matrices.
+    return matrices.reshape(matrices.shape[0], -1) @ matrix.reshape(-1)
 
 
 def quadratic(parameters: Parameters, data: Data) -> Quadratic:
@@ -133,15 +145,16 @@ def _grid_quadratic(parameters: Parameters, data: GridData, input_basis: Basis, 
 
 def _long_quadratic(parameters: Parameters, data: LongData, input_basis: Basis, latent_basis: Basis) -> LongQuadratic:
     precision = 1 / parameters.noise_per_condition
-    moments = latent_moments(latent_basis, parameters.latents)
+    kernel, points, latents = latent_basis.kernel, latent_basis.points, parameters.latents
     sums = condition_sums(input_basis, data)
-    latent_grams = moments.second * precision[:, None, None]  # T_d/σ_d²
-    linear = (sums.projections * precision[:, None]).T @ moments.mean  # B
-    # Σ_d (ψ_d tr K_d − tr T_d tr A_d)/σ_d²
-    traces = jnp.trace(latent_grams, axis1=1, axis2=2) @ jnp.trace(sums.grams, axis1=1, axis2=2)
-    residual = (moments.prior_variance * precision) @ sums.prior_variances - traces
+    whitener = triangular_inverse(latent_basis.factor)  # L_H⁻¹
+    seconds = psi2(kernel, points, latents) * precision[:, None, None]  # Φ_d/σ_d²
+    linear = (sums.projections * precision[:, None]).T @ psi1(kernel, points, latents) @ whitener.T  # B
+    # Σ_d (ψ_d tr K_d − tr T_d tr A_d)/σ_d², tr T_d = tr(Φ_d K_H⁻¹)
+    traces = _inner(seconds, whitener.T @ whitener) @ jnp.trace(sums.grams, axis1=1, axis2=2)
+    residual = (psi0(kernel, latents) * precision) @ sums.prior_variances - traces
     constant = _constant(data.counts, precision, sums.squares @ precision, residual)
-    return LongQuadratic(constant, linear, sums.grams, latent_grams)
+    return LongQuadratic(constant, linear, sums.grams, seconds, whitener)
 
 
 def _constant(counts: Float[Array, " D"], precision: Float[Array, " D"], squares: Scalar, residual: Scalar) -> Scalar:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from lvmogp.compiling import ONE_THREAD
 from lvmogp.constraints import join, natural_steps, split
 from lvmogp.course import STEPS_PER_WINDOW, Course, Window, after, window
 from lvmogp.distributed import AXIS, mesh, replicated, spread
@@ -26,6 +27,8 @@ from lvmogp.whitening import basis
 
 _STEPS_PER_AVERAGE = 5
 _STEPS_TO_JUDGE = 50
+# Operations of one step below which threads cost more than they give.
+_LARGE = 5e8
 
 
 class Running(NamedTuple):
@@ -91,7 +94,8 @@ def run(
         devices,
     )
     steps = natural_steps(vector, structure)
-    stepper = _stepper(devices)
+    one_thread = feed.batch_size * shared.inducing_inputs.shape[0] ** 2 < _LARGE
+    stepper = _stepper(devices, one_thread=one_thread)
     running = running._replace(state=replicated(running.state, devices), average=replicated(running.average, devices))
     batches = ahead(partial(minibatch, feed), running.step)
     status = Status.ITERATION_LIMIT
@@ -122,12 +126,12 @@ def run(
     )
 
 
-def _stepper(devices: Mesh) -> Callable[..., tuple[State, Array]]:
+def _stepper(devices: Mesh, *, one_thread: bool) -> Callable[..., tuple[State, Array]]:
     whole, part = PartitionSpec(), PartitionSpec(AXIS)
     sharded = jax.shard_map(
         partial(step, axis=AXIS), mesh=devices, in_specs=(whole, part, whole, whole), out_specs=whole, check_vma=False
     )
-    return jax.jit(sharded)
+    return jax.jit(sharded, compiler_options=ONE_THREAD if one_thread else None)
 
 
 def _window(
