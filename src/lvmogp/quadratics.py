@@ -21,7 +21,7 @@ from lvmogp.kronecker import kronecker_evidence
 from lvmogp.linalg import dense_evidence, triangular_inverse, vec, whiten_both_sides
 from lvmogp.parameters import KroneckerInducing, Parameters
 from lvmogp.products import whitened_products
-from lvmogp.psi_statistics import psi0, psi1, psi2, weighted_psi2
+from lvmogp.psi_statistics import psi0, psi2, weighted_psi2
 from lvmogp.typing import Array, Float, Scalar
 from lvmogp.whitening import Basis, basis, whitened_mean
 
@@ -149,7 +149,7 @@ def _long_quadratic(parameters: Parameters, data: LongData, input_basis: Basis, 
     sums = condition_sums(input_basis, data)
     whitener = triangular_inverse(latent_basis.factor)  # L_H⁻¹
     seconds = psi2(kernel, points, latents) * precision[:, None, None]  # Φ_d/σ_d²
-    linear = (sums.projections * precision[:, None]).T @ psi1(kernel, points, latents) @ whitener.T  # B
+    linear = (sums.projections * precision[:, None]).T @ whitened_mean(latent_basis, latents)  # B
     # Σ_d (ψ_d tr K_d − tr T_d tr A_d)/σ_d², tr T_d = tr(Φ_d K_H⁻¹)
     traces = _inner(seconds, whitener.T @ whitener) @ jnp.trace(sums.grams, axis1=1, axis2=2)
     residual = (psi0(kernel, latents) * precision) @ sums.prior_variances - traces
