@@ -38,6 +38,7 @@ MODULES_THAT_SPEAK = (
     "psi_statistics",
     "scaling",
     "storage",
+    "training",
     "tabular",
     "trained",
     "absorb",

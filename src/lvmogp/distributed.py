@@ -96,11 +96,6 @@ def first_bytes(payload: bytes) -> bytes:
     return _gathered(np.frombuffer(payload, dtype=np.uint8))[0].tobytes()
 
 
-def local_device_count() -> int:
-    """Devices of this process."""
-    return jax.local_device_count()
-
-
 def summed(values: np.ndarray) -> np.ndarray:
     """Sum over the processes."""
     return values if jax.process_count() == 1 else np.sum(_gathered(values), axis=0)

@@ -16,29 +16,24 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+import lvmogp.answers as answers
 import lvmogp.trained as trained
 from lvmogp.absorb import absorbed
-from lvmogp.checkpoints import Checkpoints, checkpoints, fingerprint
-from lvmogp.compiling import compiled
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id, RowIds, is_single_id, row_conditions
-from lvmogp.intake import Inputs, Observations, read_inputs, read_outputs, read_training, standardised
+from lvmogp.intake import Inputs, Observations, read_inputs, read_outputs, read_training
 from lvmogp.kernels import Kernel
-from lvmogp.large import CHECKPOINT_SECONDS, fit_large, shards_of
-from lvmogp.model_file import encode_setting, load_model, save_model
+from lvmogp.large import CHECKPOINT_SECONDS
+from lvmogp.model_file import load_model, save_model
 from lvmogp.optimise import Status
-from lvmogp.options import AUTO, Options, is_stochastic
-from lvmogp.posterior import posterior
+from lvmogp.options import Options
 from lvmogp.progress import progress_bar
-from lvmogp.scaling import scaling_of
-from lvmogp.selection import best, search
-from lvmogp.storage import encode_id
-from lvmogp.stores import ObservationStore, observations_of, store_of
+from lvmogp.stores import ObservationStore
 from lvmogp.tabular import as_pandas
+from lvmogp.training import Keeping, checked_store, train
 from lvmogp.typing import HostFloat
 
-_posterior = compiled(posterior)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -178,8 +173,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array or DataFrame of shape (n, columns)
-            Inputs, one row an observation (long form) or one row a point of the grid.
+        X : array or DataFrame of shape (n, columns), or ObservationStore
+            Inputs, one row an observation (long form) or one row a point of the grid. A store of observations on disk
+            holds outputs and conditions as well, and is fitted by minibatches without being loaded.
         y : array of shape (n,) or (n, conditions)
             Outputs: one a row, or one column a condition (grid form). NaN means not observed.
         conditions : sequence of ids, optional
@@ -195,24 +191,17 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             Go on from the checkpoints in that folder. The result is the same as that of an undisturbed fit.
         """
         options = self._options().checked()
-        if isinstance(X, ObservationStore):
-            store = _checked_store(X, y, conditions, options)
-            observations = observations_of(store)
+        streamed = isinstance(X, ObservationStore)
+        if streamed:
+            given = checked_store(X, y, conditions, options)
         else:
-            observations = read_training(X, y, conditions, condition=self.condition)
-            store = store_of(observations) if is_stochastic(options, len(observations.outputs)) else None
-        _warn_about(observations)
-        keep = _Checkpointing(checkpoint, checkpoint_seconds, resume)
+            given = read_training(X, y, conditions, condition=self.condition)
+        _warn_about(given)
+        keeping = Keeping(checkpoint, checkpoint_seconds, resume)
         with progress_bar(shown=bool(self.verbose) and on_progress is None) as shown:
-            if store is None:
-                self.model_ = self._searched(options, observations, on_progress or shown, keep)
-            else:
-                self.model_ = self._streamed(options, store, observations, on_progress or shown, keep)
-        if isinstance(X, ObservationStore):
-            # Data that were never loaded are not kept with the model either.
-            self.model_ = self.model_._replace(observations=None)
+            self.model_ = train(given, options, on_progress or shown, keeping)
         outcome = self.model_.outcome
-        self._note_features(None if isinstance(X, ObservationStore) else X, observations.inputs.shape[1])
+        self._note_features(None if streamed else X, self.model_.n_columns)
         if not outcome.converged:
             advice = "let it run" if outcome.status is Status.INTERRUPTED else "raise max_iter"
             warnings.warn(
@@ -222,47 +211,6 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
                 stacklevel=3,
             )
         return self
-
-    def _searched(
-        self,
-        options: Options,
-        observations: Observations,
-        on_progress: Callable[[Progress], None] | None,
-        keep: "_Checkpointing",
-    ) -> trained.TrainedModel:
-        scaling = scaling_of(observations.inputs, observations.outputs, log_output=options.output_transform == "log")
-        data = standardised(observations, scaling)
-        inputs = scaling.inputs(observations.inputs)
-        arrays = {"inputs": observations.inputs, "outputs": observations.outputs, "conditions": observations.conditions}
-        outcomes = search(options, data, inputs, scaling, on_progress, keep.opened(options, observations.ids, arrays))
-        outcome = best(outcomes)
-        model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), _posterior(outcome.parameters, data))
-        fitted = trained.trained_model(model, outcome, ids=observations.ids, scaling=scaling, observations=observations)
-        bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
-        return fitted._replace(bounds_by_n_latent=bounds)
-
-    def _streamed(
-        self,
-        options: Options,
-        store: ObservationStore,
-        observations: Observations,
-        on_progress: Callable[[Progress], None] | None,
-        keep: "_Checkpointing",
-    ) -> trained.TrainedModel:
-        shards, ids = shards_of(store, log_output=options.output_transform == "log")
-        scaling = shards.scaling
-        columns = {"inputs": (scaling.input_mean, scaling.input_scale), "output": scaling[2:4]}
-        arrays = {name: np.asarray(values) for name, values in columns.items()}
-        arrays |= {"counts": shards.counts, "n_shards": np.asarray([shards.n_shards])}
-        found = fit_large(
-            shards,
-            options,
-            on_progress=on_progress,
-            checkpoints=keep.opened(options, ids, arrays),
-            checkpoint_seconds=keep.seconds,
-        )
-        model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), found.posterior)
-        return trained.trained_model(model, found.outcome, ids=ids, scaling=scaling, observations=observations)
 
     def _note_features(self, X: Any, n_columns: int) -> None:
         # scikit-learn counts and names the columns of X as given, a condition column among them.
@@ -372,13 +320,13 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         model = self._fitted()
         rows = self._rows(X, conditions)
         if rows.n_columns is not None and not return_cov:
-            mean, variance = trained.grid_moments(
+            mean, variance = answers.grid_moments(
                 model, rows.points, include_noise=include_noise, with_variance=return_std
             )
             return mean if variance is None or not return_std else (mean, np.sqrt(variance))
-        mean, variance = trained.moments(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
+        mean, variance = answers.moments(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
         if return_cov:
-            joint = trained.covariance(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
+            joint = answers.covariance(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
             return mean, joint
         return (mean, np.sqrt(variance)) if return_std else mean
 
@@ -394,7 +342,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError(f"level must lie between 0 and 1, got {level!r}")
         rows = self._rows(X, conditions)
         levels = ((1 - level) / 2, (1 + level) / 2)
-        ends = trained.quantiles(
+        ends = answers.quantiles(
             self._fitted(), rows.inputs, rows.ids, levels, unseen=self.unseen, include_noise=include_noise
         )
         return _as_columns(ends[:, 0], rows.n_columns), _as_columns(ends[:, 1], rows.n_columns)
@@ -417,7 +365,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError(f"n must be a whole number of at least 1, got {n!r}")
         rows = self._rows(X, conditions)
         seed = check_random_state(self.random_state if random_state is None else random_state).randint(2**31)
-        draws = trained.sample(
+        draws = answers.sample(
             self._fitted(),
             rows.inputs,
             rows.ids,
@@ -437,7 +385,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         For all conditions of a grid the shape is (rows, conditions, columns).
         """
         rows = self._rows(X, conditions)
-        by_mean, by_variance = trained.moment_gradients(
+        by_mean, by_variance = answers.moment_gradients(
             self._fitted(), rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
         )
         return _as_columns(by_mean, rows.n_columns), _as_columns(by_variance, rows.n_columns)
@@ -458,7 +406,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             )
         if not np.all(np.isfinite(latents)):
             raise DataError("H holds NaN or infinite values; latents must be finite")
-        mean, variance = trained.moments_at_latents(model, inputs, latents, include_noise=include_noise)
+        mean, variance = answers.moments_at_latents(model, inputs, latents, include_noise=include_noise)
         return (mean, np.sqrt(variance)) if return_std else mean
 
     @_in_double_precision
@@ -469,7 +417,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         rows = self._rows(X, conditions)
         outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
-        values = trained.log_densities(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        values = answers.log_densities(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
         return _as_columns(values, rows.n_columns)
 
     @_in_double_precision
@@ -480,7 +428,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         rows = self._rows(X, conditions)
         outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
-        values = trained.probabilities_below(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        values = answers.probabilities_below(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
         return _as_columns(np.where(np.isnan(outputs), np.nan, values), rows.n_columns)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, conditions: Any = None) -> float:
@@ -631,33 +579,6 @@ class _Rows(NamedTuple):
         return self.points if self.n_columns is None else np.tile(self.points, (self.n_columns, 1))
 
 
-class _Checkpointing(NamedTuple):
-    # Where a fit keeps its checkpoints, if anywhere.
-    folder: str | os.PathLike[str] | None
-    seconds: float
-    resume: bool
-
-    def opened(self, options: Options, ids: tuple[Id, ...], arrays: dict[str, np.ndarray]) -> Checkpoints | None:
-        if self.folder is None:
-            if self.resume:
-                raise SettingError("resume=True needs to know the folder of the checkpoints: pass checkpoint= as well")
-            return None
-        settings = {name: encode_setting(value) for name, value in options._asdict().items() if name != "unseen"}
-        about = fingerprint({"settings": settings, "ids": [encode_id(each) for each in ids]}, arrays)
-        return checkpoints(self.folder, about, resume=self.resume)
-
-
-def _checked_store(store: ObservationStore, y: Any, conditions: Any, options: Options) -> ObservationStore:
-    if y is not None or conditions is not None:
-        raise DataError("an ObservationStore holds the outputs and conditions itself; pass nothing beside it")
-    if options.inference not in (AUTO, "stochastic"):
-        raise SettingError(
-            f'an ObservationStore is fitted by minibatches; use inference="stochastic" or "auto", not '
-            f"{options.inference!r}"
-        )
-    return store.checked()
-
-
 def fitted_model(estimator: LVMOGPRegressor) -> trained.TrainedModel:
     """What an estimator has learnt; one that is not fitted says so."""
     words = "this LVMOGPRegressor is not fitted yet; call fit(X, y, conditions=…) first"
@@ -690,16 +611,17 @@ def _as_columns(values: HostFloat, n_columns: int | None) -> HostFloat:
     return np.moveaxis(values.reshape(n_columns, -1, *values.shape[1:]), 0, 1)
 
 
-def _warn_about(observations: Observations) -> None:
-    if len(observations.ids) == 1:
+def _warn_about(given: Observations | ObservationStore) -> None:
+    if len(given.ids or ()) == 1:
         warnings.warn(
             "there is one condition only, so nothing can be shared between conditions; this is a plain sparse GP",
             LVMOGPWarning,
             stacklevel=4,
         )
-    if np.ptp(observations.outputs) == 0 and len(observations.outputs) > 1:
+    # A store is not read through for a warning.
+    if isinstance(given, Observations) and np.ptp(given.outputs) == 0 and len(given.outputs) > 1:
         warnings.warn(
-            f"all {len(observations.outputs)} outputs equal {observations.outputs[0]:g}; there is nothing to learn",
+            f"all {len(given.outputs)} outputs equal {given.outputs[0]:g}; there is nothing to learn",
             LVMOGPWarning,
             stacklevel=4,
         )

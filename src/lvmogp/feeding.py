@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lvmogp.minibatches import HostMinibatch, blocks, rows_of_step
+from lvmogp.minibatches import HostMinibatch, blocks, hash_of, rows_of_step
 from lvmogp.scaling import Scaling
 from lvmogp.sources import Rows, Source
 from lvmogp.typing import HostInt
@@ -48,8 +48,8 @@ def minibatch(feed: Feed, number: int) -> HostMinibatch:
     per_shard = feed.per_shard
     parts, weights = [], []
     for place, shard in enumerate(feed.shards):
-        rows = rows_of_step(number, per_shard, shard.n_rows, feed.seed + 7919 * (feed.first_shard + place))
-        parts.append(shard.rows.at(np.sort(rows)))  # in the order of the file, which reads faster
+        rows = rows_of_step(number, per_shard, shard.n_rows, hash_of(feed.seed, feed.first_shard + place))
+        parts.append(shard.at(np.sort(rows)))  # in the order of the file, which reads faster
         weights.append(np.full(per_shard, shard.n_rows / per_shard))
     found = Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     places, block_condition = _blocks_of_devices(found.conditions, feed)

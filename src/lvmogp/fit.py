@@ -207,7 +207,7 @@ def fit(
     restarts = tuple(
         Restart(recipe, run.bound, run.status, run.history, run.n_evaluations, run.seconds) for recipe, run in runs
     )
-    jitter_inputs, jitter_latents = _jitters(best.tree)
+    jitter_inputs, jitter_latents = jitters(best.tree)
     return Outcome(
         parameters=best.tree,
         bound=best.bound,
@@ -284,7 +284,7 @@ def _reporter(
 
 
 @compiled
-def _jitters(parameters: Parameters) -> tuple[Scalar, Scalar]:
+def jitters(parameters: Parameters) -> tuple[Scalar, Scalar]:
     """Jitter of the gram matrices of inducing inputs and of inducing latents."""
     return (
         jitter_needed(gram(parameters.input_kernel, parameters.inducing_inputs)),

@@ -16,18 +16,15 @@ from lvmogp.distributed import (
     first_bytes,
     gathered_documents,
     gathered_rows,
-    local_device_count,
     merged_moments,
     summed,
 )
 from lvmogp.feeding import Feed
-from lvmogp.fit import MINIBATCHES, Outcome, Progress, Restart
+from lvmogp.fit import MINIBATCHES, Outcome, Progress, Restart, jitters
 from lvmogp.ids import Id, distinct_ids, numbers_of
 from lvmogp.initialise import representatives
-from lvmogp.kernels import gram
-from lvmogp.linalg import jitter_needed
 from lvmogp.minibatch_bound import Shared
-from lvmogp.options import Options, StochasticSettings, pilot_options, stochastic_settings
+from lvmogp.options import Options, pilot_options, stochastic_sizes, stochastic_steps
 from lvmogp.pilot import Pilot, pilot, placed, points_per_condition
 from lvmogp.posterior import Posterior, posterior
 from lvmogp.resuming import Start, load_running, save_running, start_bytes, start_from_bytes
@@ -59,9 +56,7 @@ def shards_of(store: ObservationStore, *, log_output: bool) -> tuple[Shards, tup
     own_ids = store.ids or ()
     everyones = [decode_id(each) for ids in gathered_documents([encode_id(each) for each in own_ids]) for each in ids]
     ids = distinct_ids(everyones)
-    numbers = numbers_of(own_ids, ids).astype(np.int32)
-    conditions = store.conditions if np.array_equal(numbers, np.arange(len(ids))) else numbers[store.conditions]
-    source = source_of(Rows(store.inputs, store.outputs, conditions), len(ids))
+    source = source_of(store.rows, len(ids), numbers_of(own_ids, ids).astype(np.int32))
     moments = merged_moments(column_moments(source, log_output=log_output))
     scaling = scaling_from(moments, log_output=log_output)
     counts = summed(source.counts)
@@ -92,8 +87,7 @@ def fit_large(
         running = Running(state, state, 0, 0, Course(), ())
     else:
         start, running = resumed
-    n_observations = int(shards.counts.sum())
-    settings = stochastic_settings(options, n_observations, len(shards.counts))
+    steps = stochastic_steps(options, int(shards.counts.sum()))
     finished = run(
         running,
         start.shared,
@@ -103,18 +97,18 @@ def fit_large(
             shards.scaling,
             shards.n_shards,
             shards.first_shard,
-            local_device_count(),
-            settings.batch_size,
+            jax.local_device_count(),
+            steps.batch_size,
             options.dtype,
             options.seed,
         ),
-        most_steps=settings.most_steps,
-        least_gain=settings.least_gain,
+        most_steps=steps.most_steps,
+        least_gain=steps.least_gain,
         on_window=partial(
             _after_window,
             keeper=_Keeper(checkpoints, start, checkpoint_seconds),
             report=on_progress,
-            most_steps=settings.most_steps,
+            most_steps=steps.most_steps,
         ),
     )
     return Fitted(finished.posterior, _outcome(finished, time.perf_counter() - began))
@@ -149,16 +143,17 @@ def _from_pilot(
     found = best(search(reduced, flight.data, flight.rows.inputs, scaling, on_progress)).parameters
     latents = placed(_posterior(found, flight.data), rows, n_conditions, flight.conditions)
     means = np.asarray(latents.mean)
-    settings: StochasticSettings = stochastic_settings(options, len(rows.outputs), n_conditions, means.shape[1])
+    sizes = stochastic_sizes(options, n_conditions, n_latent=means.shape[1], latent_kernel=found.latent_kernel)
+    own_noise = options.noise == "per-condition"
     shared = Shared(
         input_kernel=found.input_kernel,
         latent_kernel=found.latent_kernel,
-        inducing_inputs=jnp.asarray(representatives(rows.inputs, settings.n_inducing_inputs, options.seed)),
-        inducing_latents=jnp.asarray(representatives(means, settings.n_inducing_latents, options.seed)),
-        noise_variance=jnp.zeros(0) if settings.noise_per_condition else found.noise_variance,
+        inducing_inputs=jnp.asarray(representatives(rows.inputs, sizes.n_inducing_inputs, options.seed)),
+        inducing_latents=jnp.asarray(representatives(means, sizes.n_inducing_latents, options.seed)),
+        noise_variance=jnp.zeros(0) if own_noise else found.noise_variance,
     )
     columns = [means, np.log(np.asarray(latents.variance))]
-    if settings.noise_per_condition:
+    if own_noise:
         noise = np.full((n_conditions, 1), np.mean(np.log(found.noise_variance)))
         noise[flight.conditions, 0] = np.log(found.noise_variance)
         columns.append(noise)
@@ -191,6 +186,7 @@ def _after_window(
 
 def _outcome(finished: Finished, seconds: float) -> Outcome:
     parameters = finished.posterior.parameters
+    jitter_inputs, jitter_latents = jitters(parameters)
     history = tuple(each.mean for each in finished.history)
     restart = Restart(
         MINIBATCHES, finished.bound.mean, finished.status, history, finished.n_steps, seconds, STEPS_PER_WINDOW
@@ -200,7 +196,7 @@ def _outcome(finished: Finished, seconds: float) -> Outcome:
         bound=finished.bound.mean,
         status=finished.status,
         restarts=(restart,),
-        jitter_inputs=float(jitter_needed(gram(parameters.input_kernel, parameters.inducing_inputs))),
-        jitter_latents=float(jitter_needed(gram(parameters.latent_kernel, parameters.inducing_latents))),
+        jitter_inputs=float(jitter_inputs),
+        jitter_latents=float(jitter_latents),
         seconds=seconds,
     )

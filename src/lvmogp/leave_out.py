@@ -12,9 +12,10 @@ from lvmogp.data import Data, GridData, LongData, block_layout
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fit import MINIBATCHES
 from lvmogp.intake import Observations, standardised
+from lvmogp.mixtures import gaussian_rows, log_density, moments_in_units, quantile
 from lvmogp.parameters import Parameters
 from lvmogp.posterior import posterior, trained_curves
-from lvmogp.predictions import gaussian_moments, gaussian_rows, log_density, moments_in_units, quantile
+from lvmogp.predictions import gaussian_moments
 from lvmogp.scaling import Scaling
 from lvmogp.trained import TrainedModel
 from lvmogp.typing import HostFloat, HostInt

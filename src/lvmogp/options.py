@@ -151,29 +151,30 @@ def fit_settings(options: Options, data: Data, inputs: HostFloat, *, n_latent: i
     return settings._replace(n_restarts=next(count for limit, count in _RESTARTS_BY_COST if cost <= limit))
 
 
-class StochasticSettings(NamedTuple):
-    """What inference by minibatches needs to know beyond the data."""
+class StochasticSizes(NamedTuple):
+    """Numbers of inducing points of inference by minibatches."""
 
     n_inducing_inputs: int
     n_inducing_latents: int
-    noise_per_condition: bool
+
+
+class StochasticSteps(NamedTuple):
+    """How inference by minibatches goes on: their size, how many at most, and what they must gain to be worth it."""
+
     batch_size: int
     most_steps: int
     least_gain: float
 
 
-def stochastic_settings(
-    options: Options, n_observations: int, n_conditions: int, n_latent: int = 2
-) -> StochasticSettings:
-    """Sizes and steps for data of this size."""
-    latents = _INDUCING_LATENTS.get(n_latent, _MOST_INDUCING_LATENTS)
-    if options.n_inducing_latents != AUTO:
-        latents = int(options.n_inducing_latents)
+def stochastic_sizes(options: Options, n_conditions: int, *, n_latent: int, latent_kernel: Kernel) -> StochasticSizes:
+    """Numbers of inducing points for so many conditions and latent dimensions."""
     inputs = _STOCHASTIC_INDUCING_INPUTS if options.n_inducing_inputs == AUTO else int(options.n_inducing_inputs)
-    return StochasticSettings(
-        n_inducing_inputs=inputs,
-        n_inducing_latents=min(latents, n_conditions),
-        noise_per_condition=options.noise == "per-condition",
+    return StochasticSizes(inputs, _inducing_latents(options, n_conditions, n_latent, latent_kernel))
+
+
+def stochastic_steps(options: Options, n_observations: int) -> StochasticSteps:
+    """Steps for so many observations."""
+    return StochasticSteps(
         batch_size=_BATCH_SIZE if options.batch_size == AUTO else int(options.batch_size),
         most_steps=_MOST_STEPS if options.max_iter == AUTO else int(options.max_iter),
         least_gain=_LEAST_STOCHASTIC_GAIN * n_observations,

@@ -5,10 +5,8 @@ weighted particles. Its predictive distribution at an input is a mixture of Gaus
 moments, quantiles and densities follow; Gaussian conditions have closed-form moments.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +14,8 @@ import numpy as np
 from lvmogp.compiling import compiled
 from lvmogp.data import block_layout, rounded_up
 from lvmogp.evidence import evidence
-from lvmogp.gaussians import mixture_distribution, mixture_log_density, mixture_quantile
 from lvmogp.joint import Draw, cross_covariance, new_functional, sample_curves, trained_functional
+from lvmogp.mixtures import Mixture, Statistic, output_moments, output_scaling
 from lvmogp.new_condition import ConditionPosterior, block_components, components, condition_on, in_blocks, normal_nodes
 from lvmogp.posterior import Curves, Posterior, components_at, grid_marginals, grid_means, marginals
 from lvmogp.psi_statistics import LatentGaussians
@@ -100,25 +98,6 @@ def as_particles(model: Posterior, condition: Condition) -> ConditionPosterior:
     return condition_on(model, nothing, latents, jnp.full(N_NODES, condition.noise, dtype), uniform)
 
 
-class Mixture(eqx.Module):
-    """Predictive mixtures Σ_p w_p N(mean_p, variance_p) of n rows, in standardised units."""
-
-    weights: Float[Array, " P"]
-    means: Float[Array, "P n"]
-    variances: Float[Array, "P n"]
-
-    @property
-    def moments(self) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """Mean and variance of each row's mixture."""
-        mean = self.weights @ self.means
-        return mean, self.weights @ (self.variances + (self.means - mean) ** 2)
-
-
-def gaussian_rows(mean: HostFloat, variance: HostFloat) -> Mixture:
-    """Rows that are Gaussian: mixtures of one component."""
-    return Mixture(jnp.asarray(np.ones(1)), jnp.asarray(mean[None]), jnp.asarray(variance[None]))
-
-
 def mixture(model: Posterior, particles: ConditionPosterior, inputs: HostFloat, *, include_noise: bool) -> Mixture:
     """Predictive mixtures at rows of one condition, of f or of a new observation."""
     blocks = jnp.asarray(in_blocks(inputs), model.mean.dtype)
@@ -130,78 +109,6 @@ def mixture(model: Posterior, particles: ConditionPosterior, inputs: HostFloat, 
 
     noise = particles.noise[:, None] if include_noise else 0.0
     return Mixture(particles.weights, by_row(means), by_row(variances) + noise)
-
-
-def output_moments(rows: Mixture, scaling: Scaling) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Mean and variance of the output in the user's units.
-
-    Under a logarithm each component is log-normal: ⟨y⟩ = exp(m + v/2), ⟨y²⟩ = exp(2m + 2v).
-    """
-    means = scaling.location(rows.means)
-    variances = scaling.variance(rows.variances)
-    if not scaling.log_output:
-        return Mixture(rows.weights, means, variances).moments
-    first = rows.weights @ jnp.exp(means + variances / 2)
-    second = rows.weights @ jnp.exp(2 * means + 2 * variances)
-    return first, jnp.maximum(second - first**2, 0.0)
-
-
-def moments_in_units(rows: Mixture, scaling: Scaling) -> tuple[HostFloat, HostFloat]:
-    """The same outside of compiled programs."""
-    mean, variance = statistic_of(rows, output_factors(scaling, rows.means.shape[1]), in_units(scaling)).T
-    return mean, variance
-
-
-# What is asked of the mixtures of rows: a function of them and of k given values a row, with m results a row.
-Statistic = Callable[[Mixture, Float[Array, "n k"]], Float[Array, "n m"]]
-
-
-def in_units(scaling: Scaling) -> Statistic:
-    """Mean and variance of the output, from the location and scale of ``output_factors``."""
-    return _log_output_moments if scaling.log_output else _plain_output_moments
-
-
-def output_factors(scaling: Scaling, n_rows: int) -> HostFloat:
-    """Location and scale of the output for each row; as arrays, so that one program serves models of all scales."""
-    return np.broadcast_to([scaling.output_mean, scaling.output_scale], (n_rows, 2))
-
-
-def _plain_output_moments(rows: Mixture, factors: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
-    return jnp.stack(output_moments(rows, _output_scaling((factors[:, 0], factors[:, 1]), False)), axis=1)
-
-
-def _log_output_moments(rows: Mixture, factors: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
-    return jnp.stack(output_moments(rows, _output_scaling((factors[:, 0], factors[:, 1]), True)), axis=1)
-
-
-def quantiles(rows: Mixture, levels: Float[Array, "n k"]) -> Float[Array, "n k"]:
-    """Quantiles at given levels."""
-
-    def at(level: Float[Array, " n"]) -> Float[Array, " n"]:
-        return mixture_quantile(level, rows.means, rows.variances, rows.weights[:, None])
-
-    return jax.vmap(at, in_axes=1, out_axes=1)(levels)
-
-
-def log_densities(rows: Mixture, values: Float[Array, "n 1"]) -> Float[Array, "n 1"]:
-    """Log density of given values."""
-    log_weights = jnp.log(rows.weights)[:, None]
-    return mixture_log_density(values[:, 0], rows.means, rows.variances, log_weights)[:, None]
-
-
-def distributions(rows: Mixture, values: Float[Array, "n 1"]) -> Float[Array, "n 1"]:
-    """Probability of a value no larger than the given ones, Σ_p w_p Φ((y − m_p)/√v_p)."""
-    return mixture_distribution(values[:, 0], rows.means, rows.variances, rows.weights[:, None])[:, None]
-
-
-def statistic_of(rows: Mixture, values: HostFloat, statistic: Statistic) -> HostFloat:
-    """A statistic of mixtures that are there already."""
-    return np.asarray(_statistic_of(rows, jnp.asarray(values, rows.means.dtype), statistic))
-
-
-@compiled
-def _statistic_of(rows: Mixture, values: Float[Array, "n k"], statistic: Statistic) -> Float[Array, "n m"]:
-    return statistic(rows, values)
 
 
 def trained_statistic(
@@ -267,45 +174,6 @@ def _output_factors(scaling: Scaling) -> tuple[Scalar, Scalar]:
     return jnp.asarray(np.asarray(scaling.output_mean)), jnp.asarray(np.asarray(scaling.output_scale))
 
 
-def _output_scaling(factors: tuple[Any, Any], log_output: bool) -> Scaling:
-    location, scale = factors
-    return Scaling(np.empty(0), np.empty(0), location, scale, log_output)
-
-
-def quantile(rows: Mixture, scaling: Scaling, probability: float) -> HostFloat:
-    """Quantile of the output in the user's units."""
-    levels = np.full((rows.means.shape[1], 1), probability)
-    return scaling.quantity(statistic_of(rows, levels, quantiles)[:, 0])
-
-
-def log_density(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloat:
-    """Log predictive density of outputs, per unit of the output."""
-    return log_density_in_units(scaling, outputs, lambda values: statistic_of(rows, values, log_densities))
-
-
-def log_density_in_units(
-    scaling: Scaling, outputs: HostFloat, standardised: Callable[[HostFloat], HostFloat]
-) -> HostFloat:
-    """Log density per unit of the output, from that of standardised values; none where no logarithm can be taken."""
-    possible = _possible(scaling, outputs)
-    outputs = np.where(possible, outputs, 1.0)
-    # dy = scale · dz, and d log y = dy/y
-    value = standardised(scaling.outputs(outputs)[:, None])[:, 0] - np.log(scaling.output_scale)
-    return np.where(possible, value - np.log(outputs) if scaling.log_output else value, -np.inf)
-
-
-def probability_below_in_units(
-    scaling: Scaling, outputs: HostFloat, standardised: Callable[[HostFloat], HostFloat]
-) -> HostFloat:
-    """Probability of an output no larger than each given one, from that of standardised values."""
-    possible = _possible(scaling, outputs)
-    return np.where(possible, standardised(scaling.outputs(np.where(possible, outputs, 1.0))[:, None])[:, 0], 0.0)
-
-
-def _possible(scaling: Scaling, outputs: HostFloat) -> np.ndarray:
-    return outputs > 0 if scaling.log_output else np.ones(len(outputs), dtype=bool)
-
-
 def gradients(
     model: Posterior,
     particles: ConditionPosterior | GaussianCondition,
@@ -330,7 +198,7 @@ def _gradients(
     log_output: bool,
     include_noise: bool,
 ) -> tuple[Float[Array, "n Q_X"], Float[Array, "n Q_X"]]:
-    scaling = _output_scaling(factors, log_output)
+    scaling = output_scaling(factors, log_output)
 
     def at(point: Float[Array, " Q_X"]) -> tuple[Scalar, Scalar]:
         block = point[None, None]

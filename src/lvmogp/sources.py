@@ -25,28 +25,39 @@ class Rows(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Observations in the user's units as arrays, in memory or memory-mapped, and how many each condition has."""
+    """Observations in the user's units as arrays, in memory or memory-mapped, and how many each condition has.
+
+    The arrays number conditions in their own way; ``numbers`` says which condition among all each of these is.
+    """
 
     rows: Rows
     counts: HostInt
+    numbers: HostInt
 
     @property
     def n_rows(self) -> int:
         """Number of observations."""
         return len(self.rows.outputs)
 
+    def at(self, places: HostInt | slice) -> Rows:
+        """Some observations, with the numbers of their conditions among all."""
+        rows = self.rows.at(places)
+        return rows._replace(conditions=self.numbers[rows.conditions])
+
     def chunks(self) -> Iterator[Rows]:
         """All observations in order, a million at a time."""
         for begin in range(0, self.n_rows, _ROWS_AT_ONCE):
-            yield self.rows.at(slice(begin, begin + _ROWS_AT_ONCE))
+            yield self.at(slice(begin, begin + _ROWS_AT_ONCE))
 
 
-def source_of(rows: Rows, n_conditions: int) -> Source:
-    """Count the observations of each condition."""
+def source_of(rows: Rows, n_conditions: int, numbers: HostInt | None = None) -> Source:
+    """Count the observations of each condition; by default conditions are numbered as among all."""
+    numbers = np.arange(n_conditions, dtype=np.int32) if numbers is None else numbers
     counts = np.zeros(n_conditions, dtype=np.int64)
-    for begin in range(0, len(rows.outputs), _ROWS_AT_ONCE):
-        counts += np.bincount(rows.conditions[begin : begin + _ROWS_AT_ONCE], minlength=n_conditions)
-    return Source(rows, counts)
+    source = Source(rows, counts, numbers)
+    for chunk in source.chunks():
+        counts += np.bincount(chunk.conditions, minlength=n_conditions)
+    return source
 
 
 class ColumnMoments(NamedTuple):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -126,7 +126,9 @@ def run(
     )
 
 
+@cache
 def _stepper(devices: Mesh, *, one_thread: bool) -> Callable[..., tuple[State, Array]]:
+    # One function for each mesh, so that fits of the same shapes share one compiled program.
     whole, part = PartitionSpec(), PartitionSpec(AXIS)
     sharded = jax.shard_map(
         partial(step, axis=AXIS), mesh=devices, in_specs=(whole, part, whole, whole), out_specs=whole, check_vma=False

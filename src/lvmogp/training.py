@@ -1,0 +1,101 @@
+"""From observations and options to a trained model: at once, or by minibatches where they are too many."""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from lvmogp.checkpoints import Checkpoints, checkpoints, fingerprint
+from lvmogp.compiling import compiled
+from lvmogp.errors import DataError, SettingError
+from lvmogp.fit import Progress
+from lvmogp.ids import Id
+from lvmogp.intake import Observations, standardised
+from lvmogp.large import fit_large, shards_of
+from lvmogp.model_file import encode_setting
+from lvmogp.options import AUTO, Options, is_stochastic
+from lvmogp.posterior import posterior
+from lvmogp.scaling import scaling_of
+from lvmogp.selection import best, search
+from lvmogp.storage import encode_id
+from lvmogp.stores import ObservationStore, observations_of, store_of
+from lvmogp.trained import TrainedModel, trained_model
+
+_posterior = compiled(posterior)
+Report = Callable[[Progress], None] | None
+
+
+class Keeping(NamedTuple):
+    """Where a fit keeps its checkpoints, if anywhere, how often, and whether it goes on from those that are there."""
+
+    folder: str | os.PathLike[str] | None
+    seconds: float
+    resume: bool
+
+    def opened(self, options: Options, ids: tuple[Id, ...], arrays: dict[str, np.ndarray]) -> Checkpoints | None:
+        """The checkpoints of a fit with these options to these data."""
+        if self.folder is None:
+            if self.resume:
+                raise SettingError("resume=True needs to know the folder of the checkpoints: pass checkpoint= as well")
+            return None
+        # What an unseen condition is answered with is no matter of the fit.
+        settings = {name: encode_setting(value) for name, value in options._asdict().items() if name != "unseen"}
+        about = fingerprint({"settings": settings, "ids": [encode_id(each) for each in ids]}, arrays)
+        return checkpoints(self.folder, about, resume=self.resume)
+
+
+def checked_store(store: ObservationStore, y: Any, conditions: Any, options: Options) -> ObservationStore:
+    """A store that a user hands in, once it is known to be one that can be fitted."""
+    if y is not None or conditions is not None:
+        raise DataError("an ObservationStore holds the outputs and conditions itself; pass nothing beside it")
+    if options.inference not in (AUTO, "stochastic"):
+        raise SettingError(
+            f'an ObservationStore is fitted by minibatches; use inference="stochastic" or "auto", not '
+            f"{options.inference!r}"
+        )
+    return store.checked()
+
+
+def train(
+    given: Observations | ObservationStore, options: Options, on_progress: Report, keeping: Keeping
+) -> TrainedModel:
+    """The model of all observations; those of a store are not kept with it, since they were never loaded."""
+    if isinstance(given, ObservationStore):
+        return _by_minibatches(given, observations_of(given), options, on_progress, keeping)._replace(observations=None)
+    if is_stochastic(options, len(given.outputs)):
+        return _by_minibatches(store_of(given), given, options, on_progress, keeping)
+    return _at_once(given, options, on_progress, keeping)
+
+
+def _at_once(observations: Observations, options: Options, on_progress: Report, keeping: Keeping) -> TrainedModel:
+    scaling = scaling_of(observations.inputs, observations.outputs, log_output=options.output_transform == "log")
+    data = standardised(observations, scaling)
+    inputs = scaling.inputs(observations.inputs)
+    arrays = {"inputs": observations.inputs, "outputs": observations.outputs, "conditions": observations.conditions}
+    outcomes = search(options, data, inputs, scaling, on_progress, keeping.opened(options, observations.ids, arrays))
+    outcome = best(outcomes)
+    model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), _posterior(outcome.parameters, data))
+    fitted = trained_model(model, outcome, ids=observations.ids, scaling=scaling, observations=observations)
+    bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
+    return fitted._replace(bounds_by_n_latent=bounds)
+
+
+def _by_minibatches(
+    store: ObservationStore, observations: Observations, options: Options, on_progress: Report, keeping: Keeping
+) -> TrainedModel:
+    shards, ids = shards_of(store, log_output=options.output_transform == "log")
+    scaling = shards.scaling
+    columns = {"inputs": (scaling.input_mean, scaling.input_scale), "output": scaling[2:4]}
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    arrays |= {"counts": shards.counts, "n_shards": np.asarray([shards.n_shards])}
+    found = fit_large(
+        shards,
+        options,
+        on_progress=on_progress,
+        checkpoints=keeping.opened(options, ids, arrays),
+        checkpoint_seconds=keeping.seconds,
+    )
+    model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), found.posterior)
+    return trained_model(model, found.outcome, ids=ids, scaling=scaling, observations=observations)
