@@ -15,7 +15,7 @@ _STEPS = {
     "join",
     "independent_curves",
     "with_explicit_inducing",
-    "_jitters",
+    "jitters",
     "posterior",
     "trained_curves",
     "_mean_at",
