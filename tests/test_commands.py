@@ -398,7 +398,8 @@ def test_help_is_quick_and_has_examples():
 # Stopping early
 
 
-def test_a_fit_can_be_stopped_with_the_best_so_far(direct):
+def test_a_fit_can_be_stopped_with_the_best_so_far(direct, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one start after the other
     frame = data()
     seen = []
 
@@ -418,7 +419,8 @@ def test_a_fit_can_be_stopped_with_the_best_so_far(direct):
     assert outcome.bound < direct.outcome_.bound
 
 
-def test_what_was_found_before_the_stop_counts():
+def test_what_was_found_before_the_stop_counts(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     frame = data()
 
     def stop(progress):
@@ -483,13 +485,21 @@ def test_ctrl_c_otherwise_leaves_nothing(folder, tmp_path):
 
 def test_time_left_follows_the_starts_before():
     estimate = time_left()
-    report = lambda restart, iteration: Progress(2, restart, 4, "x", iteration, 0.0)  # noqa: E731
-    estimate(report(1, 1), 0.0)
-    estimate(report(1, 100), 100.0)
-    share, seconds = estimate(report(2, 50), 150.0)  # half of a start that will need 100
+
+    def report(restart: int, iteration: int, ended: set[int]) -> Progress:
+        return Progress(2, restart, 4, "x", iteration, 0.0, ended=frozenset(ended))
+
+    estimate(report(1, 1, set()), 0.0)
+    estimate(report(1, 100, set()), 100.0)
+    share, seconds = estimate(report(2, 50, {1}), 150.0)  # half of a start that will need 100
     assert share == pytest.approx(1.5 / 4)
     assert seconds == pytest.approx(150.0 * 2.5 / 1.5)
-    share, _ = estimate(Progress(3, 1, 4, "x", 1, 0.0), 151.0)  # another fit begins anew
+    share, seconds = estimate(report(3, 20, {1}), 160.0)  # beside it, a fifth of another
+    assert share == pytest.approx(1.7 / 4)
+    assert seconds == pytest.approx(160.0 * 2.3 / 1.7)
+    share, _ = estimate(report(1, 1, set()), 161.0)  # another kernel begins anew
+    assert share < 0.01
+    share, _ = estimate(Progress(3, 1, 4, "x", 1, 0.0), 162.0)  # as does another number of latents
     assert share < 0.01
 
 

@@ -32,7 +32,7 @@ from lvmogp.initialise import (
     unrolled,
 )
 from lvmogp.kernels import RBF
-from lvmogp.optimise import Run, Status, maximise
+from lvmogp.optimise import Run, Status, StopFit, maximise
 from lvmogp.parameters import Parameters
 
 compiled_independent_bound = compiled(independent_bound)
@@ -416,7 +416,9 @@ def test_counts_and_histories_of_a_fit_agree():
     assert [restart.recipe for restart in outcome.restarts] == recipe_names(3)
     assert outcome.n_iterations == len(reports) == sum(len(restart.history) for restart in outcome.restarts)
     assert outcome.n_evaluations == sum(restart.n_evaluations for restart in outcome.restarts)
-    assert outcome.seconds > sum(restart.seconds for restart in outcome.restarts) > 0
+    assert outcome.seconds > max(restart.seconds for restart in outcome.restarts) > 0
+    assert reports[0].ended == frozenset()
+    assert len(reports[-1].ended) == 2
     for place, restart in enumerate(outcome.restarts):
         own = [report for report in reports if report.restart == place + 1]
         assert tuple(report.bound for report in own) == restart.history
@@ -432,6 +434,31 @@ def test_same_seed_gives_the_same_bits():
     assert [restart.history for restart in first.restarts] == [restart.history for restart in second.restarts]
     for left, right in zip(jax.tree.leaves(first.parameters), jax.tree.leaves(second.parameters), strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+def test_starts_side_by_side_end_like_starts_one_by_one(monkeypatch: pytest.MonkeyPatch):
+    ends = {}
+    for threads in (1, 3):
+        monkeypatch.setattr("lvmogp.fit.n_threads", lambda threads=threads: threads)
+        ends[threads] = fitted(simulated(), SETTINGS)
+    assert [restart.history for restart in ends[1].restarts] == [restart.history for restart in ends[3].restarts]
+    assert [restart.recipe for restart in ends[1].restarts] == [restart.recipe for restart in ends[3].restarts]
+    for left, right in zip(jax.tree.leaves(ends[1].parameters), jax.tree.leaves(ends[3].parameters), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_request_to_stop_ends_all_starts(monkeypatch: pytest.MonkeyPatch, threads: int):
+    def stop(progress: Progress) -> None:
+        if progress.iteration == 4:
+            raise StopFit
+
+    monkeypatch.setattr("lvmogp.fit.n_threads", lambda: threads)
+    outcome = fitted(simulated(), SETTINGS, stop)
+    assert outcome.status is Status.INTERRUPTED
+    assert len(outcome.restarts) == (1 if threads == 1 else 3)
+    assert all(restart.n_iterations <= 5 for restart in outcome.restarts)
+    assert {restart.status for restart in outcome.restarts} == {Status.INTERRUPTED}
 
 
 def test_fit_recovers_the_order_of_the_conditions():

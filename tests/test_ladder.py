@@ -23,6 +23,7 @@ LADDER = [
     "gaussians",
     "constraints",
     "optimise",
+    "side_by_side",
     "distances",
     "kernels",
     "psi_statistics",

@@ -1,10 +1,13 @@
 """Fitting: from data and settings to the best of several optimised starts, with an account of what happened."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -20,6 +23,7 @@ from lvmogp.optimise import Run, Status, maximise
 from lvmogp.parameters import FullInducing, KroneckerInducing, Parameters
 from lvmogp.posterior import optimal_inducing
 from lvmogp.quadratics import quadratic
+from lvmogp.side_by_side import n_threads, side_by_side
 from lvmogp.typing import HostFloat, Scalar
 
 # What stands for a recipe in the account of a fit by minibatches.
@@ -102,7 +106,11 @@ class Outcome(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a fit reports while it runs; ``share`` says how much of it is over, where that can be told."""
+    """What a fit reports while it runs.
+
+    Starts may run side by side; ``ended`` are the numbers of those that have ended. ``share`` says how much of the fit
+    is over, where that can be told.
+    """
 
     n_latent: int
     restart: int
@@ -111,6 +119,7 @@ class Progress(NamedTuple):
     iteration: int
     bound: float
     share: float | None = None
+    ended: frozenset[int] = frozenset()
 
 
 @runtime_checkable
@@ -184,34 +193,28 @@ def fit(
             most_inducing=settings.most_inducing_inputs,
             seed=settings.seed,
         )
-        runs: list[tuple[str, Run]] = []
-        names = recipe_names(settings.n_restarts)
-        for number, recipe in enumerate(names):
-            rng = np.random.default_rng([settings.seed, number])
-            parameters = _start(recipe, independent, data, settings, rng)
-            ended = None if keeper is None else keeper.load(number, parameters)
-            if ended is None:
-                report = None if on_progress is None else _reporter(on_progress, settings.n_latent, number, names)
-                ended = _optimise(parameters, data, settings, one_thread, report)
-            runs.append((recipe, ended))
-            if ended.status is Status.INTERRUPTED:
-                break
-            if keeper is not None:
-                keeper.save(number, ended)
-    _, best = max(runs, key=lambda named: named[1].bound)
+        starts = [
+            _start(recipe, independent, data, settings, np.random.default_rng([settings.seed, number]))
+            for number, recipe in enumerate(recipe_names(settings.n_restarts))
+        ]
+        runs = _optimised(starts, data, settings, on_progress, keeper, one_thread=one_thread)
+    best = max(runs.values(), key=lambda run: run.bound)
     if best.status is Status.NOT_FINITE:
         raise NumericalError(
             f"none of {len(runs)} starts gave a finite bound; look for outputs or inputs of extreme size, or try "
             'dtype="float64", another kernel or fewer inducing points'
         )
+    names = recipe_names(settings.n_restarts)
     restarts = tuple(
-        Restart(recipe, run.bound, run.status, run.history, run.n_evaluations, run.seconds) for recipe, run in runs
+        Restart(names[number], run.bound, run.status, run.history, run.n_evaluations, run.seconds)
+        for number, run in sorted(runs.items())
     )
+    interrupted = any(run.status is Status.INTERRUPTED for run in runs.values())
     jitter_inputs, jitter_latents = jitters(best.tree)
     return Outcome(
         parameters=best.tree,
         bound=best.bound,
-        status=Status.INTERRUPTED if runs[-1][1].status is Status.INTERRUPTED else best.status,
+        status=Status.INTERRUPTED if interrupted else best.status,
         restarts=restarts,
         jitter_inputs=float(jitter_inputs),
         jitter_latents=float(jitter_latents),
@@ -252,12 +255,54 @@ def with_explicit_inducing(parameters: Parameters, data: Data, inference: str) -
     return eqx.tree_at(lambda tree: tree.inducing, parameters, inducing, is_leaf=lambda leaf: leaf is None)
 
 
+def _optimised(
+    starts: list[Parameters],
+    data: Data,
+    settings: Settings,
+    on_progress: Callable[[Progress], None] | None,
+    keeper: RestartKeeper | None,
+    *,
+    one_thread: bool,
+) -> dict[int, Run]:
+    # What became of each start. Small problems leave cores idle, on which other starts can run.
+    kept = {} if keeper is None else {number: keeper.load(number, start) for number, start in enumerate(starts)}
+    runs = {number: run for number, run in kept.items() if run is not None}
+    pending = [number for number in range(len(starts)) if number not in runs]
+    recipes, iterations = recipe_names(settings.n_restarts), Counter[int]()
+
+    def work(start: Parameters, report: Callable[[float], None]) -> Run:
+        return _optimise(start, data, settings, report, one_thread=one_thread)
+
+    def take_report(place: int, bound: float) -> None:
+        number = pending[place]
+        iterations[number] += 1
+        ended = frozenset(each + 1 for each in runs)
+        where = (settings.n_latent, number + 1, len(starts), recipes[number], iterations[number])
+        if on_progress is not None:
+            on_progress(Progress(*where, bound, ended=ended))
+
+    def take_run(place: int, run: Run) -> None:
+        runs[pending[place]] = run
+        if keeper is not None and run.status is not Status.INTERRUPTED:
+            keeper.save(pending[place], run)
+
+    several = one_thread and jax.default_backend() == "cpu"
+    side_by_side(
+        [partial(work, starts[number]) for number in pending],
+        None if on_progress is None else take_report,
+        take_run,
+        threads=n_threads() if several else 1,
+    )
+    return runs
+
+
 def _optimise(
     parameters: Parameters,
     data: Data,
     settings: Settings,
+    report: Callable[[float], None],
+    *,
     one_thread: bool,
-    report: Callable[[float], None] | None,
 ) -> Run:
     return maximise(
         collapsed_objective if settings.inference == "collapsed" else explicit_objective,
@@ -268,19 +313,6 @@ def _optimise(
         one_thread=one_thread,
         on_iteration=report,
     )
-
-
-def _reporter(
-    on_progress: Callable[[Progress], None], n_latent: int, number: int, names: list[str]
-) -> Callable[[float], None]:
-    iteration = 0
-
-    def report(bound: float) -> None:
-        nonlocal iteration
-        iteration += 1
-        on_progress(Progress(n_latent, number + 1, len(names), names[number], iteration, bound))
-
-    return report
 
 
 @compiled

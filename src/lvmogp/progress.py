@@ -29,7 +29,7 @@ def progress_bar(*, shown: bool) -> Iterator[Callable[[FitProgress], None] | Non
     console = Console(stderr=True)
     drawn = console.is_terminal or console.is_jupyter  # elsewhere a bar is only noise
     with Progress(*columns, console=console, transient=True, disable=not drawn) as bar:
-        task = bar.add_task("preparing the first start", total=None, bound="", left="")
+        task = bar.add_task("preparing the starts", total=None, bound="", left="")
         estimate = time_left()
 
         def report(progress: FitProgress) -> None:
@@ -53,19 +53,21 @@ def time_left() -> Callable[[FitProgress, float], tuple[float, float]]:
     ones did on average, and the first one some more in any case.
     """
     began = 0.0
-    ended: list[int] = []
+    reached: dict[int, int] = {}  # iterations of each start
     last: FitProgress | None = None
 
     def estimate(progress: FitProgress, now: float) -> tuple[float, float]:
-        nonlocal began, ended, last
-        if last is None or progress.n_latent != last.n_latent or progress.restart < last.restart:
-            began, ended = now, []  # another fit: more latents, or another kernel
-        elif progress.restart > last.restart:
-            ended.append(last.iteration)
+        nonlocal began, reached, last
+        again = progress.iteration <= reached.get(progress.restart, 0)
+        if last is None or progress.n_latent != last.n_latent or again or not last.ended <= progress.ended:
+            began, reached = now, {}  # another fit: more latents, or another kernel
+        reached[progress.restart] = progress.iteration
         last = progress
+        ended = [reached[start] for start in progress.ended if start in reached]
         expected = sum(ended) / len(ended) if ended else _TYPICAL_ITERATIONS
-        share_of_start = progress.iteration / (progress.iteration + max(expected - progress.iteration, expected / 5))
-        share = (progress.restart - 1 + share_of_start) / progress.n_restarts
+        running = [count for start, count in reached.items() if start not in progress.ended]
+        shares = [count / (count + max(expected - count, expected / 5)) for count in running]
+        share = (len(progress.ended) + sum(shares)) / progress.n_restarts
         if progress.share is not None:
             share = max(progress.share, 0.01)
         return share, (now - began) * (1 - share) / share
@@ -85,8 +87,8 @@ def in_words(seconds: float) -> str:
 def _where(progress: FitProgress) -> str:
     if progress.recipe == MINIBATCHES:
         return f"{_latents(progress.n_latent)}, minibatch {progress.iteration}"
-    start = f"start {progress.restart} of {progress.n_restarts}"
-    return f"{_latents(progress.n_latent)}, {start}, iteration {progress.iteration}"
+    starts = f"{len(progress.ended)} of {progress.n_restarts} starts done"
+    return f"{_latents(progress.n_latent)}, {starts}, iteration {progress.iteration}"
 
 
 def _latents(count: int) -> str:
