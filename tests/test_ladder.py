@@ -39,6 +39,7 @@ LADDER = [
     "new_condition",
     "variational_condition",
     "joint",
+    "draws",
     "scaling",
     "sources",
     "mixtures",
