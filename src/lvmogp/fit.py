@@ -24,8 +24,12 @@ from lvmogp.typing import HostFloat, Scalar
 
 # What stands for a recipe in the account of a fit by minibatches.
 MINIBATCHES = "minibatches"
+# What stands for a recipe in the progress of Markov chains.
+SAMPLING = "nuts"
 # Operations of one bound below which threads cost more than they give.
 _LARGE = 2e8
+# Other restarts are remembered if their bounds are at most so much lower.
+_WORTH_KEEPING = 30.0
 
 
 class Settings(NamedTuple):
@@ -72,6 +76,8 @@ class Outcome(NamedTuple):
     jitter_inputs: float
     jitter_latents: float
     seconds: float
+    # Those of the other restarts, the better ones first, where something goes on from them.
+    runners_up: tuple[Parameters, ...] = ()
 
     @property
     def converged(self) -> bool:
@@ -102,7 +108,11 @@ class Outcome(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a fit reports while it runs; ``share`` says how much of it is over, where that can be told."""
+    """What a fit reports while it runs; ``share`` says how much of it is over, where that can be told.
+
+    Markov chains report the chain as ``restart``, the steps of all chains as ``iteration`` and the log posterior as
+    ``bound``; their ``recipe`` is ``"nuts"``.
+    """
 
     n_latent: int
     restart: int
@@ -198,7 +208,7 @@ def fit(
                 break
             if keeper is not None:
                 keeper.save(number, ended)
-    _, best = max(runs, key=lambda named: named[1].bound)
+    best, *others = sorted((run for _, run in runs), key=lambda run: -run.bound)
     if best.status is Status.NOT_FINITE:
         raise NumericalError(
             f"none of {len(runs)} starts gave a finite bound; look for outputs or inputs of extreme size, or try "
@@ -216,6 +226,7 @@ def fit(
         jitter_inputs=float(jitter_inputs),
         jitter_latents=float(jitter_latents),
         seconds=time.perf_counter() - began,
+        runners_up=tuple(run.tree for run in others if run.bound > best.bound - _WORTH_KEEPING),
     )
 
 
