@@ -28,6 +28,7 @@ from lvmogp.large import CHECKPOINT_SECONDS
 from lvmogp.model_file import load_model, save_model
 from lvmogp.optimise import Status
 from lvmogp.options import Options
+from lvmogp.priors import Priors
 from lvmogp.progress import progress_bar
 from lvmogp.stores import ObservationStore
 from lvmogp.tabular import as_pandas
@@ -70,16 +71,23 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         Numbers of inducing points. More are more exact and cost more.
     noise : {"shared", "per-condition"}, default="shared"
         One noise variance, or one for each condition.
-    inference : {"auto", "collapsed", "full", "kronecker", "stochastic"}, default="auto"
+    inference : {"auto", "collapsed", "full", "kronecker", "stochastic", "nuts"}, default="auto"
         The variational family of the inducing variables: optimal and never stored, explicit with a full
         covariance, or explicit with a Kronecker covariance (the paper's); or by minibatches, for data of any
-        size. ``"auto"`` takes the first while it is affordable, else the last.
+        size. ``"auto"`` takes the first while it is affordable, else the last. ``"nuts"`` goes on from there to
+        draws from the posterior of latents and hyperparameters: more accurate, better calibrated, slower.
     n_restarts : int or "auto", default="auto"
         Starts, different in kind, of which the best bound wins.
     max_iter : int or "auto", default="auto"
         Most iterations of each start; with minibatches, most steps.
     batch_size : int or "auto", default="auto"
         Observations in a minibatch, for ``inference="stochastic"``.
+    priors : Priors or None, default=None
+        Prior distributions of the hyperparameters, for ``inference="nuts"``.
+    n_chains : int or "auto", default=4
+        Markov chains, for ``inference="nuts"``; as many run at once as there are cores.
+    n_warmup, n_draws : int or "auto", default="auto"
+        Steps in which each chain learns how to move (300), and draws that it keeps after them (250).
     output_transform : {None, "log"}, default=None
         ``"log"`` models the logarithm of a positive output; predictions stay positive and in its units.
     unseen : {"error", "prior"}, default="error"
@@ -132,6 +140,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         n_restarts: int | str = "auto",
         max_iter: int | str = "auto",
         batch_size: int | str = "auto",
+        priors: Priors | None = None,
+        n_chains: int | str = 4,
+        n_warmup: int | str = "auto",
+        n_draws: int | str = "auto",
         output_transform: str | None = None,
         unseen: str = "error",
         dtype: str = "float64",
@@ -149,6 +161,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         self.n_restarts = n_restarts
         self.max_iter = max_iter
         self.batch_size = batch_size
+        self.priors = priors
+        self.n_chains = n_chains
+        self.n_warmup = n_warmup
+        self.n_draws = n_draws
         self.output_transform = output_transform
         self.unseen = unseen
         self.dtype = dtype

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lvmogp.fit import MINIBATCHES
+from lvmogp.fit import MINIBATCHES, SAMPLING
 from lvmogp.fit import Progress as FitProgress
 
 # Iterations a start is expected to need before any has ended; braking needs 60, sensors 400.
@@ -39,7 +39,7 @@ def progress_bar(*, shown: bool) -> Iterator[Callable[[FitProgress], None] | Non
                 description=_where(progress),
                 total=1.0,
                 completed=share,
-                bound=f"bound {progress.bound:.1f}, ",
+                bound=f"{'log posterior' if progress.recipe == SAMPLING else 'bound'} {progress.bound:.1f}, ",
                 left=f"about {in_words(seconds)} left",
             )
 
@@ -58,8 +58,8 @@ def time_left() -> Callable[[FitProgress, float], tuple[float, float]]:
 
     def estimate(progress: FitProgress, now: float) -> tuple[float, float]:
         nonlocal began, ended, last
-        if last is None or progress.n_latent != last.n_latent or progress.restart < last.restart:
-            began, ended = now, []  # another fit: more latents, or another kernel
+        if last is None or _begins_anew(progress, last):
+            began, ended = now, []
         elif progress.restart > last.restart:
             ended.append(last.iteration)
         last = progress
@@ -71,6 +71,13 @@ def time_left() -> Callable[[FitProgress, float], tuple[float, float]]:
         return share, (now - began) * (1 - share) / share
 
     return estimate
+
+
+def _begins_anew(progress: FitProgress, last: FitProgress) -> bool:
+    # Another fit, with more latents or another kernel; or chains, which report in any order.
+    if progress.recipe == SAMPLING:
+        return last.recipe != SAMPLING
+    return progress.n_latent != last.n_latent or progress.restart < last.restart
 
 
 def in_words(seconds: float) -> str:
@@ -85,6 +92,8 @@ def in_words(seconds: float) -> str:
 def _where(progress: FitProgress) -> str:
     if progress.recipe == MINIBATCHES:
         return f"{_latents(progress.n_latent)}, minibatch {progress.iteration}"
+    if progress.recipe == SAMPLING:
+        return f"{_latents(progress.n_latent)}, {progress.n_restarts} chains, step {progress.iteration}"
     start = f"start {progress.restart} of {progress.n_restarts}"
     return f"{_latents(progress.n_latent)}, {start}, iteration {progress.iteration}"
 
