@@ -47,4 +47,5 @@ def test_a_subset_covers_all_conditions(rng):
     latents = np.concatenate([corners, 0.1 * rng.normal(size=(20, 2))])
     chosen = covering_subset(latents, 5)
     assert set(chosen.tolist()) > {0, 1, 2, 3}
-    assert len(covering_subset(latents, 100)) == 24
+    np.testing.assert_array_equal(covering_subset(latents, 100), np.arange(24))
+    np.testing.assert_array_equal(covering_subset(np.zeros((3, 2)), 3), np.arange(3))

@@ -66,6 +66,7 @@ LADDER = [
     "trained",
     "answers",
     "absorb",
+    "arviz_export",
     "model_file",
     "options",
     "resuming",

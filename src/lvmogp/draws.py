@@ -4,7 +4,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.spatial.distance import cdist
 
 from lvmogp.kernels import Kernel
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
@@ -60,9 +59,12 @@ def covering_subset(latents: HostFloat, n_wanted: int) -> HostInt:
 
     Their own latents serve as inducing latents, which so move along with the draws.
     """
-    n_wanted = min(n_wanted, len(latents))
-    distances = cdist(latents, latents)
-    chosen = [int(np.argmin(distances.sum(axis=1)))]
-    while len(chosen) < n_wanted:
-        chosen.append(int(np.argmax(distances[:, chosen].min(axis=1))))
+    nearest = np.full(len(latents), np.inf)  # distance to those chosen; of these themselves below all others
+    latest = int(np.argmin(np.linalg.norm(latents - latents.mean(axis=0), axis=1)))
+    chosen: list[int] = []
+    while len(chosen) < min(n_wanted, len(latents)):
+        chosen.append(latest)
+        nearest = np.minimum(nearest, np.linalg.norm(latents - latents[latest], axis=1))
+        nearest[latest] = -1.0
+        latest = int(np.argmax(nearest))
     return np.sort(np.asarray(chosen))

@@ -19,12 +19,14 @@ from sklearn.utils.validation import check_is_fitted
 import lvmogp.answers as answers
 import lvmogp.trained as trained
 from lvmogp.absorb import absorbed
+from lvmogp.arviz_export import inference_data
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id, RowIds, is_single_id, row_conditions
 from lvmogp.intake import Inputs, Observations, read_inputs, read_outputs, read_training
 from lvmogp.kernels import Kernel
 from lvmogp.large import CHECKPOINT_SECONDS
+from lvmogp.mcmc_diagnostics import Account
 from lvmogp.model_file import load_model, save_model
 from lvmogp.optimise import Status
 from lvmogp.options import Options
@@ -104,6 +106,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     ----------
     outcome_ : Outcome
         How the fit went: bound, status, history, counts and time.
+    sampling_ : Account or None
+        How Markov chains went, with ``inference="nuts"``.
     latents_ : pandas.DataFrame
         Mean and standard deviation of each condition's latents.
     conditions_ : tuple
@@ -248,6 +252,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def outcome_(self) -> Outcome:
         """How the fit went: bound, status, history, counts and time."""
         return self._fitted().outcome
+
+    @property
+    def sampling_(self) -> Account | None:
+        """How Markov chains went: whether they agree, how many draws count, remarks; ``None`` without them."""
+        return self._fitted().sampling
 
     @property
     def n_iter_(self) -> int:
@@ -446,6 +455,14 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
         values = answers.probabilities_below(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
         return _as_columns(np.where(np.isnan(outputs), np.nan, values), rows.n_columns)
+
+    @_in_double_precision
+    def to_arviz(self) -> Any:
+        """The draws of ``inference="nuts"`` as ``arviz.InferenceData`` (``pip install "lvmogp[arviz]"``).
+
+        Hyperparameters are in standardised units, latents are turned to those of the variational fit.
+        """
+        return inference_data(self._fitted())
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, conditions: Any = None) -> float:
         """Coefficient of determination R² of the predictions; entries of ``y`` that are NaN do not count."""
