@@ -19,6 +19,7 @@ from lvmogp import (
     LVMOGPRegressor,
     LVMOGPWarning,
     NumericalError,
+    Priors,
     SettingError,
     UnknownConditionError,
 )
