@@ -4,16 +4,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.linalg import orthogonal_procrustes
-from small_models import rbf
 
 from lvmogp.draws import Draws, aligned, covering_subset, rotations, thinned
+from lvmogp.kernels import RBF
 
 
 def some_draws(rng, n_draws=6, n_conditions=5, n_latent=2):
+    def positive(*shape):
+        return jnp.asarray(rng.uniform(0.5, 2, shape))
+
     log_weight = np.log(rng.dirichlet(np.ones(n_draws)))
     return Draws(
-        input_kernel=rbf(rng.uniform(0.5, 2, (n_draws, 3)).tolist(), 1.0),
-        latent_kernel=rbf(rng.uniform(0.5, 2, (n_draws, n_latent)).tolist(), 1.0),
+        input_kernel=RBF(positive(n_draws, 3), positive(n_draws)),
+        latent_kernel=RBF(positive(n_draws, n_latent), positive(n_draws)),
         latents=jnp.asarray(rng.normal(size=(n_draws, n_conditions, n_latent))),
         noise_variance=jnp.asarray(rng.uniform(0.1, 1, (n_draws, 1))),
         chain=jnp.asarray(np.arange(n_draws) % 2),

@@ -185,7 +185,9 @@ def test_numbers_of_chains_and_draws_are_counts(name):
 @pytest.mark.usefixtures("no_fitting")
 def test_chains_on_very_many_observations_fail_in_words_before_any_work(monkeypatch):
     monkeypatch.setattr("lvmogp.options._MOST_AT_ONCE", 5)
-    text = r'inference="nuts" looks at all observations in every step, here \d+; it is limited to 5: use inference="auto"'
+    text = (
+        r'inference="nuts" looks at all observations in every step, here \d+; it is limited to 5: use inference="auto"'
+    )
     with pytest.raises(SettingError, match=text):
         regressor(inference="nuts").fit(X, Y)
 

@@ -107,5 +107,7 @@ def test_poor_chains_are_described(rng, case, remark):
 
 def test_nothing_is_said_of_chains_that_never_began():
     found = account([], np.empty(0), {}, SETTINGS, completed=False, seconds=1.0)
-    assert found.remarks == ("Sampling was interrupted before the first draw; predictions are those of the variational fit.",)
+    assert found.remarks == (
+        "Sampling was interrupted before the first draw; predictions are those of the variational fit.",
+    )
     assert found.n_draws == 0

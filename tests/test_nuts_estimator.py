@@ -27,6 +27,11 @@ def model():
     return LVMOGPRegressor(1, **SETTINGS).fit(X, outputs(), conditions=list("abcde"))
 
 
+def rbf(kernel, first, second):
+    scaled = (first[:, None] - second[None]) / kernel.lengthscale
+    return kernel.variance * np.exp(-np.sum(scaled**2, axis=-1) / 2)
+
+
 def dense_predictions(model, x):
     """Posterior mean of each condition's curve, averaged over draws: one dense system a draw."""
     draws, scaling = model.model_.draws, model.model_.scaling
@@ -37,7 +42,6 @@ def dense_predictions(model, x):
         input_kernel, latent_kernel = jax.tree.map(
             lambda leaf, number=number: np.asarray(leaf[number]), (draws.input_kernel, draws.latent_kernel)
         )
-        rbf = lambda kernel, a, b: kernel.variance * np.exp(-(((a[:, None] - b[None]) / kernel.lengthscale) ** 2).sum(-1) / 2)  # noqa: E731, E501
         latents = np.asarray(draws.latents[number])
         among = rbf(latent_kernel, latents, latents)
         noise = np.asarray(draws.noise_variance[number])

@@ -4,21 +4,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-import references
-from scipy.stats import chi2, norm
-from small_models import D, PER_CONDITION, long_case, number, rbf, small_parameters
+from scipy.stats import norm
+from small_models import PER_CONDITION, D, long_case, number, small_parameters
 
 from lvmogp.constraints import split
 from lvmogp.data import GridData
-from lvmogp.kernels import RBF, Constant, Linear, Periodic, RationalQuadratic
-from lvmogp.likelihoods import log_likelihood, scattered
-from lvmogp.mcmc_diagnostics import account, agreement, chain_weights
-from lvmogp.nuts import Chain, SamplerSettings, Target, Trace, log_posterior, run_chains
+from lvmogp.kernels import RBF, Linear, Periodic, RationalQuadratic
+from lvmogp.likelihoods import scattered
+from lvmogp.nuts import SamplerSettings, Target, log_posterior, run_chains
 from lvmogp.optimise import StopFit
-from lvmogp.parameters import Parameters
 from lvmogp.priors import Priors, log_prior
-from lvmogp.sampling import sample_posterior
 from lvmogp.unknowns import NoiseLevel, Unknowns, unknowns_at
 
 PRIORS = Priors().checked()
@@ -205,7 +200,9 @@ def test_regions_that_are_not_numbers_are_walls(monkeypatch):
     monkeypatch.setattr("lvmogp.nuts.log_prior", with_a_hole)
     unknowns, data = two_conditions()
     # One more input: a program of its own, that knows of the hole.
-    data = GridData(jnp.concatenate([data.inputs, data.inputs[:1] + 0.1]), jnp.concatenate([data.outputs, data.outputs[:1]]))
+    data = GridData(
+        jnp.concatenate([data.inputs, data.inputs[:1] + 0.1]), jnp.concatenate([data.outputs, data.outputs[:1]])
+    )
     target, vector = target_of(unknowns, data)
     chains, _ = run(target, vector, SamplerSettings(1, 100, 300, 0))
     trace = chains[0].trace

@@ -55,9 +55,7 @@ def _places_by_chain(chain: np.ndarray) -> np.ndarray:
     return np.stack([places[:shortest] for places in by_chain])
 
 
-def _hyperparameters(
-    side: str, kernel: Kernel, names: tuple[Any, ...]
-) -> list[tuple[str, HostFloat, list[str]]]:
+def _hyperparameters(side: str, kernel: Kernel, names: tuple[Any, ...]) -> list[tuple[str, HostFloat, list[str]]]:
     # Name, values and dimensions of all that vary between draws; terms of a composite kernel are counted.
     found = []
     terms = leaves(kernel)

@@ -1,5 +1,7 @@
 """The likelihood of data once latents and hyperparameters are given, with the function behind them integrated out."""
 
+from typing import TypeVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -124,7 +126,10 @@ def fitted_values(unknowns: Unknowns, data: Observed) -> Float[Array, "*S"]:
     return layout.outputs + noise * slope
 
 
-def _with_outputs(data: Observed | LongData, outputs: Array) -> Observed | LongData:
+_Layout = TypeVar("_Layout", GridData, LongData, ScatteredData, SparseData)
+
+
+def _with_outputs(data: _Layout, outputs: Array) -> _Layout:
     if isinstance(data, SparseData):
         return eqx.tree_at(lambda tree: tree.data, data, _with_outputs(data.data, outputs))
     if isinstance(data, GridData):

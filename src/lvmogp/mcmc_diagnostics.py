@@ -68,13 +68,11 @@ class Account(NamedTuple):
 
     def __str__(self) -> str:
         """The account in one sentence."""
-        return (
-            f"{self.n_draws} draws of {len(self.chains)} chains in {self.seconds:.1f} s; {' '.join(self.remarks)}"
-        )
+        return f"{self.n_draws} draws of {len(self.chains)} chains in {self.seconds:.1f} s; {' '.join(self.remarks)}"
 
 
 def chain_weights(chains: list[Chain]) -> HostFloat:
-    """How much a draw of each chain counts: one, or the share of a lesser mode in which a chain is caught (equation 33).
+    """How much a draw of each chain counts: one, or the share of a lesser mode that holds the chain (equation 33).
 
     Chains whose log posteriors overlap with those of the best chain explain the data as well as it does. Another one
     never found that explanation; it counts by the mass of its own, exp⟨log p⟩ Π_i sd_i up to a constant.
@@ -135,7 +133,9 @@ def account(
     )
     if not completed:
         remarks = (_about_interruption(told, settings), *remarks)
-    return Account(told, found, remarks or _about_success(told, found), statistics, settings.n_warmup, completed, seconds)
+    return Account(
+        told, found, remarks or _about_success(told, found), statistics, settings.n_warmup, completed, seconds
+    )
 
 
 def _told(chain: Chain, weight: float) -> ChainAccount:
@@ -160,8 +160,8 @@ def _about_modes(chains: tuple[ChainAccount, ...]) -> list[str]:
     gap = best - max(chains[number - 1].log_posterior for number in apart)
     names = " and ".join([", ".join(map(str, apart[:-1])), str(apart[-1])] if len(apart) > 1 else [str(apart[0])])
     return [
-        f"Of {len(chains)} chains, chain {names} found a poorer explanation of the data (log posterior {gap:.0f} lower) "
-        "and hardly counts. There are several modes: use more chains, or more restarts, to be sure of the best."
+        f"Of {len(chains)} chains, chain {names} found a poorer explanation of the data (log posterior {gap:.0f} "
+        "lower) and hardly counts. There are several modes: use more chains, or more restarts, to be sure of the best."
     ]
 
 
@@ -190,7 +190,8 @@ def _about_divergences(statistics: Statistics) -> list[str]:
     if count <= _MANY_DIVERGENCES * total:
         return []
     return [
-        f"{count} of {total} draws diverged: parts of the posterior may be missed. Raise n_warmup, or narrow the priors."
+        f"{count} of {total} draws diverged: parts of the posterior may be missed. Raise n_warmup, or narrow the "
+        "priors."
     ]
 
 

@@ -1,11 +1,11 @@
-"""Markov chains by the No-U-Turn sampler, several at a time, in pieces between which they can be watched and stopped."""
+"""Markov chains by the No-U-Turn sampler, several at a time, in pieces between which they can be stopped."""
 
 import os
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -82,7 +82,7 @@ def _sampler(target: Target, n_warmup: int) -> tuple[Callable[..., Any], Callabl
     # The only minus sign: samplers walk in valleys.
     start, step = hmc(lambda vector: -log_posterior(target, vector), algo="NUTS")
     configured = partial(
-        start,
+        cast(Any, start),  # whose own signature leaves out that depths may be two
         num_warmup=n_warmup,
         target_accept_prob=_ACCEPTANCE,
         max_tree_depth=(_DEEPEST_LEARNING_TREE, DEEPEST_TREE),
@@ -98,7 +98,7 @@ def _start(target: Target, vector: Array, variances: Array, key: Array, n_warmup
 
 
 @compiled
-def _advance(target: Target, state: Any, n_steps: Array, n_warmup: int) -> tuple[Any, Trace]:
+def _advance(target: Target, state: Any, n_steps: Array | np.ndarray, n_warmup: int) -> tuple[Any, Trace]:
     # How many steps is a value, so that pieces of any length share one program.
     start, step = _sampler(target, n_warmup)
     start(state.z, rng_key=state.rng_key)  # tells the sampler how to adapt; its state is not used
@@ -197,7 +197,8 @@ def _may_go_on(report: Callable[[int, int, float], None] | None, number: int, wa
 
 def _in_this_context(function: Callable[[_Walk], _Walk]) -> Callable[[_Walk], _Walk]:
     # JAX's precision is a matter of the thread that asks.
-    double, precision = jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision
+    settings: Any = jax.config  # whose names are made at run time
+    double, precision = settings.jax_enable_x64, settings.jax_default_matmul_precision
 
     def in_another_thread(walk: _Walk) -> _Walk:
         with jax.enable_x64(double), jax.default_matmul_precision(precision):

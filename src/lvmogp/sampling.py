@@ -52,14 +52,14 @@ def sample_posterior(
         ``None`` takes their place.
     """
     began = time.perf_counter()
+    _, fixed_leaves, structure = split(unknowns_at(starts[0], starts[0].latent_mean))
+    target = Target(observed(data, starts[0]), fixed_leaves, structure, priors)
     vectors, variances = [], []
     for number in range(settings.n_chains):
         start = starts[number % len(starts)]
         latents = _drawn_latents(start, np.random.default_rng([settings.seed, number]))
-        vector, fixed_leaves, structure = split(unknowns_at(start, latents))
-        vectors.append(vector)
+        vectors.append(split(unknowns_at(start, latents))[0])
         variances.append(_guessed_variances(unknowns_at(start, start.latent_variance), structure))
-    target = Target(observed(data, starts[0]), fixed_leaves, structure, priors)
     report = None if on_progress is None else _reporter(on_progress, starts[0], settings)
     chains, completed = run_chains(target, jnp.stack(vectors), jnp.stack(variances), settings, report)
     return _gathered(target, chains, starts[0], settings, completed, time.perf_counter() - began)
@@ -144,7 +144,11 @@ def _followed(target: Target, positions: Float[Array, "S free"]) -> dict[str, Ar
 
 def _spread(values: HostInt) -> HostInt:
     # At most so many of them, evenly spaced.
-    return values[np.unique(np.linspace(0, len(values) - 1, _MOST_FOLLOWED).round().astype(int))] if len(values) else values
+    return (
+        values[np.unique(np.linspace(0, len(values) - 1, _MOST_FOLLOWED).round().astype(int))]
+        if len(values)
+        else values
+    )
 
 
 @compiled

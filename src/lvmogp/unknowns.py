@@ -74,9 +74,7 @@ def _scaled(kernel: Any, factor: Scalar) -> Kernel | None:
     return eqx.tree_at(lambda leaf: leaf.variance, kernel, kernel.variance * factor)
 
 
-def as_draws(
-    points: Unknowns, like: Parameters, *, chain: Int[Array, " S"], log_weight: Float[Array, " S"]
-) -> Draws:
+def as_draws(points: Unknowns, like: Parameters, *, chain: Int[Array, " S"], log_weight: Float[Array, " S"]) -> Draws:
     """Points with a leading axis of S draws as draws, whose kernels hold fixed what the user holds fixed."""
 
     def as_described(kernel: Kernel, described: Kernel) -> Kernel:
