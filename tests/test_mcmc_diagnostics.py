@@ -96,13 +96,13 @@ def test_poor_chains_are_described(rng, case, remark):
     if case == "shifted":
         values += np.arange(4)[:, None, None]
     if case == "slow":
-        values = autoregressive(rng, (4, 500, 5), 0.95)
+        values = autoregressive(rng, (4, 500, 5), 0.93)
     if case == "diverging":
         chains[0] = gaussian_chain(rng, n_diverging=50)
     if case == "caught":
         chains[1] = chains[3] = gaussian_chain(rng, mass=1e-20)
     found = told(chains, values, completed=case != "interrupted")
-    assert found.remarks[0].startswith(remark)
+    assert any(text.startswith(remark) for text in found.remarks)
 
 
 def test_nothing_is_said_of_chains_that_never_began():

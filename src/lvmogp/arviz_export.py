@@ -66,7 +66,7 @@ def _hyperparameters(side: str, kernel: Kernel, names: tuple[Any, ...]) -> list[
             values = np.asarray(own[field]) if field in own else np.empty(0)
             if values.size == 0 or np.all(values == values[0]):
                 continue
-            covers_all = values.ndim == 2 and values.shape[1] == len(names)
+            covers_all = values.shape[1:] == (len(names),)
             axis = "column" if side == "input" else "latent"
             found.append((f"{prefix}_{field}", values, [axis] if covers_all else []))
     return found

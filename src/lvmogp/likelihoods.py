@@ -1,6 +1,6 @@
 """The likelihood of data once latents and hyperparameters are given, with the function behind them integrated out."""
 
-from typing import TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -126,10 +126,8 @@ def fitted_values(unknowns: Unknowns, data: Observed) -> Float[Array, "*S"]:
     return layout.outputs + noise * slope
 
 
-_Layout = TypeVar("_Layout", GridData, LongData, ScatteredData, SparseData)
-
-
-def _with_outputs(data: _Layout, outputs: Array) -> _Layout:
+def _with_outputs(data: Any, outputs: Array) -> Any:
+    # The same form of data with other outputs.
     if isinstance(data, SparseData):
         return eqx.tree_at(lambda tree: tree.data, data, _with_outputs(data.data, outputs))
     if isinstance(data, GridData):

@@ -27,6 +27,7 @@ _PIECE_SECONDS = 1.0
 # Paths of up to 2⁷ leapfrog steps while a chain learns how to move, and 2⁹ afterwards.
 _DEEPEST_LEARNING_TREE, DEEPEST_TREE = 7, 9
 _ACCEPTANCE = 0.8
+_FIRST_STEP_SIZE = 0.1
 
 
 class SamplerSettings(NamedTuple):
@@ -86,7 +87,7 @@ def _sampler(target: Target, n_warmup: int) -> tuple[Callable[..., Any], Callabl
         num_warmup=n_warmup,
         target_accept_prob=_ACCEPTANCE,
         max_tree_depth=(_DEEPEST_LEARNING_TREE, DEEPEST_TREE),
-        find_heuristic_step_size=True,
+        step_size=_FIRST_STEP_SIZE,
     )
     return configured, step
 
