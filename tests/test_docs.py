@@ -39,6 +39,8 @@ MODULES_THAT_SPEAK = (
     "scaling",
     "storage",
     "training",
+    "priors",
+    "arviz_export",
     "tabular",
     "trained",
     "absorb",
@@ -238,9 +240,10 @@ def template(text):
 
 
 def remarked():
-    """Every remark of the diagnostics, with what varies replaced by …."""
+    """Every remark of the diagnostics and of chains, with what varies replaced by …."""
     found = []
-    for function in ast.parse((SOURCE / "diagnostics.py").read_text()).body:
+    modules = [ast.parse((SOURCE / f"{name}.py").read_text()) for name in ("diagnostics", "mcmc_diagnostics")]
+    for function in [line for module in modules for line in module.body]:
         if isinstance(function, ast.FunctionDef) and function.name.startswith("_about"):
             texts = [node for node in ast.walk(function) if isinstance(node, ast.JoinedStr | ast.Constant)]
             parts = {part for text in texts if isinstance(text, ast.JoinedStr) for part in text.values}

@@ -19,6 +19,7 @@ from lvmogp import (
     LVMOGPRegressor,
     LVMOGPWarning,
     NumericalError,
+    Priors,
     SettingError,
     UnknownConditionError,
 )
@@ -160,8 +161,33 @@ def test_an_unknown_choice_fails_in_words_before_any_work(name, text):
 
 
 @pytest.mark.usefixtures("no_fitting")
-def test_inference_to_come_fails_in_words_before_any_work():
-    text = r"inference='nuts' \(fully Bayesian inference\) is not available in this version; use one of \['auto'"
+@pytest.mark.parametrize(
+    ("priors", "text"),
+    [
+        ({"noise_variance": 1.0}, r"priors must be None or Priors\(\.\.\.\), got \{'noise_variance': 1\.0\}"),
+        (Priors(variance=2.0), r"variance of priors must be a pair \(median, spread\) of positive numbers, got 2\.0"),
+        (Priors(other=(1.0, 0.0)), r"other of priors must be a pair .*, got \(1\.0, 0\.0\)"),
+        (Priors(noise_spread=(1.0, "wide")), r"noise_spread of priors must be a pair .*, got \(1\.0, 'wide'\)"),
+    ],
+)
+def test_priors_that_are_none_fail_in_words_before_any_work(priors, text):
+    with pytest.raises(SettingError, match=text):
+        regressor(inference="nuts", priors=priors).fit(X, Y)
+
+
+@pytest.mark.usefixtures("no_fitting")
+@pytest.mark.parametrize("name", ["n_chains", "n_warmup", "n_draws"])
+def test_numbers_of_chains_and_draws_are_counts(name):
+    with pytest.raises(SettingError, match=f'{name} must be a whole number of at least 1 or "auto", got 0'):
+        regressor(inference="nuts", **{name: 0}).fit(X, Y)
+
+
+@pytest.mark.usefixtures("no_fitting")
+def test_chains_on_very_many_observations_fail_in_words_before_any_work(monkeypatch):
+    monkeypatch.setattr("lvmogp.options._MOST_AT_ONCE", 5)
+    text = (
+        r'inference="nuts" looks at all observations in every step, here \d+; it is limited to 5: use inference="auto"'
+    )
     with pytest.raises(SettingError, match=text):
         regressor(inference="nuts").fit(X, Y)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         RationalQuadratic,
     )
     from lvmogp.optimise import StopFit
+    from lvmogp.priors import Priors
     from lvmogp.stores import ObservationStore
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "NumericalError",
     "ObservationStore",
     "Periodic",
+    "Priors",
     "Progress",
     "RationalQuadratic",
     "SettingError",
@@ -64,6 +66,7 @@ __all__ = [
 _HOMES = {
     "LVMOGPRegressor": "lvmogp.estimator",
     "ObservationStore": "lvmogp.stores",
+    "Priors": "lvmogp.priors",
     "Progress": "lvmogp.fit",
     "StopFit": "lvmogp.optimise",
     "open_parquet": "lvmogp.files.parquet",

@@ -19,15 +19,18 @@ from sklearn.utils.validation import check_is_fitted
 import lvmogp.answers as answers
 import lvmogp.trained as trained
 from lvmogp.absorb import absorbed
+from lvmogp.arviz_export import inference_data
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id, RowIds, is_single_id, row_conditions
 from lvmogp.intake import Inputs, Observations, read_inputs, read_outputs, read_training
 from lvmogp.kernels import Kernel
 from lvmogp.large import CHECKPOINT_SECONDS
+from lvmogp.mcmc_diagnostics import Account
 from lvmogp.model_file import load_model, save_model
 from lvmogp.optimise import Status
 from lvmogp.options import Options
+from lvmogp.priors import Priors
 from lvmogp.progress import progress_bar
 from lvmogp.stores import ObservationStore
 from lvmogp.tabular import as_pandas
@@ -70,16 +73,23 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         Numbers of inducing points. More are more exact and cost more.
     noise : {"shared", "per-condition"}, default="shared"
         One noise variance, or one for each condition.
-    inference : {"auto", "collapsed", "full", "kronecker", "stochastic"}, default="auto"
+    inference : {"auto", "collapsed", "full", "kronecker", "stochastic", "nuts"}, default="auto"
         The variational family of the inducing variables: optimal and never stored, explicit with a full
         covariance, or explicit with a Kronecker covariance (the paper's); or by minibatches, for data of any
-        size. ``"auto"`` takes the first while it is affordable, else the last.
+        size. ``"auto"`` takes the first while it is affordable, else the last. ``"nuts"`` goes on from there to
+        draws from the posterior of latents and hyperparameters: more accurate, better calibrated, slower.
     n_restarts : int or "auto", default="auto"
         Starts, different in kind, of which the best bound wins.
     max_iter : int or "auto", default="auto"
         Most iterations of each start; with minibatches, most steps.
     batch_size : int or "auto", default="auto"
         Observations in a minibatch, for ``inference="stochastic"``.
+    priors : Priors or None, default=None
+        Prior distributions of the hyperparameters, for ``inference="nuts"``.
+    n_chains : int or "auto", default=4
+        Markov chains, for ``inference="nuts"``; as many run at once as there are cores.
+    n_warmup, n_draws : int or "auto", default="auto"
+        Steps in which each chain learns how to move (300), and draws that it keeps after them (250).
     output_transform : {None, "log"}, default=None
         ``"log"`` models the logarithm of a positive output; predictions stay positive and in its units.
     unseen : {"error", "prior"}, default="error"
@@ -96,6 +106,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     ----------
     outcome_ : Outcome
         How the fit went: bound, status, history, counts and time.
+    sampling_ : Account or None
+        How Markov chains went, with ``inference="nuts"``.
     latents_ : pandas.DataFrame
         Mean and standard deviation of each condition's latents.
     conditions_ : tuple
@@ -132,6 +144,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         n_restarts: int | str = "auto",
         max_iter: int | str = "auto",
         batch_size: int | str = "auto",
+        priors: Priors | None = None,
+        n_chains: int | str = 4,
+        n_warmup: int | str = "auto",
+        n_draws: int | str = "auto",
         output_transform: str | None = None,
         unseen: str = "error",
         dtype: str = "float64",
@@ -149,6 +165,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         self.n_restarts = n_restarts
         self.max_iter = max_iter
         self.batch_size = batch_size
+        self.priors = priors
+        self.n_chains = n_chains
+        self.n_warmup = n_warmup
+        self.n_draws = n_draws
         self.output_transform = output_transform
         self.unseen = unseen
         self.dtype = dtype
@@ -232,6 +252,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def outcome_(self) -> Outcome:
         """How the fit went: bound, status, history, counts and time."""
         return self._fitted().outcome
+
+    @property
+    def sampling_(self) -> Account | None:
+        """How Markov chains went: whether they agree, how many draws count, remarks; ``None`` without them."""
+        return self._fitted().sampling
 
     @property
     def n_iter_(self) -> int:
@@ -430,6 +455,14 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
         values = answers.probabilities_below(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
         return _as_columns(np.where(np.isnan(outputs), np.nan, values), rows.n_columns)
+
+    @_in_double_precision
+    def to_arviz(self) -> Any:
+        """The draws of ``inference="nuts"`` as ``arviz.InferenceData`` (``pip install "lvmogp[arviz]"``).
+
+        Hyperparameters are in standardised units, latents are turned to those of the variational fit.
+        """
+        return inference_data(self._fitted())
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, conditions: Any = None) -> float:
         """Coefficient of determination R² of the predictions; entries of ``y`` that are NaN do not count."""

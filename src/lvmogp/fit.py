@@ -28,8 +28,12 @@ from lvmogp.typing import HostFloat, Scalar
 
 # What stands for a recipe in the account of a fit by minibatches.
 MINIBATCHES = "minibatches"
+# What stands for a recipe in the progress of Markov chains.
+SAMPLING = "nuts"
 # Operations of one bound below which threads cost more than they give.
 _LARGE = 2e8
+# Other restarts are remembered if their bounds are at most so much lower.
+_WORTH_KEEPING = 30.0
 
 
 class Settings(NamedTuple):
@@ -76,6 +80,8 @@ class Outcome(NamedTuple):
     jitter_inputs: float
     jitter_latents: float
     seconds: float
+    # Those of the other restarts, the better ones first, where something goes on from them.
+    runners_up: tuple[Parameters, ...] = ()
 
     @property
     def converged(self) -> bool:
@@ -110,6 +116,9 @@ class Progress(NamedTuple):
 
     Starts may run side by side; ``ended`` are the numbers of those that have ended. ``share`` says how much of the fit
     is over, where that can be told.
+
+    Markov chains report the chain as ``restart``, the steps of all chains as ``iteration`` and the log posterior as
+    ``bound``; their ``recipe`` is ``"nuts"``.
     """
 
     n_latent: int
@@ -198,7 +207,7 @@ def fit(
             for number, recipe in enumerate(recipe_names(settings.n_restarts))
         ]
         runs = _optimised(starts, data, settings, on_progress, keeper, one_thread=one_thread)
-    best = max(runs.values(), key=lambda run: run.bound)
+    best, *others = sorted(runs.values(), key=lambda run: -run.bound)
     if best.status is Status.NOT_FINITE:
         raise NumericalError(
             f"none of {len(runs)} starts gave a finite bound; look for outputs or inputs of extreme size, or try "
@@ -219,6 +228,7 @@ def fit(
         jitter_inputs=float(jitter_inputs),
         jitter_latents=float(jitter_latents),
         seconds=time.perf_counter() - began,
+        runners_up=tuple(run.tree for run in others if run.bound > best.bound - _WORTH_KEEPING),
     )
 
 

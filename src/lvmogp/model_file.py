@@ -24,6 +24,7 @@ from lvmogp.posterior import (
     curves,
 )
 from lvmogp.predictions import Condition
+from lvmogp.priors import Priors
 from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.scaling import Scaling
 from lvmogp.storage import ModelFile, decode_id, decode_kernel, encode_id, encode_kernel, read, write
@@ -39,6 +40,7 @@ _PARAMETER_ARRAYS = (
     "latent_variance",
     "noise_variance",
 )
+_PRIORS = "priors"
 _COVARIANCES: dict[str, type[Covariance]] = {"kronecker": KroneckerCovariance, "dense": DenseCovariance}
 
 
@@ -125,7 +127,17 @@ def encode_setting(value: Any) -> Any:
         return value.item()
     if isinstance(value, np.random.RandomState | np.random.Generator):
         return None
+    if isinstance(value, Priors):
+        return {_PRIORS: {name: list(pair) for name, pair in value._asdict().items()}}
     return encode_kernel(value)
+
+
+def _decode_setting(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if _PRIORS in value:
+        return Priors(**{name: tuple(pair) for name, pair in value[_PRIORS].items()})
+    return decode_kernel(value)
 
 
 def _encode_outcome(outcome: Outcome) -> dict[str, Any]:
@@ -196,10 +208,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         date_columns=date_columns,
         output_name=output_name,
     )
-    settings = {
-        name: decode_kernel(value) if isinstance(value, dict) else value for name, value in document["settings"].items()
-    }
-    return model, settings
+    return model, {name: _decode_setting(value) for name, value in document["settings"].items()}
 
 
 def _decode_posterior(content: ModelFile) -> Posterior:

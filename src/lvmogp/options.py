@@ -11,19 +11,30 @@ from lvmogp.data import Data, GridData
 from lvmogp.errors import LVMOGPWarning, SettingError
 from lvmogp.fit import Settings, operations
 from lvmogp.kernels import RBF, Constant, Kernel, Linear, named, rank
+from lvmogp.nuts import SamplerSettings
+from lvmogp.priors import Priors
 from lvmogp.typing import HostFloat
 
 AUTO = "auto"
+NUTS = "nuts"
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "noise": ("shared", "per-condition"),
-    "inference": (AUTO, "collapsed", "full", "kronecker", "stochastic"),
+    "inference": (AUTO, "collapsed", "full", "kronecker", "stochastic", NUTS),
     "output_transform": (None, "log"),
     "unseen": ("error", "prior"),
     "dtype": ("float64", "float32"),
 }
-_NOT_YET = {
-    "nuts": "fully Bayesian inference",
-}
+_COUNTS = (
+    "n_latent",
+    "n_inducing_inputs",
+    "n_inducing_latents",
+    "n_restarts",
+    "max_iter",
+    "batch_size",
+    "n_chains",
+    "n_warmup",
+    "n_draws",
+)
 _FEWEST_INDUCING_INPUTS = 25
 _MOST_INDUCING_INPUTS = 200
 _INDUCING_LATENTS = {1: 20, 2: 30}
@@ -40,6 +51,8 @@ _MOST_OBSERVATIONS_FOR_RESTARTS = 50_000
 _LEAST_GAIN = 0.02
 _LEAST_GAIN_PER_OBSERVATION = 5e-5
 _MANY_OBSERVATIONS = 20_000
+# Chains, steps in which each learns how to move, and draws that each keeps.
+_CHAINS = (4, 300, 250)
 # Minibatches: sizes that suit one core as well as a GPU, and the small fit that they start from.
 _MOST_AT_ONCE = 200_000
 _BATCH_SIZE = 2_048
@@ -66,16 +79,15 @@ class Options(NamedTuple):
     dtype: str
     random_state: Any
     batch_size: int | str = AUTO
+    priors: Priors | None = None
+    n_chains: int | str = 4
+    n_warmup: int | str = AUTO
+    n_draws: int | str = AUTO
 
     def checked(self) -> "Options":
         """The same options, once each is known to be one that can be honoured."""
-        for name in ("n_latent", "n_inducing_inputs", "n_inducing_latents", "n_restarts", "max_iter", "batch_size"):
+        for name in _COUNTS:
             _check_count(name, getattr(self, name))
-        if self.inference in _NOT_YET:
-            raise SettingError(
-                f"inference={self.inference!r} ({_NOT_YET[self.inference]}) is not available in this version; use "
-                f"one of {list(_CHOICES['inference'])}"
-            )
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise SettingError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
@@ -83,6 +95,7 @@ class Options(NamedTuple):
             raise SettingError(f"random_state must not be negative, got {self.random_state!r}")
         named(self.input_kernel)
         latent_kernels(self)
+        _priors(self)
         return self
 
     @property
@@ -101,8 +114,19 @@ def _check_count(name: str, value: Any) -> None:
         raise SettingError(f'{name} must be a whole number of at least 1 or "auto", got {value!r}')
 
 
+def _priors(options: Options) -> Priors:
+    if not isinstance(options.priors, Priors | None):
+        raise SettingError(f"priors must be None or Priors(...), got {options.priors!r}")
+    return Priors() if options.priors is None else options.priors.checked()
+
+
 def is_stochastic(options: Options, n_observations: int) -> bool:
     """Whether to fit by minibatches."""
+    if options.inference == NUTS and n_observations > _MOST_AT_ONCE:
+        raise SettingError(
+            f'inference="nuts" looks at all observations in every step, here {n_observations:,}; it is limited to '
+            f'{_MOST_AT_ONCE:,}: use inference="auto"'
+        )
     return options.inference == "stochastic" or (options.inference == AUTO and n_observations > _MOST_AT_ONCE)
 
 
@@ -149,6 +173,15 @@ def fit_settings(options: Options, data: Data, inputs: HostFloat, *, n_latent: i
         return settings
     cost = operations(data, settings)
     return settings._replace(n_restarts=next(count for limit, count in _RESTARTS_BY_COST if cost <= limit))
+
+
+def sampling_settings(options: Options) -> tuple[Priors, SamplerSettings]:
+    """What Markov chains need to know."""
+    lengths = (
+        default if asked == AUTO else int(asked)
+        for asked, default in zip((options.n_chains, options.n_warmup, options.n_draws), _CHAINS, strict=True)
+    )
+    return _priors(options), SamplerSettings(*lengths, seed=options.seed)
 
 
 class StochasticSizes(NamedTuple):
@@ -232,7 +265,7 @@ def _inference(options: Options, data: Data, n_inducing: int) -> str:
             f'inference="full" keeps a covariance over all pairs of inducing points, here {n_inducing}; it is limited '
             f'to {_MOST_FULL}: use fewer inducing points, or inference="collapsed"'
         )
-    if options.inference != AUTO:
+    if options.inference not in (AUTO, NUTS):
         return options.inference
     affordable = isinstance(data, GridData) or n_inducing <= _MOST_COLLAPSED
     return "collapsed" if affordable else "kronecker"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lvmogp.fit import MINIBATCHES
+from lvmogp.fit import MINIBATCHES, SAMPLING
 from lvmogp.fit import Progress as FitProgress
 
 # Iterations a start is expected to need before any has ended; braking needs 60, sensors 400.
@@ -39,7 +39,7 @@ def progress_bar(*, shown: bool) -> Iterator[Callable[[FitProgress], None] | Non
                 description=_where(progress),
                 total=1.0,
                 completed=share,
-                bound=f"bound {progress.bound:.1f}, ",
+                bound=f"{'log posterior' if progress.recipe == SAMPLING else 'bound'} {progress.bound:.1f}, ",
                 left=f"about {in_words(seconds)} left",
             )
 
@@ -58,9 +58,8 @@ def time_left() -> Callable[[FitProgress, float], tuple[float, float]]:
 
     def estimate(progress: FitProgress, now: float) -> tuple[float, float]:
         nonlocal began, reached, last
-        again = progress.iteration <= reached.get(progress.restart, 0)
-        if last is None or progress.n_latent != last.n_latent or again or not last.ended <= progress.ended:
-            began, reached = now, {}  # another fit: more latents, or another kernel
+        if last is None or _begins_anew(progress, last, reached):
+            began, reached = now, {}
         reached[progress.restart] = progress.iteration
         last = progress
         ended = [reached[start] for start in progress.ended if start in reached]
@@ -75,6 +74,12 @@ def time_left() -> Callable[[FitProgress, float], tuple[float, float]]:
     return estimate
 
 
+def _begins_anew(progress: FitProgress, last: FitProgress, reached: dict[int, int]) -> bool:
+    # Another fit, with more latents or another kernel, or chains after a fit.
+    another_kind = progress.n_latent != last.n_latent or (progress.recipe == SAMPLING) != (last.recipe == SAMPLING)
+    return another_kind or progress.iteration <= reached.get(progress.restart, 0) or not last.ended <= progress.ended
+
+
 def in_words(seconds: float) -> str:
     """A duration to the precision an estimate deserves."""
     if seconds < 90:
@@ -87,6 +92,8 @@ def in_words(seconds: float) -> str:
 def _where(progress: FitProgress) -> str:
     if progress.recipe == MINIBATCHES:
         return f"{_latents(progress.n_latent)}, minibatch {progress.iteration}"
+    if progress.recipe == SAMPLING:
+        return f"{_latents(progress.n_latent)}, {progress.n_restarts} chains, step {progress.iteration}"
     starts = f"{len(progress.ended)} of {progress.n_restarts} starts done"
     return f"{_latents(progress.n_latent)}, {starts}, iteration {progress.iteration}"
 

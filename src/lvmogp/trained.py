@@ -10,11 +10,13 @@ import numpy as np
 
 from lvmogp.compiling import compiled
 from lvmogp.data import rounded_up
+from lvmogp.draws import Draws
 from lvmogp.errors import DataError, NumericalError
 from lvmogp.evidence import evidence
 from lvmogp.fit import Outcome
 from lvmogp.ids import Id, unknown_condition
 from lvmogp.intake import Observations
+from lvmogp.mcmc_diagnostics import Account
 from lvmogp.new_condition import infer
 from lvmogp.posterior import Curves, Posterior, curves_at, trained_curves
 from lvmogp.posterior import curves as curves_of_moments
@@ -60,6 +62,8 @@ class TrainedModel(NamedTuple):
     bounds_by_n_latent: Mapping[int, float] = MappingProxyType({})
     date_columns: tuple[str, ...] = ()
     output_name: str | None = None
+    draws: Draws | None = None
+    sampling: Account | None = None
 
     @property
     def all_ids(self) -> tuple[Id, ...]:
@@ -103,6 +107,7 @@ def mapped_arrays(model: TrainedModel, function: Callable[[Any], Any]) -> Traine
         posterior=mapped(model.posterior),
         curves=mapped(model.curves),
         outcome=model.outcome._replace(parameters=mapped(model.outcome.parameters)),
+        draws=mapped(model.draws),
         added={name: entry._replace(posterior=mapped(entry.posterior)) for name, entry in model.added.items()},
         bounds_by_n_latent=dict(model.bounds_by_n_latent),
     )

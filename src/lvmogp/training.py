@@ -9,14 +9,17 @@ import numpy as np
 
 from lvmogp.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.compiling import compiled
+from lvmogp.data import Data
 from lvmogp.errors import DataError, SettingError
-from lvmogp.fit import Progress
+from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id
 from lvmogp.intake import Observations, standardised
 from lvmogp.large import fit_large, shards_of
 from lvmogp.model_file import encode_setting
-from lvmogp.options import AUTO, Options, is_stochastic
+from lvmogp.optimise import Status
+from lvmogp.options import AUTO, NUTS, Options, is_stochastic, sampling_settings
 from lvmogp.posterior import posterior
+from lvmogp.sampling import sample_posterior
 from lvmogp.scaling import scaling_of
 from lvmogp.selection import best, search
 from lvmogp.storage import encode_id
@@ -77,9 +80,25 @@ def _at_once(observations: Observations, options: Options, on_progress: Report, 
     outcomes = search(options, data, inputs, scaling, on_progress, keeping.opened(options, observations.ids, arrays))
     outcome = best(outcomes)
     model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), _posterior(outcome.parameters, data))
-    fitted = trained_model(model, outcome, ids=observations.ids, scaling=scaling, observations=observations)
+    kept = outcome._replace(runners_up=())
+    fitted = trained_model(model, kept, ids=observations.ids, scaling=scaling, observations=observations)
     bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
-    return fitted._replace(bounds_by_n_latent=bounds)
+    fitted = fitted._replace(bounds_by_n_latent=bounds)
+    if options.inference != NUTS or outcome.status is Status.INTERRUPTED:
+        return fitted
+    return _with_draws(fitted, outcome, data, options, on_progress)
+
+
+def _with_draws(
+    fitted: TrainedModel, outcome: Outcome, data: Data, options: Options, on_progress: Report
+) -> TrainedModel:
+    starts = (outcome.parameters, *outcome.runners_up)
+    draws, account = sample_posterior(starts, data, *sampling_settings(options), on_progress)
+    if draws is not None:
+        draws = jax.tree.map(lambda leaf: leaf.astype(options.dtype) if leaf.dtype.kind == "f" else leaf, draws)
+    if not account.completed:
+        fitted = fitted._replace(outcome=fitted.outcome._replace(status=Status.INTERRUPTED))
+    return fitted._replace(draws=draws, sampling=account)
 
 
 def _by_minibatches(

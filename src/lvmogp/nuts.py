@@ -1,0 +1,214 @@
+"""Markov chains by the No-U-Turn sampler, several at a time, in pieces between which they can be stopped."""
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from lvmogp.compiling import compiled
+from lvmogp.constraints import FreeStructure, join
+from lvmogp.likelihoods import Observed, log_likelihood
+from lvmogp.optimise import StopFit
+from lvmogp.priors import Priors, log_prior
+from lvmogp.typing import Array, Float, Scalar
+from lvmogp.unknowns import Unknowns
+
+# Steps of one compiled call, between two of which a chain can be stopped: about a second's worth.
+_FIRST_PIECE, _LONGEST_PIECE = 5, 50
+_PIECE_SECONDS = 1.0
+# Paths of up to 2⁷ leapfrog steps while a chain learns how to move, and 2⁹ afterwards.
+_DEEPEST_LEARNING_TREE, DEEPEST_TREE = 7, 9
+_ACCEPTANCE = 0.8
+_FIRST_STEP_SIZE = 0.1
+
+
+class SamplerSettings(NamedTuple):
+    """Numbers of chains, of steps in which each of them learns how to move, and of draws that each of them keeps."""
+
+    n_chains: int
+    n_warmup: int
+    n_draws: int
+    seed: int
+
+
+class Target(eqx.Module):
+    """The posterior to be drawn from, a function of the free vector of the unknowns."""
+
+    data: Observed
+    fixed_leaves: tuple[Array, ...]
+    structure: FreeStructure = eqx.field(static=True)
+    priors: Priors = eqx.field(static=True)
+
+    def unknowns(self, vector: Float[Array, " free"]) -> Unknowns:
+        """The point that a free vector stands for."""
+        return join(vector, self.fixed_leaves, self.structure)
+
+
+class Trace(NamedTuple):
+    """What a chain remembers of its steps, each with a leading axis of steps."""
+
+    position: Any
+    log_posterior: Any
+    energy: Any
+    n_leapfrogs: Any
+    acceptance: Any
+    diverging: Any
+
+
+class Chain(NamedTuple):
+    """The draws of one chain, on the host, the step size that it settled on, and how long it took."""
+
+    trace: Trace
+    step_size: float
+    seconds: float
+
+
+def log_posterior(target: Target, vector: Float[Array, " free"]) -> Scalar:
+    """Log p(Y | H, θ) + log p(H, θ), up to a constant."""
+    unknowns = target.unknowns(vector)
+    return log_likelihood(unknowns, target.data) + log_prior(unknowns, target.priors)
+
+
+def _sampler(target: Target, n_warmup: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    from numpyro.infer.hmc import hmc  # takes a second to import, and only chains need it
+
+    # The only minus sign: samplers walk in valleys.
+    start, step = hmc(lambda vector: -log_posterior(target, vector), algo="NUTS")
+    configured = partial(
+        cast(Any, start),  # whose own signature leaves out that depths may be two
+        num_warmup=n_warmup,
+        target_accept_prob=_ACCEPTANCE,
+        max_tree_depth=(_DEEPEST_LEARNING_TREE, DEEPEST_TREE),
+        step_size=_FIRST_STEP_SIZE,
+    )
+    return configured, step
+
+
+@compiled
+def _start(target: Target, vector: Array, variances: Array, key: Array, n_warmup: int) -> Any:
+    start, _ = _sampler(target, n_warmup)
+    return start(vector, inverse_mass_matrix=variances, rng_key=key)
+
+
+@compiled
+def _advance(target: Target, state: Any, n_steps: Array | np.ndarray, n_warmup: int) -> tuple[Any, Trace]:
+    # How many steps is a value, so that pieces of any length share one program.
+    start, step = _sampler(target, n_warmup)
+    start(state.z, rng_key=state.rng_key)  # tells the sampler how to adapt; its state is not used
+
+    def walk(number: Array, carried: tuple[Any, Trace]) -> tuple[Any, Trace]:
+        state, trace = carried
+        state = step(state)
+        return state, jax.tree.map(lambda kept, value: kept.at[number].set(value), trace, _seen(state))
+
+    return jax.lax.fori_loop(0, n_steps, walk, (state, _empty_trace(state)))
+
+
+def _seen(state: Any) -> Trace:
+    return Trace(state.z, -state.potential_energy, state.energy, state.num_steps, state.accept_prob, state.diverging)
+
+
+def _empty_trace(state: Any) -> Trace:
+    return jax.tree.map(lambda value: jnp.zeros((_LONGEST_PIECE, *value.shape), value.dtype), _seen(state))
+
+
+class _Walk(NamedTuple):
+    # A chain on its way: where the sampler is, the pieces of its trace on the host, steps and seconds so far.
+    state: Any
+    pieces: tuple[Trace, ...] = ()
+    n_steps: int = 0
+    seconds: float = 0.0
+
+
+def _one_piece_on(target: Target, walk: _Walk, settings: SamplerSettings) -> _Walk:
+    began = time.perf_counter()
+    n_next = _piece_length(walk, settings)
+    state, trace = jax.block_until_ready(_advance(target, walk.state, np.asarray(n_next), settings.n_warmup))
+    kept = jax.tree.map(lambda values: np.asarray(values)[:n_next], trace)
+    pieces = walk.pieces if walk.n_steps < settings.n_warmup else (*walk.pieces, kept)
+    return _Walk(state, pieces, walk.n_steps + n_next, walk.seconds + time.perf_counter() - began)
+
+
+def _piece_length(walk: _Walk, settings: SamplerSettings) -> int:
+    # About a second long, and never across the end of the warm-up.
+    limit = settings.n_warmup if walk.n_steps < settings.n_warmup else settings.n_warmup + settings.n_draws
+    pace = walk.n_steps / walk.seconds if walk.n_steps else _FIRST_PIECE
+    return min(max(int(pace * _PIECE_SECONDS), 1), _LONGEST_PIECE, limit - walk.n_steps)
+
+
+def run_chains(
+    target: Target,
+    starts: Float[Array, "chains free"],
+    variances: Float[Array, "chains free"],
+    settings: SamplerSettings,
+    report: Callable[[int, int, float], None] | None = None,
+) -> tuple[list[Chain], bool]:
+    """The chains, and whether they were allowed to end.
+
+    Parameters
+    ----------
+    target
+        What to draw from.
+    starts, variances
+        Where each chain starts, and a guess of the posterior variance of each coordinate.
+    settings
+        How many chains, and how long.
+    report
+        Called after each piece with its chain, the steps of all chains so far and the log posterior; may raise
+        :class:`lvmogp.StopFit` to keep the draws so far.
+    """
+    keys = jax.random.split(jax.random.key(settings.seed), settings.n_chains)
+    stopped = False
+    # A program of one chain on one thread, as many at once as there are cores.
+    with threadpool_limits(limits=1), ThreadPoolExecutor(min(settings.n_chains, os.cpu_count() or 1)) as pool:
+        walks = [
+            _Walk(_start(target, start, variance, key, settings.n_warmup))
+            for start, variance, key in zip(starts, variances, keys, strict=True)
+        ]
+        _advance(target, walks[0].state, np.asarray(0), settings.n_warmup)  # compiled before threads ask for it at once
+        go_on = _in_this_context(partial(_one_piece_on, target, settings=settings))
+        pending = {pool.submit(go_on, walk): number for number, walk in enumerate(walks)}
+        while pending:
+            for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                number = pending.pop(future)
+                walks[number] = walk = future.result()
+                stopped = stopped or not _may_go_on(report, number, walks)
+                if not stopped and walk.n_steps < settings.n_warmup + settings.n_draws:
+                    pending[pool.submit(go_on, walk)] = number
+    return [_chain(walk) for walk in walks], not stopped
+
+
+def _may_go_on(report: Callable[[int, int, float], None] | None, number: int, walks: list[_Walk]) -> bool:
+    if report is None:
+        return True
+    try:
+        report(number, sum(walk.n_steps for walk in walks), -float(walks[number].state.potential_energy))
+    except StopFit:
+        return False
+    return True
+
+
+def _in_this_context(function: Callable[[_Walk], _Walk]) -> Callable[[_Walk], _Walk]:
+    # JAX's precision is a matter of the thread that asks.
+    settings: Any = jax.config  # whose names are made at run time
+    double, precision = settings.jax_enable_x64, settings.jax_default_matmul_precision
+
+    def in_another_thread(walk: _Walk) -> _Walk:
+        with jax.enable_x64(double), jax.default_matmul_precision(precision):
+            return function(walk)
+
+    return in_another_thread
+
+
+def _chain(walk: _Walk) -> Chain:
+    empty = jax.tree.map(lambda values: np.asarray(values)[:0], _empty_trace(walk.state))
+    trace = jax.tree.map(lambda *parts: np.concatenate(parts), empty, *walk.pieces)
+    return Chain(trace, float(walk.state.adapt_state.step_size), walk.seconds)

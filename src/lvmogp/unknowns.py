@@ -1,0 +1,90 @@
+"""Everything unknown as one point, which is what a sampler moves."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from lvmogp.constraints import positive
+from lvmogp.draws import Draws
+from lvmogp.kernels import Kernel, Periodic, Product, Stationary, Sum
+from lvmogp.parameters import Parameters
+from lvmogp.typing import Array, Float, Int, Scalar
+
+
+class NoiseLevel(eqx.Module):
+    """What the noise variances of all conditions have in common: log σ_d² ~ N(log median, spread²)."""
+
+    median: Scalar = positive()
+    spread: Scalar = positive()
+
+
+class Unknowns(eqx.Module):
+    """Kernels, latents and noise; ``noise_level`` is ``None`` where one noise variance serves all conditions."""
+
+    input_kernel: Kernel
+    latent_kernel: Kernel
+    latents: Float[Array, "D Q_H"]
+    noise_variance: Float[Array, " noise"] = positive()
+    noise_level: NoiseLevel | None = None
+
+    @property
+    def noise_per_condition(self) -> Float[Array, " D"]:
+        """σ_d² of every condition."""
+        return jnp.broadcast_to(self.noise_variance, (self.latents.shape[0],))
+
+
+def unknowns_at(parameters: Parameters, latents: Float[Array, "D Q_H"]) -> Unknowns:
+    """The point of the hyperparameters of a variational fit and these latents."""
+    input_kernel, latent_kernel = _without_redundancy(parameters.input_kernel, parameters.latent_kernel)
+    noise, level = parameters.noise_variance, None
+    if noise.shape[0] > 1:
+        logs = jnp.log(noise)
+        level = NoiseLevel(jnp.exp(jnp.mean(logs)), jnp.clip(jnp.std(logs), 0.1, 2.0))
+    return Unknowns(input_kernel, latent_kernel, latents, noise, level)
+
+
+def _without_redundancy(input_kernel: Kernel, latent_kernel: Kernel) -> tuple[Kernel, Kernel]:
+    # k_H k_X stays the same when one is doubled and the other halved. The data know nothing of the difference, so
+    # where the latent kernel is a correlation times a variance, that variance is one.
+    if not isinstance(latent_kernel, Stationary | Periodic) or "variance" in latent_kernel.fixed:
+        return input_kernel, latent_kernel
+    scaled = _scaled(input_kernel, latent_kernel.variance)
+    if scaled is None:
+        return input_kernel, latent_kernel
+    fixed = (*latent_kernel.fixed, "variance")
+    return scaled, dataclasses.replace(latent_kernel, variance=jnp.ones_like(latent_kernel.variance), fixed=fixed)
+
+
+def _scaled(kernel: Any, factor: Scalar) -> Kernel | None:
+    # The kernel times a factor, or None where the user holds its variance fixed.
+    if isinstance(kernel, Sum):
+        terms = [_scaled(term, factor) for term in kernel.terms]
+        return None if any(term is None for term in terms) else Sum(tuple(term for term in terms if term is not None))
+    if isinstance(kernel, Product):
+        for place, term in enumerate(kernel.terms):
+            scaled = _scaled(term, factor)
+            if scaled is not None:
+                return Product((*kernel.terms[:place], scaled, *kernel.terms[place + 1 :]))
+        return None
+    if "variance" in kernel.fixed:
+        return None
+    return eqx.tree_at(lambda leaf: leaf.variance, kernel, kernel.variance * factor)
+
+
+def as_draws(points: Unknowns, like: Parameters, *, chain: Int[Array, " S"], log_weight: Float[Array, " S"]) -> Draws:
+    """Points with a leading axis of S draws as draws, whose kernels hold fixed what the user holds fixed."""
+
+    def as_described(kernel: Kernel, described: Kernel) -> Kernel:
+        return jax.tree.unflatten(jax.tree.structure(described), jax.tree.leaves(kernel))
+
+    return Draws(
+        input_kernel=as_described(points.input_kernel, like.input_kernel),
+        latent_kernel=as_described(points.latent_kernel, like.latent_kernel),
+        latents=points.latents,
+        noise_variance=points.noise_variance,
+        chain=chain,
+        log_weight=log_weight,
+    )

@@ -1,0 +1,214 @@
+"""Chains find posteriors that are known: the prior where nothing is observed, quadrature where little is unknown."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import norm
+from small_models import PER_CONDITION, D, long_case, number, small_parameters
+
+from lvmogp.constraints import split
+from lvmogp.data import GridData
+from lvmogp.kernels import RBF, Linear, Periodic, RationalQuadratic
+from lvmogp.likelihoods import scattered
+from lvmogp.nuts import SamplerSettings, Target, log_posterior, run_chains
+from lvmogp.optimise import StopFit
+from lvmogp.priors import Priors, log_prior
+from lvmogp.unknowns import NoiseLevel, Unknowns, unknowns_at
+
+PRIORS = Priors().checked()
+
+
+# Priors
+
+
+def log_normal(value, median, spread):
+    return np.sum(norm.logpdf(np.log(np.asarray(value)), np.log(median), spread))
+
+
+def written_out(unknowns, priors):
+    """The prior of the unknowns below, one hyperparameter after the other."""
+    rational, periodic, linear = unknowns.input_kernel.terms
+    latent, noise, level = unknowns.latent_kernel, unknowns.noise_variance, unknowns.noise_level
+    return (
+        log_normal(rational.lengthscale, priors.input_lengthscale[0] * np.sqrt(2), priors.input_lengthscale[1])
+        + log_normal(rational.shape, *priors.other)
+        + log_normal(periodic.lengthscale, *priors.other)
+        + log_normal(periodic.variance, *priors.variance)
+        + log_normal(linear.variance, *priors.variance)
+        + log_normal(latent.lengthscale, priors.latent_lengthscale[0] * np.sqrt(3), priors.latent_lengthscale[1])
+        + log_normal(latent.variance, *priors.variance)
+        + np.sum(norm.logpdf(np.asarray(unknowns.latents)))
+        + log_normal(noise, float(level.median), float(level.spread))
+        + log_normal(level.median, *priors.noise_variance)
+        + log_normal(level.spread, *priors.noise_spread)
+    )
+
+
+def random_unknowns(rng):
+    positive = lambda *shape: jnp.asarray(np.exp(rng.normal(size=shape)))  # noqa: E731
+    kernel = (
+        RationalQuadratic(positive(2), number(1.3), shape=positive(), fixed="variance")
+        + Periodic(number(2.0), positive(1), positive(), columns=1)
+        + Linear(positive(2))
+    )
+    latents = jnp.asarray(rng.normal(size=(D, 3)))
+    return Unknowns(kernel, RBF(positive(3), positive()), latents, positive(D), NoiseLevel(positive(), positive()))
+
+
+def test_priors_are_products_of_log_normal_densities(rng):
+    priors = Priors(
+        input_lengthscale=(0.7, 0.9),
+        latent_lengthscale=(1.4, 0.6),
+        variance=(2.0, 1.1),
+        other=(0.8, 0.5),
+        noise_variance=(0.2, 0.7),
+        noise_spread=(0.4, 0.3),
+    )
+    first, second = random_unknowns(rng), random_unknowns(rng)
+    difference = log_prior(first, priors) - log_prior(second, priors)
+    np.testing.assert_allclose(difference, written_out(first, priors) - written_out(second, priors), rtol=1e-10)
+
+
+# Chains
+
+
+def nothing_observed(data):
+    return eqx.tree_at(
+        lambda tree: (tree.outputs, tree.present),
+        data,
+        (jnp.zeros_like(data.outputs), jnp.zeros_like(data.present)),
+    )
+
+
+def target_of(unknowns, data, priors=PRIORS):
+    vector, fixed_leaves, structure = split(unknowns)
+    return Target(data, fixed_leaves, structure, priors), vector
+
+
+def run(target, vector, settings, report=None):
+    starts = jnp.tile(vector, (settings.n_chains, 1))
+    return run_chains(target, starts, jnp.ones_like(starts), settings, report)
+
+
+def test_without_observations_draws_come_from_the_prior():
+    parameters = small_parameters(2, noise=PER_CONDITION)
+    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    target, vector = target_of(unknowns, nothing_observed(scattered(long_case().data)))
+    chains, ended = run(target, vector, SamplerSettings(2, 200, 800, 0))
+    assert ended
+    positions = np.concatenate([chain.trace.position for chain in chains])
+    points = jax.vmap(target.unknowns)(jnp.asarray(positions))
+    # Standard errors: about 1000 of the draws count.
+    for values, (median, spread) in (
+        (points.input_kernel.lengthscale, (np.sqrt(2) * PRIORS.input_lengthscale[0], PRIORS.input_lengthscale[1])),
+        (points.latent_kernel.lengthscale, (np.sqrt(2) * PRIORS.latent_lengthscale[0], PRIORS.latent_lengthscale[1])),
+        (points.input_kernel.variance, PRIORS.variance),
+        (points.noise_level.median, PRIORS.noise_variance),
+        (points.noise_level.spread, PRIORS.noise_spread),
+    ):
+        scores = (np.log(np.asarray(values)) - np.log(median)) / spread
+        np.testing.assert_allclose(scores.mean(axis=0), 0, atol=0.15)
+        np.testing.assert_allclose(scores.std(axis=0), 1, atol=0.12)
+    np.testing.assert_allclose(points.latents.mean(axis=0), 0, atol=0.15)
+    np.testing.assert_allclose(points.latents.std(axis=0), 1, atol=0.12)
+    level = points.noise_level
+    within = (np.log(points.noise_variance) - np.log(level.median)[:, None]) / level.spread[:, None]
+    np.testing.assert_allclose(within.mean(axis=0), 0, atol=0.15)
+    np.testing.assert_allclose(within.std(axis=0), 1, atol=0.12)
+
+
+def two_conditions():
+    """Two conditions with everything known but their latents and the noise: three unknown numbers."""
+    rng = np.random.default_rng(5)
+    inputs = np.linspace(-1.5, 1.5, 5)[:, None]
+    curve = np.sin(2 * inputs[:, 0])
+    outputs = np.stack([curve, 0.2 * curve], axis=1) + 0.2 * rng.normal(size=(5, 2))
+    fixed = ("lengthscale", "variance")
+    unknowns = Unknowns(
+        RBF(jnp.ones(1), number(1.0), fixed=fixed),
+        RBF(jnp.ones(1), number(1.0), fixed=fixed),
+        jnp.asarray([[-0.5], [0.5]]),
+        jnp.asarray([0.1]),
+    )
+    return unknowns, GridData(jnp.asarray(inputs), jnp.asarray(outputs))
+
+
+def test_draws_have_the_moments_of_quadrature():
+    unknowns, data = two_conditions()
+    target, vector = target_of(unknowns, data)
+    axes = [np.linspace(-4, 4, 49), np.linspace(-4, 4, 49), np.linspace(-8, 2, 61)]  # h_1, h_2, log σ²
+    points = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+    log_density = jax.jit(lambda rows: jax.lax.map(lambda row: log_posterior(target, row), rows, batch_size=500))
+    density = np.exp(np.asarray(log_density(jnp.asarray(points))) - 20)
+    density /= density.sum()
+
+    def numbers(rows):
+        distance = np.abs(rows[:, 0] - rows[:, 1])
+        return np.stack([rows[:, 2], rows[:, 2] ** 2, distance, distance**2, rows[:, 0] ** 2], axis=1)
+
+    chains, _ = run(target, vector, SamplerSettings(2, 100, 1500, 1))
+    drawn = numbers(np.concatenate([chain.trace.position for chain in chains]))
+    expected = density @ numbers(points)
+    spread = np.sqrt(density @ (numbers(points) - expected) ** 2)
+    np.testing.assert_array_less(np.abs(drawn.mean(axis=0) - expected), 0.12 * spread)
+    # The log posterior that chains report is that of their draws.
+    trace = chains[0].trace
+    np.testing.assert_allclose(
+        trace.log_posterior[:5], [log_posterior(target, jnp.asarray(row)) for row in trace.position[:5]]
+    )
+
+
+def test_the_same_seed_gives_the_same_draws_in_pieces_of_any_length(monkeypatch):
+    target, vector = target_of(*two_conditions())
+    settings = SamplerSettings(2, 100, 12, 3)
+    first, _ = run(target, vector, settings)
+    monkeypatch.setattr("lvmogp.nuts._PIECE_SECONDS", 1e-9)  # one step a piece
+    second, _ = run(target, vector, settings)
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one.trace.position, other.trace.position)
+    assert np.ptp([chain.trace.position[0, 0] for chain in first]) > 0  # chains differ
+    third, _ = run(target, vector, settings._replace(seed=4))
+    assert np.all(third[0].trace.position != first[0].trace.position)
+
+
+def test_a_stop_keeps_the_draws_so_far(monkeypatch):
+    monkeypatch.setattr("lvmogp.nuts._PIECE_SECONDS", 1e-9)
+    target, vector = target_of(*two_conditions())
+    settings = SamplerSettings(2, 100, 100, 0)
+    seen = []
+
+    def report(chain, n_steps, value):
+        seen.append((chain, n_steps, value))
+        if n_steps >= 220:
+            raise StopFit
+
+    chains, ended = run(target, vector, settings, report)
+    whole, _ = run(target, vector, settings)
+    assert not ended
+    assert [n_steps for _, n_steps, _ in seen] == list(range(1, 221))
+    assert {chain for chain, _, _ in seen} == {0, 1}
+    lengths = [len(chain.trace.energy) for chain in chains]
+    assert 20 <= sum(lengths) <= 22  # 220 steps without the warm-up, and those on their way
+    for chain, undisturbed in zip(chains, whole, strict=True):
+        kept = len(chain.trace.energy)
+        np.testing.assert_array_equal(chain.trace.position, undisturbed.trace.position[:kept])
+
+
+def test_regions_that_are_not_numbers_are_walls(monkeypatch):
+    def with_a_hole(unknowns, priors):
+        return jnp.where(unknowns.latents[0, 0] > 0.3, jnp.nan, log_prior(unknowns, priors))
+
+    monkeypatch.setattr("lvmogp.nuts.log_prior", with_a_hole)
+    unknowns, data = two_conditions()
+    # One more input: a program of its own, that knows of the hole.
+    data = GridData(
+        jnp.concatenate([data.inputs, data.inputs[:1] + 0.1]), jnp.concatenate([data.outputs, data.outputs[:1]])
+    )
+    target, vector = target_of(unknowns, data)
+    chains, _ = run(target, vector, SamplerSettings(1, 100, 300, 0))
+    trace = chains[0].trace
+    assert np.all(np.isfinite(trace.position))
+    assert np.all(trace.position[:, 0] <= 0.3)
+    assert np.sum(trace.diverging) > 0
+    assert np.std(trace.position[:, 0]) > 0.1
