@@ -22,6 +22,11 @@ def absorbed(model: TrainedModel) -> TrainedModel:
     """The model with its added conditions folded into q(U), hyperparameters as they are (equation 23)."""
     if not model.added:
         return model
+    if model.draws is not None:
+        raise DataError(
+            "absorb updates the variational posterior in closed form, but this model answers from posterior draws; "
+            "keep the new conditions added, or refit with them"
+        )
     posterior = model.posterior
     n_inducing = posterior.mean.size
     if n_inducing > _MOST_DENSE:

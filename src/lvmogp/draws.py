@@ -1,0 +1,70 @@
+"""Draws of everything unknown given the data."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.kernels import Kernel
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
+
+
+class Draws(eqx.Module):
+    """Draws of everything unknown given the data, in standardised units; every leaf has a leading axis of S draws.
+
+    ``chain`` says which chain each draw comes from, and ``log_weight`` how much it counts: the logarithms of numbers
+    that add up to one, all equal for plain Markov chains.
+    """
+
+    input_kernel: Kernel
+    latent_kernel: Kernel
+    latents: Float[Array, "S D Q_H"]
+    noise_variance: Float[Array, "S noise"]
+    chain: Int[Array, " S"]
+    log_weight: Float[Array, " S"]
+
+    @property
+    def n_draws(self) -> int:
+        """S."""
+        return self.latents.shape[0]
+
+
+def thinned(draws: Draws, most: int) -> Draws:
+    """At most so many draws, evenly spaced, with weights that add up to one again."""
+    if draws.n_draws <= most:
+        return draws
+    places = np.linspace(0, draws.n_draws - 1, most).round().astype(int)
+    kept = jax.tree.map(lambda leaf: leaf[places], draws)
+    log_weight = kept.log_weight - jax.scipy.special.logsumexp(kept.log_weight)
+    return eqx.tree_at(lambda tree: tree.log_weight, kept, log_weight)
+
+
+def rotations(draws: Draws, reference: Float[Array, "D Q_H"]) -> Float[Array, "S Q_H Q_H"]:
+    """Orthogonal R of each draw that brings its latents nearest to the reference (equation 28).
+
+    A latent h of a draw has the aligned coordinates hR, and a point g in aligned coordinates is gRᵀ in those of the draw.
+    """
+    # H_sᵀ G = U diag(s) Vᵀ; the R that makes ‖H_s R − G‖ smallest is U Vᵀ.
+    left, _, right = jnp.linalg.svd(jnp.einsum("sdp,dq->spq", draws.latents, reference), full_matrices=False)
+    return left @ right
+
+
+def aligned(draws: Draws, reference: Float[Array, "D Q_H"]) -> Float[Array, "S D Q_H"]:
+    """Latents of all draws, turned and mirrored to lie nearest to the reference; the likelihood knows no orientation."""
+    return draws.latents @ rotations(draws, reference)
+
+
+def covering_subset(latents: HostFloat, n_wanted: int) -> HostInt:
+    """Numbers of conditions whose latents cover those of all: each next one is farthest from those chosen before.
+
+    Their own latents serve as inducing latents, which so move along with the draws.
+    """
+    nearest = np.full(len(latents), np.inf)  # distance to those chosen; of these themselves below all others
+    latest = int(np.argmin(np.linalg.norm(latents - latents.mean(axis=0), axis=1)))
+    chosen: list[int] = []
+    while len(chosen) < min(n_wanted, len(latents)):
+        chosen.append(latest)
+        nearest = np.minimum(nearest, np.linalg.norm(latents - latents[latest], axis=1))
+        nearest[latest] = -1.0
+        latest = int(np.argmax(nearest))
+    return np.sort(np.asarray(chosen))
