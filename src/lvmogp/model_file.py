@@ -267,11 +267,11 @@ def _decode_condition(model: TrainedModel, arrays: dict[str, np.ndarray], method
         found = curves(posterior, latent_moments(posterior.latent_basis, latents))
         return GaussianCondition(latents, jnp.asarray(arrays["noise"]), found)
     inputs, values = model.scaling.inputs(arrays["inputs"]), model.scaling.outputs(arrays["outputs"])
-    particles = (jnp.asarray(arrays[name]) for name in ("latents", "noise", "log_weights"))
+    latents, noise, log_weights = (jnp.asarray(arrays[name]) for name in ("latents", "noise", "log_weights"))
     if model.drawn is not None:
-        return drawn_condition(model.drawn, *particles, few(inputs, values))
+        return drawn_condition(model.drawn, latents, noise, log_weights, few(inputs, values))
     seen = evidence(posterior, inputs, values)
-    return condition_on(posterior, seen, *particles)
+    return condition_on(posterior, seen, latents, noise, log_weights)
 
 
 def _decode_outcome(content: ModelFile, parameters: Parameters) -> Outcome:

@@ -156,7 +156,9 @@ def _curves_under(model: Posterior, latents: LatentGaussians) -> Curves:
 def find_condition(model: TrainedModel, name: Id, *, unseen: str) -> Condition:
     """A condition by its id; one never seen is an error, or with ``unseen="prior"`` the prior over latents."""
     if name in model.added:
-        return model.added[name].posterior
+        found = model.added[name].posterior
+        assert not isinstance(found, DrawnCondition)  # only a model with draws adds such
+        return found
     if name in model.ids:
         number = model.ids.index(name)
         shapes, (place,) = curves_of(model, np.asarray([number]))
