@@ -7,11 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from references import JITTER, covariance, kernel_values
+from small_models import build, rbf
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.draws import Draws
+from lvmogp.fit import Outcome
+from lvmogp.intake import Observations, standardised
 from lvmogp.kernels import Kernel
-from lvmogp.trained import TrainedModel, with_draws
+from lvmogp.optimise import Status
+from lvmogp.parameters import Parameters
+from lvmogp.scaling import scaling_of
+from lvmogp.trained import TrainedModel, trained_model, with_draws
 
 N_DRAWS = 6
 
@@ -38,36 +44,40 @@ def made_draws(model: TrainedModel, *, seed: int = 3, n_draws: int = N_DRAWS) ->
     )
 
 
-def curve(x: np.ndarray, slope: float) -> np.ndarray:
+def curve(x: np.ndarray, slope: np.ndarray) -> np.ndarray:
     return np.sin(3 * x + slope) * (1 + slope / 3)
 
 
 @functools.cache
 def fitted(form: str, *, noise: str = "shared", n_latent: int = 1, log: bool = False) -> LVMOGPRegressor:
-    """A hurried fit to a complete grid ("grid") or to uneven conditions ("long"), with draws made by hand."""
+    """A model as a fit would leave it, of a complete grid ("grid") or of uneven conditions ("long"), with draws."""
     rng = np.random.default_rng(7)
     slopes = np.linspace(-1, 1, 5)
-    model = LVMOGPRegressor(
-        n_latent,
-        n_inducing_inputs=4,
-        n_inducing_latents=3,
-        noise=noise,
-        n_restarts=1,
-        max_iter=500,
-        output_transform="log" if log else None,
+    counts = [7] * 5 if form == "grid" else [3, 7, 2, 6, 4]
+    conditions = np.repeat(np.arange(5), counts)
+    inputs = np.tile(rng.uniform(0, 2, 7), 5) if form == "grid" else rng.uniform(0, 2, len(conditions))
+    outputs = curve(inputs, slopes[conditions]) + 0.1 * rng.standard_normal(len(inputs))
+    observations = Observations(
+        inputs[:, None], np.exp(outputs) if log else outputs, conditions, tuple("abcde"), None, form == "grid"
     )
-    transform = np.exp if log else np.asarray
-    if form == "grid":
-        X = np.sort(rng.uniform(0, 2, 7))[:, None]
-        Y = np.column_stack([curve(X[:, 0], slope) for slope in slopes]) + 0.1 * rng.standard_normal((7, 5))
-        model.fit(X, transform(Y), conditions=list("abcde"))
-    else:
-        conditions = np.repeat(np.arange(5), [3, 7, 2, 6, 4])
-        X = rng.uniform(0, 2, (len(conditions), 1))
-        y = curve(X[:, 0], slopes[conditions]) + 0.1 * rng.standard_normal(len(X))
-        model.fit(X, transform(y), conditions=np.asarray(list("abcde"))[conditions])
-    model.model_ = with_draws(model.model_, made_draws(model.model_))
-    return model
+    scaling = scaling_of(observations.inputs, observations.outputs, log_output=log)
+    latents = np.column_stack([1.3 * slopes, 0.7 * rng.standard_normal(5)])[:, :n_latent]
+    parameters = Parameters(
+        input_kernel=rbf([0.6], 1.1),
+        latent_kernel=rbf([1.4, 2.0][:n_latent], 0.9),
+        inducing_inputs=jnp.asarray([[-1.4], [-0.5], [0.5], [1.4]]),
+        inducing_latents=jnp.asarray(latents[::2]),
+        latent_mean=jnp.asarray(latents),
+        latent_variance=jnp.full(latents.shape, 0.05),
+        noise_variance=jnp.asarray([0.03] if noise == "shared" else [0.01, 0.02, 0.05, 0.03, 0.02]),
+    )
+    outcome = Outcome(parameters, -12.5, Status.CONVERGED, (), 1e-7, 1e-7, 1.0)
+    model = build(parameters, standardised(observations, scaling))
+    trained = trained_model(model, outcome, ids=observations.ids, scaling=scaling, observations=observations)
+    estimator = LVMOGPRegressor(n_latent, noise=noise, output_transform="log" if log else None)
+    estimator.model_ = with_draws(trained, made_draws(trained))
+    estimator.n_features_in_ = 1
+    return estimator
 
 
 def forgetting(model: LVMOGPRegressor) -> LVMOGPRegressor:

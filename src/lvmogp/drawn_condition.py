@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
+from scipy.special import ndtr
 
 from lvmogp.compiling import compiled
 from lvmogp.conditionals import Conditional
@@ -18,7 +19,6 @@ from lvmogp.drawn_curves import Few, Members
 from lvmogp.drawn_model import DrawnModel, chunks
 from lvmogp.gaussians import log_density
 from lvmogp.kernels import gram
-from lvmogp.linalg import cholesky
 from lvmogp.new_condition import (
     NoisePrior,
     Search,
@@ -29,10 +29,11 @@ from lvmogp.new_condition import (
     unit_nodes,
     weighted_points,
 )
-from lvmogp.typing import Array, Float, HostFloat, Scalar
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
 
 MOST_MEMBERS = 512
-_SEARCH = Search(n_particles=64, n_scouts=64, n_starts=6, newton_steps=8, n_prior_starts=32, most_trained_starts=32)
+_SEARCH = Search(n_starts=6, newton_steps=8, n_prior_starts=32, most_trained_starts=32)
+_PARTICLES, _FEWEST_PARTICLES, _MOST_PARTICLES = 2**14, 64, 512  # of all draws, and of each
 # Members of conditions with many observations: each costs their cube.
 _FEWEST_MEMBERS, _MANY_OBSERVATIONS = 64, 64
 
@@ -83,7 +84,7 @@ def infer_under_draws(model: DrawnModel, seen: Few) -> DrawnCondition:
     n_theta = model.draws.latents.shape[2] + (not prior.shared)
     if n_observed == 0:
         return _from_prior(model, prior, n_theta, seen)
-    nodes = jnp.asarray(unit_nodes(_SEARCH.n_particles, 1 + n_theta))
+    nodes = jnp.asarray(unit_nodes(_particles_each(model.n_draws), 1 + n_theta))
     # Each draw moves the quasi-random points by an amount of its own, so that their errors average out over draws.
     shifts = jnp.asarray(unit_nodes(_padded(model.n_draws), 1 + n_theta)[: model.n_draws])
     starts = _starts(model, n_theta)
@@ -101,6 +102,10 @@ def _noise_priors(model: DrawnModel) -> NoisePrior:
     log_noise = jnp.log(model.draws.noise_variance)
     shared = log_noise.shape[1] == 1
     return jax.vmap(lambda own: NoisePrior(jnp.mean(own), jnp.std(own), shared))(log_noise)
+
+
+def _particles_each(n_draws: int) -> int:
+    return int(np.clip(_PARTICLES // _padded(n_draws), _FEWEST_PARTICLES, _MOST_PARTICLES))
 
 
 def _padded(n_points: int) -> int:
@@ -151,7 +156,7 @@ def _infer(
         noise = jax.vmap(lambda theta: noise_at(theta, n_latent, prior))(thetas)
         return thetas[:, :n_latent], noise, log_weights
 
-    return jax.lax.map(one_draw, (conditionals, *of_draws), batch_size=16)
+    return jax.lax.map(one_draw, (conditionals, *of_draws))
 
 
 def _log_posterior(process: Conditional, seen: Few, prior: NoisePrior) -> Target:
@@ -165,7 +170,8 @@ def _log_posterior(process: Conditional, seen: Few, prior: NoisePrior) -> Target
         features = process.latent_features(latent[None])[0]
         scale = process.latent_kernel.evaluate(latent, latent)
         covariance = scale * input_gram - process.explained(inputs, features, inputs, features)
-        factor = cholesky(covariance + jnp.diag(jnp.where(seen.present > 0, noise, 1.0)))
+        # Without jitter: a point whose covariance cannot be factorised is a point without weight.
+        factor = jnp.linalg.cholesky(covariance + jnp.diag(jnp.where(seen.present > 0, noise, 1.0)))
         return log_density(seen.values - process.mean(inputs, features), factor) - theta @ theta / 2
 
     return target
@@ -174,16 +180,18 @@ def _log_posterior(process: Conditional, seen: Few, prior: NoisePrior) -> Target
 def members_of(condition: DrawnCondition) -> tuple[Members, HostFloat]:
     """A bounded number of components that stand for all particles, with their weights.
 
-    Where there are more, systematic resampling: every 1/P of the cumulated weight has its particle.
+    Where there are more, systematic resampling: every 1/P of the cumulated weight has its particle, in an order
+    in which neighbours have similar latents.
     """
     n_observed = int(np.sum(np.asarray(condition.seen.present)))
     most = max(MOST_MEMBERS * _MANY_OBSERVATIONS // max(n_observed, _MANY_OBSERVATIONS), _FEWEST_MEMBERS)
     weights = condition.weights.reshape(-1)
     places = np.flatnonzero(weights > 0)
     if len(places) > most:
-        ends = np.cumsum(weights)
+        order = _by_neighbourhood(np.asarray(condition.aligned).reshape(len(weights), -1))
+        ends = np.cumsum(weights[order])
         drawn = np.searchsorted(ends, (np.arange(most) + 0.5) / most * ends[-1])
-        places, counts = np.unique(drawn, return_counts=True)
+        places, counts = np.unique(order[drawn], return_counts=True)
         weights = counts / most
     else:
         weights = weights[places] / weights[places].sum()
@@ -193,3 +201,14 @@ def members_of(condition: DrawnCondition) -> tuple[Members, HostFloat]:
     n_each = condition.noise.shape[1]
     latents = condition.latents.reshape(-1, condition.latents.shape[2])
     return Members(jnp.asarray(places // n_each), latents[places], condition.noise.reshape(-1)[places]), weights
+
+
+def _by_neighbourhood(latents: HostFloat) -> HostInt:
+    """An order of points along a curve that fills space (Morton's): their bits, one of each dimension in turn."""
+    n_bits = min(8, 62 // latents.shape[1])
+    cells = (ndtr(latents) * 2**n_bits).astype(np.int64).clip(0, 2**n_bits - 1)
+    code = np.zeros(len(latents), dtype=np.int64)
+    for bit in reversed(range(n_bits)):
+        for dimension in range(latents.shape[1]):
+            code = 2 * code + (cells[:, dimension] >> bit & 1)
+    return np.argsort(code, kind="stable")
