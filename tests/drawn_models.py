@@ -11,7 +11,7 @@ from small_models import build, rbf
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.draws import Draws
-from lvmogp.fit import Outcome
+from lvmogp.fit import Outcome, Restart
 from lvmogp.intake import Observations, standardised
 from lvmogp.kernels import Kernel
 from lvmogp.optimise import Status
@@ -71,7 +71,8 @@ def fitted(form: str, *, noise: str = "shared", n_latent: int = 1, log: bool = F
         latent_variance=jnp.full(latents.shape, 0.05),
         noise_variance=jnp.asarray([0.03] if noise == "shared" else [0.01, 0.02, 0.05, 0.03, 0.02]),
     )
-    outcome = Outcome(parameters, -12.5, Status.CONVERGED, (), 1e-7, 1e-7, 1.0)
+    restart = Restart("by hand", -12.5, Status.CONVERGED, (-13.0, -12.5), 2, 1.0)
+    outcome = Outcome(parameters, -12.5, Status.CONVERGED, (restart,), 1e-7, 1e-7, 1.0)
     model = build(parameters, standardised(observations, scaling))
     trained = trained_model(model, outcome, ids=observations.ids, scaling=scaling, observations=observations)
     estimator = LVMOGPRegressor(n_latent, noise=noise, output_transform="log" if log else None)

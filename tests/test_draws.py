@@ -4,6 +4,7 @@ import pickle
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from drawn_models import N_DRAWS, DenseDraw, correlation, dense_draws, fitted, forgetting, made_draws, mixed
@@ -11,12 +12,16 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import norm, ortho_group
 
+import lvmogp.diagnostics as diagnostics
 import lvmogp.drawn_model
 from lvmogp import LVMOGPRegressor
 from lvmogp.conditionals import SparseData, conditional
 from lvmogp.data import long_data
+from lvmogp.diagnostics import input_relevance, latent_relevance, leave_out
 from lvmogp.drawn_model import chunks, drawn_model
 from lvmogp.errors import DataError, SettingError
+from lvmogp.plots import plot_new_condition
+from lvmogp.plots.latent_space import main_dimensions
 from lvmogp.trained import with_draws
 
 FORMS = [("grid", "shared"), ("grid", "per-condition"), ("long", "shared"), ("long", "per-condition")]
@@ -431,3 +436,81 @@ def test_one_draw_without_weight_does_not_matter():
     np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
     assert len(draws.latents) == N_DRAWS
     assert drawn_model(kept, model.drawn.data, model.posterior.parameters).weights[0] == 0
+
+
+# What a model says of itself
+
+
+def test_points_left_out_are_predicted_by_draws_that_were_not_given_them():
+    for form in ("grid", "long"):
+        model = fitted(form)
+        trained, n_folds = model.model_, 5
+        observations = trained.observations
+        places = np.arange(len(observations.outputs))
+        if form == "grid":
+            _, inverse = np.unique(observations.inputs, axis=0, return_inverse=True)
+            places = inverse.reshape(-1)
+        folds = (np.random.default_rng(0).permutation(places.max() + 1) % n_folds)[places]
+        expected = np.empty(len(folds))
+        for fold in range(n_folds):
+            left_out = folds == fold
+            rest = observations._replace(
+                inputs=observations.inputs[~left_out],
+                outputs=observations.outputs[~left_out],
+                conditions=observations.conditions[~left_out],
+            )
+            some = forgetting(model)
+            some.model_ = trained._replace(observations=rest)
+            found = mixed(some, observations.inputs[left_out], observations.conditions[left_out], include_noise=True)
+            expected[left_out] = trained.scaling.location(found.moments[0])
+        rmse = np.sqrt(np.mean((expected - observations.outputs) ** 2))
+        np.testing.assert_allclose(leave_out(model).rmse, rmse, rtol=1e-6)
+
+
+def test_relevance_is_averaged_over_draws():
+    model = fitted("grid", n_latent=2)
+    trained, turns = model.model_, np.asarray(model.model_.drawn.rotations)
+    rng = np.random.default_rng(0)
+    n_rows = len(trained.observations.outputs)
+    here, other = (rng.integers(n_rows, size=4_096) for _ in range(2))
+    expected = np.zeros(3)
+    for draw, turn in zip(dense_draws(model), turns, strict=True):
+        points = np.hstack([draw.inputs, (draw.latents @ turn)[draw.conditions]])
+
+        def mean(rows, draw=draw, turn=turn):
+            to_data = draw.prior(rows[:, :1], rows[:, 1:] @ turn.T, draw.inputs, draw.latents[draw.conditions])
+            return to_data @ draw.inverse @ draw.outputs
+
+        values = mean(points[here])
+        for q in range(3):
+            moved = points[here].copy()
+            moved[:, q] = points[other, q]
+            expected[q] += draw.weight * np.mean((mean(moved) - values) ** 2) / (2 * np.var(values))
+    found = [*input_relevance(model)["relevance"], *latent_relevance(model)["relevance"]]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_noise_is_the_mean_over_draws():
+    model = fitted("grid", noise="per-condition")
+    variance = sum(draw.weight * draw.noise for draw in dense_draws(model))
+    np.testing.assert_allclose(
+        diagnostics.noise(model)["noise_sd"], np.sqrt(variance) * model.model_.scaling.output_scale
+    )
+
+
+@pytest.mark.parametrize("n_latent", [1, 2])
+def test_plots_show_a_new_condition_under_draws(n_latent):
+    model = fitted("grid", n_latent=n_latent)
+    panels = plot_new_condition(model, X_FEW[:1], Y_FEW[:1], steps=[1])
+    extended = forgetting(model).add_condition("f", X_FEW[:1], Y_FEW[:1])
+    found = extended.model_.added["f"].posterior
+    if n_latent == 1:
+        line = panels[0, 0].lines[0]
+        centre = np.average(line.get_xdata(), weights=line.get_ydata())
+        np.testing.assert_allclose(centre, found.latent_mean[0], atol=0.05)
+    else:
+        shown = panels[0, 0].collections[0].get_offsets()
+        first, second = (dimension - 1 for dimension in main_dimensions(extended))
+        aligned = np.asarray(found.aligned).reshape(-1, 2)
+        np.testing.assert_allclose(shown, aligned[:, [first, second]])
+    plt.close("all")
