@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from drawn_models import fitted, forgetting
 from sklearn.exceptions import NotFittedError
 
 import lvmogp.page_data
@@ -452,3 +453,21 @@ def test_light_and_dark(fresh):
     for item in (light, dark):
         item.page.click("#theme")
     assert (light.ask(background), dark.ask(background)) == seen[::-1]
+
+
+def test_curves_of_draws_are_those_of_python_at_the_inducing_inputs(browser, tmp_path):
+    model = forgetting(fitted("long")).add_condition("f", [[0.4], [1.5]], [0.9, -0.2])
+    write_report(model, tmp_path / "drawn.html")
+    page = Opened(browser, tmp_path / "drawn.html")
+    assert page.complaints == []
+    scaling, basis = model.model_.scaling, model.model_.posterior.input_basis
+    inputs = np.asarray(basis.points) * scaling.input_scale + scaling.input_mean
+    for condition in ("b", "f"):
+        for include_noise in (False, True):
+            found = page.ask("lvmogp.predictCondition(...a)", condition, inputs.tolist(), include_noise)
+            mean, std = model.predict(inputs, condition, return_std=True, include_noise=include_noise)
+            np.testing.assert_allclose(found["mean"], mean, atol=1e-4 * scale_of(model))
+            np.testing.assert_allclose(found["sd"], std, atol=1e-4 * scale_of(model))
+            np.testing.assert_allclose(found["upper"], mean + 1.959964 * std, atol=3e-4 * scale_of(model))
+    assert "posterior draws" in page.page.inner_text("#new-help")
+    page.page.close()

@@ -7,13 +7,14 @@ import numpy as np
 
 from lvmogp.compiling import compiled
 from lvmogp.data import LongData, long_data
+from lvmogp.drawn_condition import DrawnCondition
 from lvmogp.errors import DataError
-from lvmogp.new_condition import ConditionPosterior
 from lvmogp.parameters import Parameters
 from lvmogp.posterior import Posterior, updated
 from lvmogp.predictions import Condition
 from lvmogp.quadratics import quadratic
 from lvmogp.trained import AddedCondition, TrainedModel, kept_curves, latent_gaussian
+from lvmogp.variational_condition import GaussianCondition
 
 _MOST_DENSE = 4_000
 
@@ -22,6 +23,11 @@ def absorbed(model: TrainedModel) -> TrainedModel:
     """The model with its added conditions folded into q(U), hyperparameters as they are (equation 23)."""
     if not model.added:
         return model
+    if model.draws is not None:
+        raise DataError(
+            "absorb updates the variational posterior in closed form, but this model answers from posterior draws; "
+            "keep the new conditions added, or refit with them"
+        )
     posterior = model.posterior
     n_inducing = posterior.mean.size
     if n_inducing > _MOST_DENSE:
@@ -82,10 +88,10 @@ def _extended(parameters: Parameters, entries: list[AddedCondition]) -> Paramete
     )
 
 
-def _mean_noise(condition: Condition) -> jax.Array:
-    if isinstance(condition, ConditionPosterior):
-        return condition.weights @ condition.noise
-    return condition.noise
+def _mean_noise(condition: Condition | DrawnCondition) -> jax.Array:
+    if isinstance(condition, GaussianCondition):
+        return condition.noise
+    return jnp.sum(condition.weights * condition.noise)
 
 
 def _last(parameters: Parameters, n_conditions: int) -> Parameters:

@@ -14,6 +14,7 @@ from lvmogp.mixtures import (
     gaussian_rows,
     in_units,
     log_density_in_units,
+    log_normal_covariance,
     moments_in_units,
     output_factors,
     probability_below_in_units,
@@ -204,11 +205,7 @@ def covariance(model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: 
     joint = model.scaling.variance(joint)
     _, variance = moments(model, inputs, rows, unseen=unseen, include_noise=include_noise)
     if model.scaling.log_output:
-        # Correlations of log-normals with these moments, cov(e^a, e^b) ∝ exp(cov(a, b)) − 1, scaled to the
-        # variances of the mixtures.
-        joint = np.expm1(joint)
-        deviation = np.sqrt(np.diag(joint))
-        joint = joint / np.outer(deviation, deviation) * np.sqrt(np.outer(variance, variance))
+        return log_normal_covariance(joint, variance)
     np.fill_diagonal(joint, variance)
     return joint
 

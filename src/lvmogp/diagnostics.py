@@ -9,7 +9,7 @@ from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.ids import Id
 from lvmogp.leave_out import LEVEL, LeaveOut, leave_out
 from lvmogp.relevance import input_names, input_relevance, latent_relevance
-from lvmogp.trained import TrainedModel
+from lvmogp.trained import TrainedModel, noise_variances
 
 __all__ = [
     "LeaveOut",
@@ -103,7 +103,7 @@ def remarks(model: LVMOGPRegressor) -> list[str]:
 def noise(model: LVMOGPRegressor) -> pd.DataFrame:
     """Standard deviation of the noise of each trained condition, in units of the output or of its logarithm."""
     trained = fitted_model(model)
-    variance = trained.posterior.parameters.host_noise
+    variance = noise_variances(trained)
     return pd.DataFrame(
         {
             "condition": pd.Series(list(trained.ids), dtype=object),

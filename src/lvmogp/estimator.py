@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 import lvmogp.answers as answers
+import lvmogp.answers_from_draws as answers_from_draws
 import lvmogp.trained as trained
 from lvmogp.absorb import absorbed
 from lvmogp.arviz_export import inference_data
@@ -345,13 +346,17 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         model = self._fitted()
         rows = self._rows(X, conditions)
         if rows.n_columns is not None and not return_cov:
-            mean, variance = answers.grid_moments(
+            mean, variance = self._answers.grid_moments(
                 model, rows.points, include_noise=include_noise, with_variance=return_std
             )
             return mean if variance is None or not return_std else (mean, np.sqrt(variance))
-        mean, variance = answers.moments(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
+        mean, variance = self._answers.moments(
+            model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
+        )
         if return_cov:
-            joint = answers.covariance(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
+            joint = self._answers.covariance(
+                model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
+            )
             return mean, joint
         return (mean, np.sqrt(variance)) if return_std else mean
 
@@ -367,7 +372,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError(f"level must lie between 0 and 1, got {level!r}")
         rows = self._rows(X, conditions)
         levels = ((1 - level) / 2, (1 + level) / 2)
-        ends = answers.quantiles(
+        ends = self._answers.quantiles(
             self._fitted(), rows.inputs, rows.ids, levels, unseen=self.unseen, include_noise=include_noise
         )
         return _as_columns(ends[:, 0], rows.n_columns), _as_columns(ends[:, 1], rows.n_columns)
@@ -390,7 +395,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError(f"n must be a whole number of at least 1, got {n!r}")
         rows = self._rows(X, conditions)
         seed = check_random_state(self.random_state if random_state is None else random_state).randint(2**31)
-        draws = answers.sample(
+        draws = self._answers.sample(
             self._fitted(),
             rows.inputs,
             rows.ids,
@@ -410,7 +415,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         For all conditions of a grid the shape is (rows, conditions, columns).
         """
         rows = self._rows(X, conditions)
-        by_mean, by_variance = answers.moment_gradients(
+        by_mean, by_variance = self._answers.moment_gradients(
             self._fitted(), rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
         )
         return _as_columns(by_mean, rows.n_columns), _as_columns(by_variance, rows.n_columns)
@@ -431,7 +436,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             )
         if not np.all(np.isfinite(latents)):
             raise DataError("H holds NaN or infinite values; latents must be finite")
-        mean, variance = answers.moments_at_latents(model, inputs, latents, include_noise=include_noise)
+        mean, variance = self._answers.moments_at_latents(model, inputs, latents, include_noise=include_noise)
         return (mean, np.sqrt(variance)) if return_std else mean
 
     @_in_double_precision
@@ -442,7 +447,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         rows = self._rows(X, conditions)
         outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
-        values = answers.log_densities(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        values = self._answers.log_densities(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
         return _as_columns(values, rows.n_columns)
 
     @_in_double_precision
@@ -453,7 +458,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         rows = self._rows(X, conditions)
         outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
-        values = answers.probabilities_below(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        values = self._answers.probabilities_below(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
         return _as_columns(np.where(np.isnan(outputs), np.nan, values), rows.n_columns)
 
     @_in_double_precision
@@ -570,6 +575,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     def _fitted(self) -> trained.TrainedModel:
         return fitted_model(self)
+
+    @property
+    def _answers(self) -> Any:
+        # Two modules with the same functions: from posterior draws, or from the variational posterior.
+        return answers if self._fitted().draws is None else answers_from_draws
 
     def _inputs(self, X: Any, *, condition: str | None = None) -> Inputs:
         model = self._fitted()

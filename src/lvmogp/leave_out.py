@@ -9,10 +9,13 @@ import numpy as np
 
 from lvmogp.compiling import compiled
 from lvmogp.data import Data, GridData, LongData, block_layout
+from lvmogp.drawn_curves import curves_of_rows
+from lvmogp.drawn_model import drawn_model
+from lvmogp.draws import Draws, thinned
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fit import MINIBATCHES
 from lvmogp.intake import Observations, standardised
-from lvmogp.mixtures import gaussian_rows, log_density, moments_in_units, quantile
+from lvmogp.mixtures import Mixture, gaussian_rows, log_density, moments_in_units, quantile
 from lvmogp.parameters import Parameters
 from lvmogp.posterior import posterior, trained_curves
 from lvmogp.predictions import gaussian_moments
@@ -24,6 +27,8 @@ _posterior, _trained_curves = compiled(posterior), compiled(trained_curves)
 LEVEL = 0.95
 # A dense covariance over more pairs of inducing points than this is not formed for a check.
 _MOST_INDUCING = 2_500
+# Posterior draws that a check is made with.
+_MOST_DRAWS = 64
 
 
 class LeaveOut(NamedTuple):
@@ -58,8 +63,11 @@ def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
         if not isinstance(data, GridData) and trained.posterior.mean.size > _MOST_INDUCING:
             return None
         folds = _folds(observations, n_folds=n_folds, whole_inputs=isinstance(data, GridData))
-        mean, variance = _left_out_moments(trained, observations, data, folds)
-        return _measured(mean, variance, trained.scaling, observations.outputs)
+        if trained.draws is not None:
+            rows = _left_out_mixtures(trained, trained.draws, observations, data, folds)
+        else:
+            rows = gaussian_rows(*_left_out_moments(trained, observations, data, folds))
+        return _measured(rows, trained.scaling, observations.outputs)
 
 
 def _folds(observations: Observations, *, n_folds: int, whole_inputs: bool) -> HostInt:
@@ -126,8 +134,28 @@ def _without_inducing(parameters: Parameters) -> Parameters:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plain)
 
 
-def _measured(mean: HostFloat, variance: HostFloat, scaling: Scaling, actual: HostFloat) -> LeaveOut:
-    rows = gaussian_rows(mean, variance)
+def _left_out_mixtures(
+    trained: TrainedModel, draws: Draws, observations: Observations, data: Data, folds: HostInt
+) -> Mixture:
+    """Each draw as a model of its own, conditioned on the other folds."""
+    some = thinned(draws, _MOST_DRAWS)
+    inputs = trained.scaling.inputs(observations.inputs)
+    found = np.empty((2, some.n_draws, len(folds)))
+    for fold in range(folds.max() + 1):
+        left_out = folds == fold
+        if isinstance(data, LongData):
+            rest = _masked(data, observations.conditions, left_out)
+        else:
+            rest = standardised(_kept(observations, ~left_out), trained.scaling)
+        model = drawn_model(some, rest, trained.posterior.parameters)
+        numbers = observations.conditions[left_out]
+        curves = curves_of_rows(model, model.draws.latents, inputs[left_out], numbers)
+        found[0][:, left_out] = curves.means[0]
+        found[1][:, left_out] = curves.variances[0] + np.asarray(model.noise)[:, numbers]
+    return Mixture(jnp.exp(some.log_weight), jnp.asarray(found[0]), jnp.asarray(found[1]))
+
+
+def _measured(rows: Mixture, scaling: Scaling, actual: HostFloat) -> LeaveOut:
     predicted, _ = moments_in_units(rows, scaling)
     lower, upper = (quantile(rows, scaling, (1 + side * LEVEL) / 2) for side in (-1, 1))
     return LeaveOut(

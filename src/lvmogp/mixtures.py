@@ -47,6 +47,17 @@ def output_moments(rows: Mixture, scaling: Scaling) -> tuple[Float[Array, " n"],
     return first, jnp.maximum(second - first**2, 0.0)
 
 
+def log_normal_covariance(joint: HostFloat, variance: HostFloat) -> HostFloat:
+    """Covariance of outputs of these variances whose logarithms have the covariance ``joint``."""
+    # Correlations of log-normals with these moments, cov(e^a, e^b) ∝ exp(cov(a, b)) − 1, scaled to the
+    # variances of the mixtures.
+    covariance = np.expm1(joint)
+    deviation = np.sqrt(np.diag(covariance))
+    covariance = covariance / np.outer(deviation, deviation) * np.sqrt(np.outer(variance, variance))
+    np.fill_diagonal(covariance, variance)
+    return covariance
+
+
 def moments_in_units(rows: Mixture, scaling: Scaling) -> tuple[HostFloat, HostFloat]:
     """The same outside of compiled programs."""
     mean, variance = statistic_of(rows, output_factors(scaling, rows.means.shape[1]), in_units(scaling)).T

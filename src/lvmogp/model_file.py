@@ -9,7 +9,10 @@ import numpy as np
 
 from lvmogp.__about__ import __version__
 from lvmogp.compiling import compiled
-from lvmogp.errors import ModelFileError
+from lvmogp.drawn_condition import DrawnCondition, drawn_condition
+from lvmogp.drawn_curves import few
+from lvmogp.draws import Draws
+from lvmogp.errors import ModelFileError, SettingError
 from lvmogp.evidence import evidence
 from lvmogp.fit import Outcome, Restart
 from lvmogp.intake import Observations
@@ -28,7 +31,7 @@ from lvmogp.priors import Priors
 from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.scaling import Scaling
 from lvmogp.storage import ModelFile, decode_id, decode_kernel, encode_id, encode_kernel, read, write
-from lvmogp.trained import AddedCondition, TrainedModel, kept_curves
+from lvmogp.trained import AddedCondition, TrainedModel, kept_curves, with_draws
 from lvmogp.variational_condition import GaussianCondition
 from lvmogp.whitening import basis, latent_moments
 
@@ -41,6 +44,8 @@ _PARAMETER_ARRAYS = (
     "noise_variance",
 )
 _PRIORS = "priors"
+_DRAWS_ARRAYS = ("latents", "noise_variance", "chain", "log_weight")
+_DRAWS_KERNELS = ("input_kernel", "latent_kernel")
 _COVARIANCES: dict[str, type[Covariance]] = {"kronecker": KroneckerCovariance, "dense": DenseCovariance}
 
 
@@ -48,6 +53,11 @@ def save_model(
     path: str | os.PathLike[str], model: TrainedModel, settings: dict[str, Any], *, include_data: bool
 ) -> None:
     """Write a fitted model and the settings of its estimator."""
+    if model.draws is not None and not include_data:
+        raise SettingError(
+            "a model with posterior draws predicts from its training data, so its file must hold them; leave "
+            "include_data=True"
+        )
     tensors = _posterior_tensors(model.posterior)
     document: dict[str, Any] = {
         "lvmogp": __version__,
@@ -71,6 +81,8 @@ def save_model(
         "scaling.input_mean": model.scaling.input_mean,
         "scaling.input_scale": model.scaling.input_scale,
     }
+    if model.draws is not None:
+        tensors |= _draws_tensors(model.draws)
     for number, restart in enumerate(model.outcome.restarts):
         tensors[f"history.{number}"] = np.asarray(restart.history, dtype=float)
     if include_data and model.observations is not None:
@@ -105,6 +117,25 @@ def _posterior_tensors(model: Posterior) -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in arrays.items()}
 
 
+def _draws_tensors(draws: Draws) -> dict[str, np.ndarray]:
+    arrays: dict[str, Any] = {f"draws.{name}": getattr(draws, name) for name in _DRAWS_ARRAYS}
+    for name in _DRAWS_KERNELS:
+        arrays |= {f"draws.{name}.{place}": leaf for place, leaf in enumerate(jax.tree.leaves(getattr(draws, name)))}
+    return {name: np.asarray(value) for name, value in arrays.items()}
+
+
+def _decode_draws(tensors: dict[str, np.ndarray], parameters: Parameters) -> Draws | None:
+    if "draws.latents" not in tensors:
+        return None
+    arrays: dict[str, Any] = {name: jnp.asarray(tensors[f"draws.{name}"]) for name in _DRAWS_ARRAYS}
+    for name in _DRAWS_KERNELS:
+        # Kernels of draws are that of the fit, with other numbers in it.
+        leaves, structure = jax.tree.flatten(getattr(parameters, name))
+        stacked = [jnp.asarray(tensors[f"draws.{name}.{place}"]) for place in range(len(leaves))]
+        arrays[name] = jax.tree.unflatten(structure, stacked)
+    return Draws(**arrays)
+
+
 def _covariance_kind(covariance: Covariance) -> str:
     return next(name for name, kind in _COVARIANCES.items() if isinstance(covariance, kind))
 
@@ -112,7 +143,7 @@ def _covariance_kind(covariance: Covariance) -> str:
 def _added_tensors(entry: AddedCondition) -> dict[str, np.ndarray]:
     tensors = {"inputs": entry.inputs, "outputs": entry.outputs}
     found = entry.posterior
-    if isinstance(found, ConditionPosterior):
+    if isinstance(found, ConditionPosterior | DrawnCondition):
         arrays = {"latents": found.latents, "noise": found.noise, "log_weights": found.log_weights}
     else:
         arrays = {"mean": found.latents.mean, "variance": found.latents.variance, "noise": found.noise}
@@ -187,12 +218,6 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
             date_columns,
             output_name,
         )
-    added = {}
-    for number, entry in enumerate(document["added"]):
-        prefix = f"added.{number}."
-        arrays = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        found = _decode_condition(posterior, scaling, arrays, entry["method"])
-        added[decode_id(entry["id"])] = AddedCondition(arrays["inputs"], arrays["outputs"], entry["method"], found)
     model = TrainedModel(
         ids=ids,
         columns=columns,
@@ -203,12 +228,22 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         curves=kept_curves(posterior),
         outcome=_decode_outcome(content, posterior.parameters),
         observations=observations,
-        added=added,
+        added={},
         bounds_by_n_latent={int(n_latent): bound for n_latent, bound in document["bounds_by_n_latent"]},
         date_columns=date_columns,
         output_name=output_name,
     )
-    return model, {name: _decode_setting(value) for name, value in document["settings"].items()}
+    draws = _decode_draws(tensors, posterior.parameters)
+    if draws is not None:
+        model = with_draws(model, draws)
+    added = {}
+    for number, entry in enumerate(document["added"]):
+        prefix = f"added.{number}."
+        arrays = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        found = _decode_condition(model, arrays, entry["method"])
+        added[decode_id(entry["id"])] = AddedCondition(arrays["inputs"], arrays["outputs"], entry["method"], found)
+    settings = {name: _decode_setting(value) for name, value in document["settings"].items()}
+    return model._replace(added=added), settings
 
 
 def _decode_posterior(content: ModelFile) -> Posterior:
@@ -235,14 +270,18 @@ def _decode_posterior(content: ModelFile) -> Posterior:
     )
 
 
-def _decode_condition(posterior: Posterior, scaling: Scaling, arrays: dict[str, np.ndarray], method: str) -> Condition:
+def _decode_condition(model: TrainedModel, arrays: dict[str, np.ndarray], method: str) -> Condition | DrawnCondition:
+    posterior = model.posterior
     if method == "gaussian":
         latents = LatentGaussians(jnp.asarray(arrays["mean"]), jnp.asarray(arrays["variance"]))
         found = curves(posterior, latent_moments(posterior.latent_basis, latents))
         return GaussianCondition(latents, jnp.asarray(arrays["noise"]), found)
-    seen = evidence(posterior, scaling.inputs(arrays["inputs"]), scaling.outputs(arrays["outputs"]))
-    particles = (jnp.asarray(arrays[name]) for name in ("latents", "noise", "log_weights"))
-    return condition_on(posterior, seen, *particles)
+    inputs, values = model.scaling.inputs(arrays["inputs"]), model.scaling.outputs(arrays["outputs"])
+    latents, noise, log_weights = (jnp.asarray(arrays[name]) for name in ("latents", "noise", "log_weights"))
+    if model.drawn is not None:
+        return drawn_condition(model.drawn, latents, noise, log_weights, few(inputs, values))
+    seen = evidence(posterior, inputs, values)
+    return condition_on(posterior, seen, latents, noise, log_weights)
 
 
 def _decode_outcome(content: ModelFile, parameters: Parameters) -> Outcome:

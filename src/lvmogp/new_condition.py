@@ -104,7 +104,8 @@ def noise_prior(model: Posterior) -> NoisePrior:
     return NoisePrior(jnp.mean(log_noise), jnp.std(log_noise), shared)
 
 
-def _noise_at(theta: Float[Array, " T"], n_latent: int, prior: NoisePrior) -> Scalar:
+def noise_at(theta: Float[Array, " T"], n_latent: int, prior: NoisePrior) -> Scalar:
+    """The noise variance of θ = (h, z), or the one shared by all."""
     if prior.shared:
         return jnp.exp(prior.mean)
     return jnp.exp(prior.mean + prior.deviation * theta[n_latent])
@@ -128,7 +129,7 @@ def log_posterior(
     """
     n_latent = model.latent_basis.points.shape[1]
     latent = theta[:n_latent]
-    noise = _noise_at(theta, n_latent, prior)
+    noise = noise_at(theta, n_latent, prior)
     features = model.latent_basis.features(latent[None])[0]  # c(h)
     prior_variance = model.latent_basis.kernel.evaluate(latent, latent)
     mean = seen.features @ (model.mean @ features)
@@ -216,22 +217,33 @@ def _infer(
 
     # Many points leave little doubt about where the latents are, and cost more each.
     n_starts = SEARCH.n_starts if seen.values.shape[0] <= SEARCH.many_points else SEARCH.n_starts_of_many_points
-    proposal = _local_gaussians(target, _chosen_starts(target, starts, n_starts))
+    thetas, log_weights = weighted_points(target, chosen_starts(target, starts, n_starts), scout_nodes, nodes, SEARCH)
+    n_latent = model.latent_basis.points.shape[1]
+    noise = jax.vmap(lambda theta: noise_at(theta, n_latent, prior))(thetas)
+    return _condition_on(model, seen, thetas[:, :n_latent], noise, jax.nn.log_softmax(log_weights))
+
+
+def weighted_points(
+    target: Target,
+    starts: Float[Array, "K T"],
+    scout_nodes: Float[Array, "P0 cube"],
+    nodes: Float[Array, "P cube"],
+    search: Search,
+) -> tuple[Float[Array, "P T"], Float[Array, " P"]]:
+    """Points θ with log target(θ)/r(θ), r being a mixture of local Gaussians and the prior (equation 20)."""
+    proposal = _local_gaussians(target, starts, search)
     # One round of scouts tells which local Gaussians carry the mass (one step of expectation-maximisation).
     scouts = proposal.draw(scout_nodes)
     log_weights, responsibilities = _importance(target, proposal, scouts)
-    shares = jnp.exp(log_weights) @ responsibilities
-    shares = shares.at[-1].set(jnp.maximum(shares[-1], SEARCH.prior_share)) + 1e-4
+    shares = jax.nn.softmax(log_weights) @ responsibilities
+    shares = shares.at[-1].set(jnp.maximum(shares[-1], search.prior_share)) + 1e-4
     proposal = proposal._replace(log_shares=jnp.log(shares / jnp.sum(shares)))
     thetas = proposal.draw(nodes)
-    log_weights, _ = _importance(target, proposal, thetas)
-    n_latent = model.latent_basis.points.shape[1]
-    noise = jax.vmap(lambda theta: _noise_at(theta, n_latent, prior))(thetas)
-    return _condition_on(model, seen, thetas[:, :n_latent], noise, log_weights)
+    return thetas, _importance(target, proposal, thetas)[0]
 
 
-def _chosen_starts(target: Target, starts: Float[Array, "S T"], n_wanted: int) -> Float[Array, "K T"]:
-    # Half the best, half spread over the rest.
+def chosen_starts(target: Target, starts: Float[Array, "S T"], n_wanted: int) -> Float[Array, "K T"]:
+    """Of many starts the best, for half of those wanted; the other half spread over the rest."""
     order = jnp.argsort(-jax.vmap(target)(starts))
     n_best = min(n_wanted // 2, starts.shape[0])
     spread = np.unique(np.linspace(n_best, starts.shape[0] - 1, n_wanted - n_best).astype(int))
@@ -246,7 +258,7 @@ class _Peak(NamedTuple):
     vectors: Float[Array, "T T"]
 
 
-def _peak_near(target: Target, start: Float[Array, " T"]) -> _Peak:
+def _peak_near(target: Target, start: Float[Array, " T"], search: Search) -> _Peak:
     # Newton steps, each the best of several lengths. Derivatives appear once, for the sake of the time to compile.
     def gradient_twice(theta: Float[Array, " T"]) -> tuple[Array, Array]:
         gradient = jax.grad(target)(theta)
@@ -258,20 +270,20 @@ def _peak_near(target: Target, start: Float[Array, " T"]) -> _Peak:
         values = jnp.maximum(jnp.abs(values), 1.0)  # never wider than the prior
         step = vectors @ ((vectors.T @ gradient) / values)
         step = step / jnp.maximum(jnp.linalg.norm(step), 1.0)
-        tries = jnp.stack([peak.theta, *(peak.theta + fraction * step for fraction in SEARCH.step_fractions)])
+        tries = jnp.stack([peak.theta, *(peak.theta + fraction * step for fraction in search.step_fractions)])
         heights = jax.vmap(target)(tries)
         best = jnp.argmax(jnp.where(jnp.isfinite(heights), heights, -jnp.inf))
-        chosen = jnp.where(number < SEARCH.newton_steps, best, 0)  # the last visit only looks
+        chosen = jnp.where(number < search.newton_steps, best, 0)  # the last visit only looks
         return _Peak(tries[chosen], heights[chosen], values, vectors)
 
     begin = _Peak(start, jnp.zeros((), start.dtype), jnp.zeros_like(start), jnp.zeros((len(start),) * 2, start.dtype))
-    return jax.lax.fori_loop(0, SEARCH.newton_steps + 1, visit, begin)
+    return jax.lax.fori_loop(0, search.newton_steps + 1, visit, begin)
 
 
-def _local_gaussians(target: Target, starts: Float[Array, "K T"]) -> _Mixture:
+def _local_gaussians(target: Target, starts: Float[Array, "K T"], search: Search) -> _Mixture:
     n_theta = starts.shape[1]
-    means, heights, values, vectors = jax.vmap(lambda start: _peak_near(target, start))(starts)
-    factors = vectors * jnp.sqrt(SEARCH.widening / values)[:, None, :]
+    means, heights, values, vectors = jax.vmap(lambda start: _peak_near(target, start, search))(starts)
+    factors = vectors * jnp.sqrt(search.widening / values)[:, None, :]
     factors = jax.vmap(lambda factor: jnp.linalg.qr(factor.T)[1].T)(factors)  # lower triangular, same FFᵀ
     factors = factors * jnp.sign(jnp.diagonal(factors, axis1=1, axis2=2))[:, None, :]
     # Square-rooted evidence of each local Gaussian: peaks lead, but none takes all before it is scouted.
@@ -279,7 +291,7 @@ def _local_gaussians(target: Target, starts: Float[Array, "K T"]) -> _Mixture:
     log_shares = jax.nn.log_softmax(evidences / 2)
     prior_mean, prior_factor = jnp.zeros((1, n_theta), means.dtype), jnp.eye(n_theta, dtype=means.dtype)[None]
     return _Mixture(
-        jnp.append(log_shares + jnp.log(1 - SEARCH.prior_share), jnp.log(SEARCH.prior_share)),
+        jnp.append(log_shares + jnp.log(1 - search.prior_share), jnp.log(search.prior_share)),
         jnp.concatenate([means, prior_mean]),
         jnp.concatenate([factors, prior_factor]),
     )
@@ -288,12 +300,12 @@ def _local_gaussians(target: Target, starts: Float[Array, "K T"]) -> _Mixture:
 def _importance(
     target: Target, proposal: _Mixture, thetas: Float[Array, "P T"]
 ) -> tuple[Float[Array, " P"], Float[Array, "P K"]]:
-    # Normalised log weights, and how much of each point belongs to each component of the proposal.
+    # Log weights, and how much of each point belongs to each component of the proposal.
     joint = proposal.component_log_densities(thetas) + proposal.log_shares
     log_proposal = logsumexp(joint, axis=1)
     heights = jax.vmap(target)(thetas)
     log_weights = jnp.where(jnp.isfinite(heights), heights, -jnp.inf) - log_proposal
-    return jax.nn.log_softmax(log_weights), jnp.exp(joint - log_proposal[:, None])
+    return log_weights, jnp.exp(joint - log_proposal[:, None])
 
 
 def _condition_on(

@@ -3,17 +3,27 @@
 The page predicts by itself, exactly, so it gets the whole posterior: kernels and factors of the inducing points, the
 mean of q(v) and I − S, the moments of the latents of each condition, and the tables by which the latents of a new
 condition are searched. Names are those of the JavaScript files beside ``page/template.html``.
+
+Of a model with posterior draws the page shows the curves of the conditions as the draws have them at the inducing
+inputs; what it computes at latents that people choose is the variational fit's.
 """
 
 import base64
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.compiling import compiled
+from lvmogp.drawn_condition import DrawnCondition, members_of
+from lvmogp.drawn_curves import curves_of_members, curves_of_rows
+from lvmogp.drawn_joint import joint_covariance
+from lvmogp.drawn_latents import aligned_latents
+from lvmogp.drawn_model import DrawnModel
 from lvmogp.evidence import MOST_EXACT_POINTS, PADDED_SIZES
 from lvmogp.intake import Observations
+from lvmogp.kernels import diagonal
 from lvmogp.linalg import smallest_jitter, symmetric_pairs
 from lvmogp.new_condition import SEARCH, ConditionPosterior, noise_prior, normal_nodes, starting_points, unit_nodes
 from lvmogp.posterior import DenseCovariance, KroneckerCovariance, Posterior
@@ -60,6 +70,7 @@ def page_data(model: TrainedModel) -> Document:
         },
         "latentNodes": encoded(normal_nodes(N_NODES, posterior.parameters.latent_mean.shape[1])),
         "search": _search(posterior),
+        "fromDraws": model.draws is not None,
         "conditions": _conditions(model),
     }
 
@@ -146,14 +157,20 @@ def _conditions(model: TrainedModel) -> list[Document]:
     noise = parameters.host_noise
     pairs = model.posterior.mean.shape[1] * (model.posterior.mean.shape[1] + 1) // 2
     with_moments = len(model.all_ids) * pairs <= _MOST_MOMENTS
-    trained = _gaussians(model.posterior, parameters.latents, noise, with_moments=with_moments)
+    if model.drawn is None:
+        trained = _gaussians(model.posterior, parameters.latents, noise, with_moments=with_moments)
+    else:
+        trained = _trained_under_draws(model.posterior, model.drawn)
     data = _shown_data(model.observations, len(model.ids))
     conditions = [
         {"name": str(name), "added": False, **own, **shown}
         for name, own, shown in zip(model.ids, trained, data, strict=True)
     ]
     for name, entry in model.added.items():
-        found = _added(model.posterior, entry.posterior, with_moments=with_moments)
+        if isinstance(entry.posterior, DrawnCondition):
+            found = _added_under_draws(model, entry.posterior)
+        else:
+            found = _added(model.posterior, entry.posterior, with_moments=with_moments)
         shown = _observations(entry.inputs, entry.outputs, len(entry.outputs))
         conditions.append({"name": str(name), "added": True, **found, **shown})
     return conditions
@@ -191,6 +208,55 @@ def _added(posterior: Posterior, condition: Condition, *, with_moments: bool) ->
         return _particles(condition)
     noise = np.asarray(condition.noise)[None]
     return _gaussians(posterior, condition.latents, noise, with_moments=with_moments)[0]
+
+
+def _trained_under_draws(posterior: Posterior, drawn: DrawnModel) -> list[Document]:
+    latents = aligned_latents(drawn)
+    noise = drawn.weights @ np.asarray(drawn.noise)
+    weights = drawn.weights
+    points = np.asarray(posterior.input_basis.points, dtype=float)
+    described = []
+    for number, (mean, variance) in enumerate(zip(np.asarray(latents.mean), np.asarray(latents.variance), strict=True)):
+        means = np.asarray(curves_of_rows(drawn, drawn.draws.latents, points, np.full(len(points), number)).means[0])
+        described.append(
+            _projected(posterior, weights @ means, joint_covariance(drawn, [number], [points])[0][0])
+            | {"latentMean": mean.tolist(), "latentSd": np.sqrt(variance).tolist(), "noise": float(noise[number])}
+        )
+    return described
+
+
+def _added_under_draws(model: TrainedModel, condition: DrawnCondition) -> Document:
+    assert model.drawn is not None  # or the condition would not be of this kind
+    points = np.asarray(model.posterior.input_basis.points, dtype=float)
+    members, weights = members_of(condition)
+    means = np.asarray(curves_of_members(model.drawn, members, condition.seen, points).means[0])
+    covariance = joint_covariance(model.drawn, [condition], [points])[0][0]
+    return _projected(model.posterior, weights @ means, covariance) | {
+        "latentMean": np.asarray(condition.latent_mean).tolist(),
+        "latentSd": np.sqrt(np.asarray(condition.latent_variance)).tolist(),
+        "noise": float(weights @ np.asarray(members.noise)),
+    }
+
+
+def _projected(posterior: Posterior, mean: HostFloat, covariance: HostFloat) -> Document:
+    """A curve that is known at the inducing inputs, and between them as the fitted kernel interpolates.
+
+    Mean aᵀw and variance ψ k_X(x, x) + aᵀGa with w = L⁻¹m and G = L⁻¹CL⁻ᵀ − ψI; ψ is the prior variance of the latents'
+    kernel at its centre, which matters where no inducing input is near.
+    """
+    factor = np.asarray(posterior.input_basis.factor, dtype=float)
+    kernel, n_latent = posterior.latent_basis.kernel, posterior.latent_basis.points.shape[1]
+    prior_variance = float(diagonal(kernel, jnp.zeros((1, n_latent)))[0])
+    whitened = np.linalg.solve(factor, np.linalg.solve(factor, covariance).T)
+    spread = whitened - prior_variance * np.eye(len(factor))
+    return {
+        "kind": "drawn",
+        "curve": {
+            "priorVariance": prior_variance,
+            "weights": encoded(np.linalg.solve(factor, mean)),
+            "spread": encoded(spread),
+        },
+    }
 
 
 def _particles(condition: ConditionPosterior) -> Document:

@@ -1,17 +1,25 @@
 """How much each input and each latent dimension matters for what a fitted model predicts."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
 from lvmogp.compiling import compiled
+from lvmogp.conditionals import Conditional
+from lvmogp.drawn_model import chunks, drawn_model
+from lvmogp.draws import Draws, thinned
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
+from lvmogp.intake import standardised
 from lvmogp.posterior import Posterior
 from lvmogp.trained import TrainedModel
 from lvmogp.typing import Array, Float, HostFloat
 
 _N_POINTS = 4_096
+# Posterior draws over which relevances are averaged.
+_MOST_DRAWS = 16
 
 
 def input_names(model: LVMOGPRegressor) -> list[str]:
@@ -42,31 +50,55 @@ def latent_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
 
 
 def _total_effects(trained: TrainedModel) -> HostFloat:
+    with jax.enable_x64(True):
+        if trained.draws is not None:
+            return _effects_over_draws(trained, trained.draws)
+        latents = np.asarray(trained.posterior.parameters.latent_mean, dtype=float)
+        return _effects(_observed_points(trained, latents), lambda points: _means(trained, points))
+
+
+def _effects(points: HostFloat, means: Callable[[HostFloat], HostFloat]) -> HostFloat:
     # T_q = ⟨(f(z) − f(z with z_q from z'))²⟩ / 2 Var f over pairs of observations z = (x, h), z' = (x', h').
-    points = _observed_points(trained)
     rng = np.random.default_rng(0)
     here, other = (points[rng.integers(len(points), size=_N_POINTS)] for _ in range(2))
-    with jax.enable_x64(True):
-        values = _means(trained, here)
-        variance = np.var(values)
-        if variance == 0:
-            return np.zeros(points.shape[1])
-        effects = []
-        for q in range(points.shape[1]):
-            moved = here.copy()
-            moved[:, q] = other[:, q]
-            effects.append(np.mean((_means(trained, moved) - values) ** 2) / (2 * variance))
+    values = means(here)
+    variance = np.var(values)
+    if variance == 0:
+        return np.zeros(points.shape[1])
+    effects = []
+    for q in range(points.shape[1]):
+        moved = here.copy()
+        moved[:, q] = other[:, q]
+        effects.append(np.mean((means(moved) - values) ** 2) / (2 * variance))
     return np.asarray(effects)
 
 
-def _observed_points(trained: TrainedModel) -> HostFloat:
+def _effects_over_draws(trained: TrainedModel, draws: Draws) -> HostFloat:
+    # The average over some draws, each with latents of its own in aligned coordinates.
+    assert trained.observations is not None  # draws are conditioned on them
+    data = standardised(trained.observations, trained.scaling)
+    drawn = drawn_model(thinned(draws, _MOST_DRAWS), data, trained.posterior.parameters)
+    aligned, weights = np.asarray(drawn.aligned), drawn.weights
+    effects = np.zeros(trained.n_columns + aligned.shape[2])
+    for numbers, conditionals in chunks(drawn):
+        for place, number in enumerate(numbers):
+            process = jax.tree.map(lambda leaf, place=place: leaf[place], conditionals)
+            turn = np.asarray(drawn.rotations[number])
+
+            def means(points: HostFloat, process: Conditional = process, turn: HostFloat = turn) -> HostFloat:
+                inputs, latents = points[:, : trained.n_columns], points[:, trained.n_columns :] @ turn.T
+                return np.asarray(_mean_under_draw(process, jnp.asarray(inputs), jnp.asarray(latents)))
+
+            effects += weights[number] * _effects(_observed_points(trained, aligned[number]), means)
+    return effects
+
+
+def _observed_points(trained: TrainedModel, latents: HostFloat) -> HostFloat:
     # Inputs beside latents, a row an observation; without the data, inducing inputs beside all conditions.
-    parameters = trained.posterior.parameters
-    latents = np.asarray(parameters.latent_mean, dtype=float)
     if trained.observations is not None:
         inputs = trained.scaling.inputs(trained.observations.inputs)
         return np.hstack([inputs, latents[trained.observations.conditions]])
-    inputs = np.asarray(parameters.inducing_inputs, dtype=float)
+    inputs = np.asarray(trained.posterior.parameters.inducing_inputs, dtype=float)
     return np.hstack([np.repeat(inputs, len(latents), axis=0), np.tile(latents, (len(inputs), 1))])
 
 
@@ -80,3 +112,12 @@ def _means(trained: TrainedModel, points: HostFloat) -> HostFloat:
 def _mean_at(model: Posterior, inputs: Float[Array, "n Q_X"], latents: Float[Array, "n Q_H"]) -> Float[Array, " n"]:
     """f(x, h) = aᵀ M c with a = L_X⁻¹k_u(x) and c = L_H⁻¹k_u(h)."""
     return jnp.sum((model.input_basis.features(inputs) @ model.mean) * model.latent_basis.features(latents), axis=1)
+
+
+@compiled
+def _mean_under_draw(
+    process: Conditional, inputs: Float[Array, "n Q_X"], latents: Float[Array, "n Q_H"]
+) -> Float[Array, " n"]:
+    """f(x, h) given one draw and the data."""
+    features = (process.input_features(inputs)[:, None, :], process.latent_features(latents))
+    return jax.vmap(process.mean)(*features)[:, 0]

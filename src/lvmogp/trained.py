@@ -10,12 +10,17 @@ import numpy as np
 
 from lvmogp.compiling import compiled
 from lvmogp.data import rounded_up
-from lvmogp.draws import Draws
-from lvmogp.errors import DataError, NumericalError
+from lvmogp.drawn_condition import DrawnCondition, infer_under_draws
+from lvmogp.drawn_curves import few
+from lvmogp.drawn_joint import Asked
+from lvmogp.drawn_latents import aligned_latents, similarities_under_draws
+from lvmogp.drawn_model import DrawnModel, drawn_model
+from lvmogp.draws import Draws, thinned
+from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.evidence import evidence
 from lvmogp.fit import Outcome
 from lvmogp.ids import Id, unknown_condition
-from lvmogp.intake import Observations
+from lvmogp.intake import Observations, standardised
 from lvmogp.mcmc_diagnostics import Account
 from lvmogp.new_condition import infer
 from lvmogp.posterior import Curves, Posterior, curves_at, trained_curves
@@ -32,6 +37,8 @@ from lvmogp.whitening import latent_moments
 
 _trained_curves, _curves_at, _expected_cross = compiled(trained_curves), compiled(curves_at), compiled(expected_cross)
 METHODS = ("exact", "gaussian")
+# Draws that answers come from; the error of their means is a sixteenth of the spread of one.
+_MOST_DRAWS = 256
 # Half a gigabyte of them in double precision.
 _MOST_CURVE_ELEMENTS = 2**26
 _Tree = TypeVar("_Tree")
@@ -43,11 +50,15 @@ class AddedCondition(NamedTuple):
     inputs: HostFloat
     outputs: HostFloat
     method: str
-    posterior: Condition
+    posterior: Condition | DrawnCondition
 
 
 class TrainedModel(NamedTuple):
-    """Everything needed to predict: the posterior, the units, the conditions."""
+    """Everything needed to predict: the posterior, the units, the conditions.
+
+    A model with posterior draws answers from those, conditioned on its observations (``drawn``); its variational
+    posterior is where they started.
+    """
 
     ids: tuple[Id, ...]
     columns: tuple[str, ...] | None
@@ -64,6 +75,7 @@ class TrainedModel(NamedTuple):
     output_name: str | None = None
     draws: Draws | None = None
     sampling: Account | None = None
+    drawn: DrawnModel | None = None
 
     @property
     def all_ids(self) -> tuple[Id, ...]:
@@ -97,6 +109,17 @@ def trained_model(
     )
 
 
+def with_draws(model: TrainedModel, draws: Draws) -> TrainedModel:
+    """The model with posterior draws, from which it answers from now on."""
+    if model.observations is None:
+        raise DataError(
+            "a model with posterior draws predicts from its training data, which this one has not kept; fit in memory"
+        )
+    data = standardised(model.observations, model.scaling)
+    drawn = drawn_model(thinned(draws, _MOST_DRAWS), data, model.posterior.parameters)
+    return model._replace(draws=draws, drawn=drawn)
+
+
 def mapped_arrays(model: TrainedModel, function: Callable[[Any], Any]) -> TrainedModel:
     """The model with a function applied to each of its device arrays."""
 
@@ -107,9 +130,10 @@ def mapped_arrays(model: TrainedModel, function: Callable[[Any], Any]) -> Traine
         posterior=mapped(model.posterior),
         curves=mapped(model.curves),
         outcome=model.outcome._replace(parameters=mapped(model.outcome.parameters)),
-        draws=mapped(model.draws),
         added={name: entry._replace(posterior=mapped(entry.posterior)) for name, entry in model.added.items()},
         bounds_by_n_latent=dict(model.bounds_by_n_latent),
+        draws=mapped(model.draws),
+        drawn=mapped(model.drawn),
     )
 
 
@@ -137,7 +161,9 @@ def _curves_under(model: Posterior, latents: LatentGaussians) -> Curves:
 def find_condition(model: TrainedModel, name: Id, *, unseen: str) -> Condition:
     """A condition by its id; one never seen is an error, or with ``unseen="prior"`` the prior over latents."""
     if name in model.added:
-        return model.added[name].posterior
+        found = model.added[name].posterior
+        assert not isinstance(found, DrawnCondition)  # only a model with draws adds such
+        return found
     if name in model.ids:
         number = model.ids.index(name)
         shapes, (place,) = curves_of(model, np.asarray([number]))
@@ -148,22 +174,45 @@ def find_condition(model: TrainedModel, name: Id, *, unseen: str) -> Condition:
     raise unknown_condition(name, model.all_ids)
 
 
-def latent_gaussian(condition: Condition) -> LatentGaussians:
+def find_under_draws(model: TrainedModel, drawn: DrawnModel, name: Id, *, unseen: str) -> Asked:
+    """The same in a model with posterior draws: the number of a trained condition, or a new one."""
+    if name in model.added:
+        found = model.added[name].posterior
+        assert isinstance(found, DrawnCondition)  # what a model with draws adds
+        return found
+    if name in model.ids:
+        return model.ids.index(name)
+    if unseen == "prior":
+        return infer_under_draws(drawn, few(np.empty((0, model.n_columns)), np.empty(0)))
+    raise unknown_condition(name, model.all_ids)
+
+
+def latent_gaussian(condition: Condition | DrawnCondition) -> LatentGaussians:
     """Mean and variance of a condition's latents."""
     if isinstance(condition, GaussianCondition):
         return condition.latents
     return LatentGaussians(condition.latent_mean[None], condition.latent_variance[None])
 
 
+def noise_variances(model: TrainedModel) -> HostFloat:
+    """Noise variance of each trained condition, standardised; of draws, their mean."""
+    if model.drawn is not None:
+        return model.drawn.weights @ np.asarray(model.drawn.noise)
+    return model.posterior.parameters.host_noise
+
+
 def all_latents(model: TrainedModel) -> LatentGaussians:
-    """Mean and variance of the latents of all conditions, trained and added."""
-    parts = [model.posterior.parameters.latents]
-    parts += [latent_gaussian(entry.posterior) for entry in model.added.values()]
+    """Mean and variance of the latents of all conditions, trained and added; of draws, once they are aligned."""
+    trained = model.posterior.parameters.latents if model.drawn is None else aligned_latents(model.drawn)
+    parts = [trained, *(latent_gaussian(entry.posterior) for entry in model.added.values())]
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
 def similarities(model: TrainedModel) -> HostFloat:
     """Prior correlation of the curves of each pair of conditions, ⟨k_H(h, h')⟩/√(ψψ'), one on the diagonal."""
+    if model.drawn is not None:
+        added = [entry.posterior for entry in model.added.values() if isinstance(entry.posterior, DrawnCondition)]
+        return similarities_under_draws(model.drawn, added)
     latents = all_latents(model)
     kernel = model.posterior.parameters.latent_kernel
     between = np.array(_expected_cross(kernel, latents, latents))
@@ -186,11 +235,22 @@ def with_condition(
         earlier = model.added[name]
         inputs = np.vstack([earlier.inputs, inputs])
         outputs = np.concatenate([earlier.outputs, outputs])
-    seen = evidence(model.posterior, model.scaling.inputs(inputs), model.scaling.outputs(outputs))
-    found = infer(model.posterior, seen) if method == "exact" else infer_gaussian(model.posterior, seen)
+    found = _inferred(model, model.scaling.inputs(inputs), model.scaling.outputs(outputs), method)
     if not np.all(np.isfinite(latent_gaussian(found).mean)):
         raise NumericalError(f"the posterior of condition {name!r} is not finite; are its points of extreme size?")
     return model._replace(added={**model.added, name: AddedCondition(inputs, outputs, method, found)})
+
+
+def _inferred(model: TrainedModel, inputs: HostFloat, values: HostFloat, method: str) -> Condition | DrawnCondition:
+    if model.drawn is not None:
+        if method != "exact":
+            raise SettingError(
+                f"method={method!r} is an answer of the variational fit, and this model answers from posterior draws; "
+                'leave it at method="exact"'
+            )
+        return infer_under_draws(model.drawn, few(inputs, values))
+    seen = evidence(model.posterior, inputs, values)
+    return infer(model.posterior, seen) if method == "exact" else infer_gaussian(model.posterior, seen)
 
 
 def without_condition(model: TrainedModel, name: Id) -> TrainedModel:

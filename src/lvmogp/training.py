@@ -24,7 +24,7 @@ from lvmogp.scaling import scaling_of
 from lvmogp.selection import best, search
 from lvmogp.storage import encode_id
 from lvmogp.stores import ObservationStore, observations_of, store_of
-from lvmogp.trained import TrainedModel, trained_model
+from lvmogp.trained import TrainedModel, trained_model, with_draws
 
 _posterior = compiled(posterior)
 Report = Callable[[Progress], None] | None
@@ -94,11 +94,14 @@ def _with_draws(
 ) -> TrainedModel:
     starts = (outcome.parameters, *outcome.runners_up)
     draws, account = sample_posterior(starts, data, *sampling_settings(options), on_progress)
-    if draws is not None:
-        draws = jax.tree.map(lambda leaf: leaf.astype(options.dtype) if leaf.dtype.kind == "f" else leaf, draws)
     if not account.completed:
         fitted = fitted._replace(outcome=fitted.outcome._replace(status=Status.INTERRUPTED))
-    return fitted._replace(draws=draws, sampling=account)
+    fitted = fitted._replace(sampling=account)
+    if draws is None:
+        return fitted
+    return with_draws(
+        fitted, jax.tree.map(lambda leaf: leaf.astype(options.dtype) if leaf.dtype.kind == "f" else leaf, draws)
+    )
 
 
 def _by_minibatches(

@@ -13,7 +13,7 @@ Axes, as in the paper (see ``docs/notation.md``):
 ``M``    inducing points in all, M_X · M_H
 ``B b``  blocks of observations, and observations in a block
 ``P``    particles, the weighted latents of a new condition
-``S``    draws of everything unknown
+``S``    posterior draws
 =======  =====================================================
 """
 

@@ -48,8 +48,10 @@ function curveView(model, state, actions) {
   function otherCurves() {
     const step = Math.ceil(model.conditions.length / MOST_OTHERS);
     return model.conditions
-      .filter((condition, number) => number % step === 0 && condition.kind === "gaussian")
+      .filter((condition, number) => number % step === 0 && condition.kind !== "particles")
       .map((condition) => {
+        if (condition.kind === "drawn")
+          return grid.map((_, i) => toOutput(dot(row(prepared.features, i, model.nInputs), condition.curve.weights)));
         const features =
           condition.moments?.mean ?? featuresOf(model.latentBasis, Float64Array.from(condition.latentMean));
         return grid.map((_, i) => toOutput(dot(row(prepared.shape, i, model.nLatents), features)));

@@ -94,6 +94,22 @@ function gaussianCurve(model, prepared, moments) {
   return { mean, variance };
 }
 
+// A curve as posterior draws have it at the inducing inputs: mean aᵀw, variance ψk(x, x) + aᵀGa.
+function drawnCurve(model, prepared, curve) {
+  const n = model.nInputs;
+  const mean = new Float64Array(prepared.n),
+    variance = new Float64Array(prepared.n);
+  for (let i = 0; i < prepared.n; i++) {
+    const features = row(prepared.features, i, n);
+    const prior = curve.priorVariance * prepared.prior[i];
+    mean[i] = dot(features, curve.weights);
+    let left = prior;
+    for (let j = 0; j < n; j++) left += features[j] * dot(row(curve.spread, j, n), features);
+    variance[i] = Math.max(left, ROUNDING * prior);
+  }
+  return { mean, variance };
+}
+
 // Weighted curves, one a latent: Σ_p w_p N(mean_p, variance_p + noise_p).
 function mixtureOf(weights, noises, curves) {
   return { weights, noises, curves };
@@ -186,6 +202,10 @@ function predictAtLatent(model, prepared, latent, includeNoise) {
 
 function predictCondition(model, prepared, condition, includeNoise) {
   if (condition.kind === "particles") return predictParticles(model, prepared, condition, includeNoise);
+  if (condition.kind === "drawn") {
+    const drawn = mixtureOf([1], [condition.noise], [drawnCurve(model, prepared, condition.curve)]);
+    return { ...outputMoments(model, drawn, includeNoise), ...outputInterval(model, drawn, includeNoise) };
+  }
   const mixture = gaussianMixture(model, prepared, condition);
   const interval = outputInterval(model, mixture, includeNoise);
   if (model.scaling.logOutput || condition.moments === null)

@@ -16,6 +16,9 @@ function writeWords(model) {
   byId("curve").setAttribute("aria-label", `Predicted ${model.outputName} against ${model.inputNames.join(", ")}`);
   byId("new-help").textContent =
     "Type or click a few observations of a condition that the model has not seen. The trained model stays as it is.";
+  if (model.fromDraws)
+    byId("new-help").textContent +=
+      " Curves of conditions are those of the posterior draws; at the point and of a new condition, of the variational fit.";
   byId("observations-label").textContent =
     `One observation a line: ${[...model.inputNames, model.outputName].join(", ")}`;
   byId("observations-message").textContent = NOTHING_TYPED;

@@ -7,7 +7,9 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from scipy.stats import gaussian_kde
 
+from lvmogp.drawn_condition import DrawnCondition
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.evidence import Evidence
@@ -18,6 +20,7 @@ from lvmogp.plots.latent_density import log_latent_density
 from lvmogp.plots.latent_space import main_dimensions
 from lvmogp.plots.slices import column_of, label_input, output_name
 from lvmogp.plots.style import COLOURS, tidy
+from lvmogp.variational_condition import GaussianCondition
 
 _MOST_STEPS = 4
 _N_LINE, _N_EACH_WAY = 801, 121
@@ -62,7 +65,8 @@ def plot_new_condition(
 
     With one or two latent dimensions the posterior is computed exactly on a grid: its density relative to
     the peak, or the regions of highest density that hold half and 95 % of it. With more, its particles are drawn in
-    the two dimensions that matter most, large where they weigh much. Trained conditions are marked by crosses.
+    the two dimensions that matter most, large where they weigh much; so they are of a model with posterior draws,
+    whose density in one dimension is smoothed from them. Trained conditions are marked by crosses.
     """
     fitted = model.model_
     points = read_inputs(X, columns=fitted.columns, n_columns=fitted.n_columns).values
@@ -133,17 +137,18 @@ def _reach(model: LVMOGPRegressor) -> float:
 
 def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> None:
     condition = model.model_.added[name].posterior
-    assert isinstance(condition, ConditionPosterior)  # what method="exact" gives
-    trained = np.asarray(model.model_.posterior.parameters.latent_mean)
+    assert not isinstance(condition, GaussianCondition)  # method="exact" gives particles
+    means = [f"mean_{dimension + 1}" for dimension in range(model.n_latent_)]
+    trained = model.latents_[means].to_numpy()[: len(model.model_.ids)]
     if model.n_latent_ == 1:
-        _draw_density(model, condition.evidence, reach, ax)
+        _draw_density(model, condition, reach, ax)
         height = np.full(len(trained), 0.03)
         ax.plot(trained[:, 0], height, transform=ax.get_xaxis_transform(), **_CROSSES)
         ax.set_xlabel("latent")
         ax.set_ylabel("density, peak = 1")
     else:
         first, second = main_dimensions(model)
-        if model.n_latent_ == 2:
+        if model.n_latent_ == 2 and isinstance(condition, ConditionPosterior):
             _draw_regions(model, condition.evidence, reach, ax)
         else:
             _draw_particles(condition, (first - 1, second - 1), ax)
@@ -154,9 +159,16 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
     tidy(ax)
 
 
-def _draw_density(model: LVMOGPRegressor, seen: Evidence, reach: float, ax: Axes) -> None:
+def _draw_density(
+    model: LVMOGPRegressor, condition: ConditionPosterior | DrawnCondition, reach: float, ax: Axes
+) -> None:
     grid = np.linspace(-reach, reach, _N_LINE)
-    density = _to_peak(log_latent_density(model.model_.posterior, seen, grid[:, None]))
+    if isinstance(condition, ConditionPosterior):
+        density = _to_peak(log_latent_density(model.model_.posterior, condition.evidence, grid[:, None]))
+    else:
+        latents, weights = np.asarray(condition.aligned).reshape(-1), condition.weights.reshape(-1)
+        density = gaussian_kde(latents, weights=weights)(grid)
+        density = density / density.max()
     ax.fill_between(grid, density, color=_SHADES[0], linewidth=0)
     ax.plot(grid, density, color=COLOURS[0])
 
@@ -175,9 +187,10 @@ def _draw_regions(model: LVMOGPRegressor, seen: Evidence, reach: float, ax: Axes
         ax.clabel(edges, fmt=names, fontsize="small", colors="black")
 
 
-def _draw_particles(condition: ConditionPosterior, places: tuple[int, int], ax: Axes) -> None:
-    weights = np.exp(np.asarray(condition.log_weights, dtype=float))
-    first, second = np.asarray(condition.latents)[:, places].T
+def _draw_particles(condition: ConditionPosterior | DrawnCondition, places: tuple[int, int], ax: Axes) -> None:
+    weights = np.exp(np.asarray(condition.log_weights, dtype=float)).reshape(-1)
+    latents = condition.latents if isinstance(condition, ConditionPosterior) else condition.aligned
+    first, second = np.asarray(latents).reshape(len(weights), -1)[:, places].T
     ax.scatter(first, second, s=4000 * weights, color=COLOURS[0], alpha=0.4, linewidths=0)
 
 

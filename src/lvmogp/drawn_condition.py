@@ -1,0 +1,214 @@
+"""The posterior of a new condition's latents given posterior draws of everything else.
+
+Each draw is a model of its own, in which the latents of the new condition have a posterior and its observations a
+probability; draws that expected the observations count for more (docs/mathematics.md, equation 39). The latents are
+searched for in every draw as :mod:`lvmogp.new_condition` does it in one model, with fewer points.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+from scipy.special import ndtr
+
+from lvmogp.compiling import compiled
+from lvmogp.conditionals import Conditional
+from lvmogp.data import rounded_up
+from lvmogp.drawn_curves import Few, Members
+from lvmogp.drawn_model import DrawnModel, chunks
+from lvmogp.gaussians import log_density
+from lvmogp.kernels import gram
+from lvmogp.new_condition import (
+    NoisePrior,
+    Search,
+    Target,
+    chosen_starts,
+    noise_at,
+    normal_nodes,
+    unit_nodes,
+    weighted_points,
+)
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
+
+MOST_MEMBERS = 512
+_SEARCH = Search(n_starts=6, newton_steps=8, n_prior_starts=32, most_trained_starts=32)
+_PARTICLES, _FEWEST_PARTICLES, _MOST_PARTICLES = 2**14, 64, 512  # of all draws, and of each
+# Members of conditions with many observations: each costs their cube.
+_FEWEST_MEMBERS, _MANY_OBSERVATIONS = 64, 64
+
+
+class DrawnCondition(eqx.Module):
+    """A new condition as weighted particles, K in each draw, in the coordinates of the draw, and aligned.
+
+    ``log_weights`` are those of draw and particle together: the weights add up to one over both.
+    """
+
+    latents: Float[Array, "S K Q_H"]
+    aligned: Float[Array, "S K Q_H"]
+    noise: Float[Array, "S K"]
+    log_weights: Float[Array, "S K"]
+    seen: Few
+
+    @property
+    def weights(self) -> HostFloat:
+        """Weight of each particle of each draw."""
+        return np.exp(np.asarray(self.log_weights, dtype=float))
+
+    @property
+    def latent_mean(self) -> Float[Array, " Q_H"]:
+        """Posterior mean of the aligned latents."""
+        return jnp.einsum("sk,skq->q", jnp.exp(self.log_weights), self.aligned)
+
+    @property
+    def latent_variance(self) -> Float[Array, " Q_H"]:
+        """Posterior variance of each aligned latent."""
+        return jnp.einsum("sk,skq->q", jnp.exp(self.log_weights), (self.aligned - self.latent_mean) ** 2)
+
+
+def drawn_condition(
+    model: DrawnModel,
+    latents: Float[Array, "S K Q_H"],
+    noise: Float[Array, "S K"],
+    log_weights: Float[Array, "S K"],
+    seen: Few,
+) -> DrawnCondition:
+    """Particles in the coordinates of their draws, aligned as the draws are."""
+    return DrawnCondition(latents, latents @ model.rotations, noise, log_weights, seen)
+
+
+def infer_under_draws(model: DrawnModel, seen: Few) -> DrawnCondition:
+    """Posterior of a new condition given its observations; with none, the prior of each draw."""
+    n_observed = int(np.sum(np.asarray(seen.present)))
+    prior = _noise_priors(model)
+    n_theta = model.draws.latents.shape[2] + (not prior.shared)
+    if n_observed == 0:
+        return _from_prior(model, prior, n_theta, seen)
+    nodes = jnp.asarray(unit_nodes(_particles_each(model.n_draws), 1 + n_theta))
+    # Each draw moves the quasi-random points by an amount of its own, so that their errors average out over draws.
+    shifts = jnp.asarray(unit_nodes(_padded(model.n_draws), 1 + n_theta)[: model.n_draws])
+    starts = _starts(model, n_theta)
+    found = []
+    for some, conditionals in chunks(model):
+        of_draws = jax.tree.map(lambda leaf, some=some: leaf[some], (prior, starts, shifts))
+        found.append(_infer(conditionals, of_draws, seen, nodes))
+    latents, noise, log_weights = (jnp.concatenate(parts) for parts in zip(*found, strict=True))
+    joint = model.draws.log_weight[:, None] + log_weights
+    return drawn_condition(model, latents, noise, joint - logsumexp(joint), seen)
+
+
+def _noise_priors(model: DrawnModel) -> NoisePrior:
+    # log σ² of a new condition under each draw: as those of the draw's trained conditions are spread.
+    log_noise = jnp.log(model.draws.noise_variance)
+    shared = log_noise.shape[1] == 1
+    return jax.vmap(lambda own: NoisePrior(jnp.mean(own), jnp.std(own), shared))(log_noise)
+
+
+def _particles_each(n_draws: int) -> int:
+    return int(np.clip(_PARTICLES // _padded(n_draws), _FEWEST_PARTICLES, _MOST_PARTICLES))
+
+
+def _padded(n_points: int) -> int:
+    return 1 << max(n_points - 1, 0).bit_length()  # what Sobol's points are balanced for
+
+
+def _from_prior(model: DrawnModel, prior: NoisePrior, n_theta: int, seen: Few) -> DrawnCondition:
+    n_each = -(-MOST_MEMBERS // model.n_draws)
+    n_draws, n_latent = model.n_draws, model.draws.latents.shape[2]
+    # Different points for each draw, all of them together well spread.
+    thetas = normal_nodes(_padded(n_draws * n_each), n_theta)[: n_draws * n_each].reshape(n_each, n_draws, n_theta)
+    thetas = jnp.asarray(np.swapaxes(thetas, 0, 1))
+    noise = _noises(thetas, n_latent, prior)
+    log_weights = jnp.broadcast_to(model.draws.log_weight[:, None] - np.log(n_each), noise.shape)
+    return drawn_condition(model, thetas[..., :n_latent], noise, log_weights, seen)
+
+
+def _noises(thetas: Float[Array, "S K T"], n_latent: int, prior: NoisePrior) -> Float[Array, "S K"]:
+    return jax.vmap(lambda own, of_draw: jax.vmap(lambda theta: noise_at(theta, n_latent, of_draw))(own))(thetas, prior)
+
+
+def _starts(model: DrawnModel, n_theta: int) -> Float[Array, "S starts T"]:
+    # Latents of the draw's own conditions and points of the prior, with the mean noise where that is sought.
+    trained = model.draws.latents[:, :: -(-model.draws.latents.shape[1] // _SEARCH.most_trained_starts)]
+    n_latent = trained.shape[2]
+    from_prior = jnp.asarray(normal_nodes(_SEARCH.n_prior_starts, n_latent))
+    spread = jnp.broadcast_to(from_prior, (model.n_draws, *from_prior.shape))
+    return jnp.pad(jnp.concatenate([trained, spread], axis=1), ((0, 0), (0, 0), (0, n_theta - n_latent)))
+
+
+@compiled
+def _infer(
+    conditionals: Conditional,
+    of_draws: tuple[NoisePrior, Float[Array, "S starts T"], Float[Array, "S cube"]],
+    seen: Few,
+    nodes: Float[Array, "K cube"],
+) -> tuple[Float[Array, "S K Q_H"], Float[Array, "S K"], Float[Array, "S K"]]:
+    """Latents, noise and log p(y, θ)/r(θ) of K points in each draw."""
+
+    def one_draw(draw: tuple[Conditional, NoisePrior, Array, Array]) -> tuple[Array, Array, Array]:
+        process, prior, starts, shift = draw
+        target = _log_posterior(process, seen, prior)
+        own_nodes = jnp.clip((nodes + shift) % 1, 1e-10, 1 - 1e-10)
+        thetas, log_weights = weighted_points(
+            target, chosen_starts(target, starts, _SEARCH.n_starts), own_nodes, own_nodes, _SEARCH
+        )
+        n_latent = thetas.shape[1] - (not prior.shared)
+        noise = jax.vmap(lambda theta: noise_at(theta, n_latent, prior))(thetas)
+        return thetas[:, :n_latent], noise, log_weights
+
+    return jax.lax.map(one_draw, (conditionals, *of_draws))
+
+
+def _log_posterior(process: Conditional, seen: Few, prior: NoisePrior) -> Target:
+    """Log p(θ) + log p(y | θ, draw) up to a constant that is the same for all draws (equation 39)."""
+    inputs = process.input_features(seen.inputs) * seen.present[:, None]
+    input_gram = gram(process.input_kernel, seen.inputs) * jnp.outer(seen.present, seen.present)
+
+    def target(theta: Float[Array, " T"]) -> Scalar:
+        n_latent = theta.shape[0] - (not prior.shared)
+        latent, noise = theta[:n_latent], noise_at(theta, n_latent, prior)
+        features = process.latent_features(latent[None])[0]
+        scale = process.latent_kernel.evaluate(latent, latent)
+        covariance = scale * input_gram - process.explained(inputs, features, inputs, features)
+        # Without jitter: a point whose covariance cannot be factorised is a point without weight.
+        factor = jnp.linalg.cholesky(covariance + jnp.diag(jnp.where(seen.present > 0, noise, 1.0)))
+        return log_density(seen.values - process.mean(inputs, features), factor) - theta @ theta / 2
+
+    return target
+
+
+def members_of(condition: DrawnCondition) -> tuple[Members, HostFloat]:
+    """A bounded number of components that stand for all particles, with their weights.
+
+    Where there are more, systematic resampling: every 1/P of the cumulated weight has its particle, in an order
+    in which neighbours have similar latents.
+    """
+    n_observed = int(np.sum(np.asarray(condition.seen.present)))
+    most = max(MOST_MEMBERS * _MANY_OBSERVATIONS // max(n_observed, _MANY_OBSERVATIONS), _FEWEST_MEMBERS)
+    weights = condition.weights.reshape(-1)
+    places = np.flatnonzero(weights > 0)
+    if len(places) > most:
+        order = _by_neighbourhood(np.asarray(condition.aligned).reshape(len(weights), -1))
+        ends = np.cumsum(weights[order])
+        drawn = np.searchsorted(ends, (np.arange(most) + 0.5) / most * ends[-1])
+        places, counts = np.unique(order[drawn], return_counts=True)
+        weights = counts / most
+    else:
+        weights = weights[places] / weights[places].sum()
+    # Few different numbers of components, the last of them without weight, share few compiled programs.
+    size = rounded_up(len(places))
+    weights, places = np.pad(weights, (0, size - len(places))), np.resize(places, size)
+    n_each = condition.noise.shape[1]
+    latents = condition.latents.reshape(-1, condition.latents.shape[2])
+    return Members(jnp.asarray(places // n_each), latents[places], condition.noise.reshape(-1)[places]), weights
+
+
+def _by_neighbourhood(latents: HostFloat) -> HostInt:
+    """An order of points along a curve that fills space (Morton's): their bits, one of each dimension in turn."""
+    n_bits = min(8, 62 // latents.shape[1])
+    cells = (ndtr(latents) * 2**n_bits).astype(np.int64).clip(0, 2**n_bits - 1)
+    code = np.zeros(len(latents), dtype=np.int64)
+    for bit in reversed(range(n_bits)):
+        for dimension in range(latents.shape[1]):
+            code = 2 * code + (cells[:, dimension] >> bit & 1)
+    return np.argsort(code, kind="stable")

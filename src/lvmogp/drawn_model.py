@@ -1,0 +1,108 @@
+"""Posterior draws together with the data that the process is conditioned on given each of them."""
+
+from collections.abc import Iterator
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.compiling import compiled
+from lvmogp.conditionals import Conditional, ConditionedData, ScatteredData, SparseData, stacked_conditionals
+from lvmogp.data import GridData, LongData
+from lvmogp.draws import Draws, covering_subset, rotations
+from lvmogp.parameters import Parameters
+from lvmogp.typing import Array, Float, HostFloat, HostInt
+
+MOST_DENSE_OBSERVATIONS = 1_000
+# Half a gigabyte of them in double precision.
+_MOST_KEPT_ELEMENTS = 2**26
+_stacked = compiled(stacked_conditionals)
+
+
+class DrawnModel(eqx.Module):
+    """Draws in double precision, the data, and the conditionals of all draws where they are not too large to keep.
+
+    ``rotations`` turn the latents of each draw into aligned coordinates, those of the variational fit.
+    """
+
+    draws: Draws
+    data: ConditionedData
+    rotations: Float[Array, "S Q_H Q_H"]
+    kept: Conditional | None
+
+    @property
+    def n_draws(self) -> int:
+        """S."""
+        return self.draws.n_draws
+
+    @property
+    def weights(self) -> HostFloat:
+        """Weight of each draw, adding up to one."""
+        return np.exp(np.asarray(self.draws.log_weight, dtype=float))
+
+    @property
+    def noise(self) -> Float[Array, "S D"]:
+        """σ_d² of every condition in every draw."""
+        return jnp.broadcast_to(self.draws.noise_variance, self.draws.latents.shape[:2])
+
+    @property
+    def aligned(self) -> Float[Array, "S D Q_H"]:
+        """Latents of the conditions in aligned coordinates."""
+        return self.draws.latents @ self.rotations
+
+
+def drawn_model(draws: Draws, data: GridData | LongData, start: Parameters) -> DrawnModel:
+    """Draws with the observations that they were given, in standardised units; ``start`` is the variational fit.
+
+    Everything is in double precision: variances are small differences of large numbers.
+    """
+    draws = jax.tree.map(_in_double_precision, draws)
+    conditioned = _conditioned(data, start)
+    size = _elements(conditioned) * draws.n_draws
+    kept = _stacked(draws, conditioned) if size <= _MOST_KEPT_ELEMENTS else None
+    return DrawnModel(draws, conditioned, rotations(draws, jnp.asarray(start.latent_mean, jnp.float64)), kept)
+
+
+def _in_double_precision(leaf: Array) -> Array:
+    return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+
+def _conditioned(data: GridData | LongData, start: Parameters) -> ConditionedData:
+    if isinstance(data, GridData):
+        return data
+    if data.n_observations > MOST_DENSE_OBSERVATIONS:
+        latents = np.asarray(start.latent_mean, dtype=float)
+        return SparseData(
+            observed=data,
+            inducing_inputs=jnp.asarray(start.inducing_inputs, jnp.float64),
+            inducing_conditions=jnp.asarray(covering_subset(latents, len(start.inducing_latents))),
+        )
+    present = np.asarray(data.present) > 0
+    conditions = np.broadcast_to(np.asarray(data.block_condition)[:, None], present.shape)[present]
+    return ScatteredData(
+        inputs=jnp.asarray(np.asarray(data.inputs)[present]),
+        outputs=jnp.asarray(np.asarray(data.outputs)[present]),
+        conditions=jnp.asarray(conditions),
+    )
+
+
+def _elements(data: ConditionedData) -> int:
+    # Numbers in the factors of one draw.
+    if isinstance(data, GridData):
+        n_inputs, n_conditions = data.outputs.shape
+        return (n_inputs + n_conditions) ** 2
+    if isinstance(data, ScatteredData):
+        return len(data.outputs) ** 2
+    return (len(data.inducing_inputs) * len(data.inducing_conditions)) ** 2
+
+
+def chunks(model: DrawnModel) -> Iterator[tuple[HostInt, Conditional]]:
+    """Numbers of some draws with their conditionals: all at once where kept, else as many as fit into memory."""
+    everything = np.arange(model.n_draws)
+    if model.kept is not None:
+        yield everything, model.kept
+        return
+    n_chunks = -(-_elements(model.data) * model.n_draws // _MOST_KEPT_ELEMENTS)
+    for some in np.array_split(everything, min(n_chunks, model.n_draws)):
+        yield some, _stacked(jax.tree.map(lambda leaf, some=some: leaf[some], model.draws), model.data)
