@@ -13,6 +13,7 @@ from lvmogp.kernels import RBF, Kernel, Periodic
 OURS = "LVMOGP"
 OURS_OWN = "LVMOGP, own settings"
 OURS_PLAIN = "LVMOGP, plain RBF"
+OURS_NUTS = "LVMOGP, NUTS"
 GP_WO, GP_OH, GP_OH_FACTORS = "GP-WO", "GP-OH", "GP-OH, factors apart"
 GP_IND, GP_IND_OWN = "GP-ind, shared", "GP-ind, own"
 LMC, ICM, BILINEAR, GPY = "LMC, full rank", "Kronecker ICM", "style and content", "GPy's LVMOGP"
@@ -84,6 +85,7 @@ def _braking() -> Experiment:
     entries = {
         OURS: _ours(_PLAIN, "one latent, RBF", n_latent=1),
         OURS_OWN: _ours(_PLAIN, "one latent, kernel chosen by the bound", n_latent=1, latent_kernel="auto"),
+        OURS_NUTS: _ours(_PLAIN, "one latent, RBF, draws from the posterior", n_latent=1, inference="nuts"),
         **_baselines(_PLAIN, {name: _EVERYWHERE[name] for name in (GP_WO, GP_IND, LMC)}),
         GPY: _gpy(_PLAIN, n_latent=1, n_inducing=(10, 10)),
     }
@@ -95,6 +97,7 @@ def _synthetic() -> Experiment:
     entries = {
         OURS: _ours(_PLAIN, "M_X = 10, M_H = 30", **_SYNTHETIC_SIZES),
         OURS_OWN: _ours(_PLAIN, "the library's defaults"),
+        OURS_NUTS: _ours(_PLAIN, "draws from the posterior, else the library's defaults", inference="nuts"),
         **_baselines(_PLAIN, {**_EVERYWHERE, ICM: methods.kronecker_icm, BILINEAR: methods.style_and_content}),
         GPY: _gpy(_PLAIN, n_inducing=(10, 30)),
     }
@@ -107,6 +110,7 @@ def _synthetic_missing() -> Experiment:
     entries = {
         OURS: _ours(_PLAIN, "M_X = 10, M_H = 30", **_SYNTHETIC_SIZES),
         OURS_OWN: _ours(_PLAIN, "the library's defaults"),
+        OURS_NUTS: _ours(_PLAIN, "draws from the posterior, else the library's defaults", inference="nuts"),
         **_baselines(_PLAIN, _EVERYWHERE),
         GPY: _gpy(_PLAIN, n_inducing=(10, 30)),
     }
@@ -125,6 +129,7 @@ def _servo() -> Experiment:
     entries = {
         OURS: _ours(_PLAIN, "M_X = 10, M_H = 5", **_SERVO_SIZES),
         OURS_OWN: _ours(_PLAIN, words, output_transform="log"),
+        OURS_NUTS: _ours(_PLAIN, "draws from the posterior, else the library's defaults", inference="nuts"),
         **_baselines(_PLAIN, {**_EVERYWHERE, GP_OH: methods.one_hot, GP_OH_FACTORS: methods.one_hot_factors}),
         GPY: _gpy(_PLAIN, n_inducing=(10, 5)),
     }

@@ -14,12 +14,12 @@ import joblib
 from lvmogp.__about__ import __version__
 from lvmogp.baselines import gpy
 from lvmogp.experiments.methods import Task
-from lvmogp.experiments.plan import GP_IND_OWN, GPY, OURS_OWN, OURS_PLAIN, Experiment
+from lvmogp.experiments.plan import GP_IND_OWN, GPY, OURS_NUTS, OURS_OWN, OURS_PLAIN, Experiment
 from lvmogp.experiments.problems import Problem
 from lvmogp.metrics import calibration, negative_log_density, rmse
 from lvmogp.storage import replace_file
 
-_NOT_QUICK = (OURS_OWN, OURS_PLAIN, GP_IND_OWN, GPY)
+_NOT_QUICK = (OURS_OWN, OURS_PLAIN, OURS_NUTS, GP_IND_OWN, GPY)
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 
