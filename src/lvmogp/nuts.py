@@ -24,9 +24,10 @@ from lvmogp.unknowns import Unknowns
 # Steps of one compiled call, between two of which a chain can be stopped: about a second's worth.
 _FIRST_PIECE, _LONGEST_PIECE = 5, 50
 _PIECE_SECONDS = 1.0
-# Paths of up to 2⁷ leapfrog steps while a chain learns how to move, and 2⁹ afterwards.
-_DEEPEST_LEARNING_TREE, DEEPEST_TREE = 7, 9
-_ACCEPTANCE = 0.8
+# Paths of up to 2⁵ leapfrog steps while a chain learns how to move, and 2⁶ afterwards. Left alone, paths become longer,
+# because the latent space turns without end; what does not depend on its orientation is no better for it.
+_DEEPEST_TREES = (5, 6)
+_ACCEPTANCE = 0.7
 _FIRST_STEP_SIZE = 0.1
 
 
@@ -86,7 +87,7 @@ def _sampler(target: Target, n_warmup: int) -> tuple[Callable[..., Any], Callabl
         cast(Any, start),  # whose own signature leaves out that depths may be two
         num_warmup=n_warmup,
         target_accept_prob=_ACCEPTANCE,
-        max_tree_depth=(_DEEPEST_LEARNING_TREE, DEEPEST_TREE),
+        max_tree_depth=_DEEPEST_TREES,
         step_size=_FIRST_STEP_SIZE,
     )
     return configured, step
