@@ -43,6 +43,7 @@ LADDER = [
     "unknowns",
     "priors",
     "likelihoods",
+    "redrawing",
     "scaling",
     "sources",
     "mixtures",
