@@ -45,6 +45,7 @@ LADDER = [
     "unknowns",
     "priors",
     "likelihoods",
+    "redrawing",
     "drawn_model",
     "drawn_curves",
     "drawn_condition",

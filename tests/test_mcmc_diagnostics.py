@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lvmogp.mcmc_diagnostics import account, agreement, chain_weights
-from lvmogp.nuts import DEEPEST_TREE, Chain, SamplerSettings, Trace
+from lvmogp.nuts import Chain, SamplerSettings, Trace
 
 SETTINGS = SamplerSettings(4, 100, 500, 0)
 
@@ -84,14 +84,12 @@ def test_good_chains_are_praised(rng):
         ("shifted", "The chains do not agree yet on the predictions"),
         ("slow", "The draws are worth about"),
         ("diverging", "50 of 2000 draws diverged"),
-        ("deep", "100% of the draws took the longest path allowed"),
         ("caught", "Of 4 chains, chain 2 and 4 found a poorer explanation of the data (log posterior"),
         ("interrupted", "Sampling was interrupted after 2000 of 2000 draws."),
     ],
 )
 def test_poor_chains_are_described(rng, case, remark):
-    options = {"deep": {"n_leapfrogs": 2**DEEPEST_TREE - 1}}.get(case, {})
-    chains = [gaussian_chain(rng, **options) for _ in range(4)]
+    chains = [gaussian_chain(rng) for _ in range(4)]
     values = rng.normal(size=(4, 500, 5))
     if case == "shifted":
         values += np.arange(4)[:, None, None]

@@ -4,16 +4,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy.stats import norm
-from small_models import PER_CONDITION, D, long_case, number, small_parameters
+from small_models import PER_CONDITION, SHARED, D, grid_case, long_case, number, small_parameters
 
 from lvmogp.constraints import split
 from lvmogp.data import GridData
-from lvmogp.kernels import RBF, Linear, Periodic, RationalQuadratic
-from lvmogp.likelihoods import scattered
+from lvmogp.kernels import RBF, Linear, Periodic, RationalQuadratic, gram
+from lvmogp.likelihoods import log_likelihood, scattered
 from lvmogp.nuts import SamplerSettings, Target, log_posterior, run_chains
 from lvmogp.optimise import StopFit
 from lvmogp.priors import Priors, log_prior
+from lvmogp.redrawing import condition_log_likelihoods
 from lvmogp.unknowns import NoiseLevel, Unknowns, unknowns_at
 
 PRIORS = Priors().checked()
@@ -157,6 +159,22 @@ def test_draws_have_the_moments_of_quadrature():
     np.testing.assert_allclose(
         trace.log_posterior[:5], [log_posterior(target, jnp.asarray(row)) for row in trace.position[:5]]
     )
+
+
+@pytest.mark.parametrize("noise", [SHARED, PER_CONDITION], ids=["shared noise", "noise per condition"])
+def test_the_likelihood_of_one_condition_is_that_of_all_but_for_a_constant(rng, noise):
+    parameters, data = small_parameters(2, noise=noise), grid_case().data
+    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    values, basis = jnp.linalg.eigh(gram(unknowns.input_kernel, data.inputs))
+    candidates = jnp.asarray(rng.normal(size=(4, 2)))
+    found = condition_log_likelihoods(unknowns, values, basis.T @ data.outputs, jnp.asarray(2), candidates)
+
+    def whole(candidate):
+        moved = eqx.tree_at(lambda tree: tree.latents, unknowns, unknowns.latents.at[2].set(candidate))
+        return log_likelihood(moved, data)
+
+    expected = np.asarray([whole(candidate) for candidate in candidates])
+    np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-9, atol=1e-9)
 
 
 def test_the_same_seed_gives_the_same_draws_in_pieces_of_any_length(monkeypatch):

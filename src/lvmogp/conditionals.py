@@ -1,7 +1,7 @@
 """The process given one draw of latents and hyperparameters, conditioned on the training data.
 
 Given a draw, f is a GP over pairs (x, h), and the data explain a part of its prior covariance (docs/mathematics.md,
-equations 34 to 37). With features a(x) of an input and c(h) of latents, which each kind of data defines in its own way,
+equations 35 to 38). With features a(x) of an input and c(h) of latents, which each kind of data defines in its own way,
 mean and explained covariance are sums of products of a and c.
 """
 
@@ -76,7 +76,7 @@ class Conditional(eqx.Module):
 
 
 class GridConditional(Conditional):
-    """Exact, by the eigenvectors of K_X and of K_H scaled by the noise (equation 35).
+    """Exact, by the eigenvectors of K_X and of K_H scaled by the noise (equation 36).
 
     A(x) = U_Xᵀk_X(X, x), c(h) = U_Hᵀ diag(1/σ_d) k_H(H, h), W_ij = 1/(1 + λ^X_i λ^H_j): mean aᵀBc with
     B = W ∘ (U_Xᵀ Y diag(1/σ_d) U_H), explained Σ_ij W_ij a_i a'_i c_j c'_j.
@@ -118,7 +118,7 @@ class GridConditional(Conditional):
 
 
 class DenseConditional(Conditional):
-    """Exact, by the Cholesky factor of the covariance of all observations, K + diag σ² = LLᵀ (equation 36).
+    """Exact, by the Cholesky factor of the covariance of all observations, K + diag σ² = LLᵀ (equation 37).
 
     A(x) = k_X(X, x) and c(h) = (k_H(h_d(n), h))_n, so that a ∘ c are the covariances of f(x, h) with the observations.
     """
@@ -161,7 +161,7 @@ class DenseConditional(Conditional):
 
 
 class SparseConditional(Conditional):
-    """By the optimal q(v) given the latents of the draw, a and c being whitened features (equation 37).
+    """By the optimal q(v) given the latents of the draw, a and c being whitened features (equation 38).
 
     ``missing`` is I − S in its M_X × M_X blocks: mean aᵀMc, explained (c ⊗ a)ᵀ(I − S)(c' ⊗ a').
     """

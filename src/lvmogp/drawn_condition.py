@@ -1,7 +1,7 @@
 """The posterior of a new condition's latents given posterior draws of everything else.
 
 Each draw is a model of its own, in which the latents of the new condition have a posterior and its observations a
-probability; draws that expected the observations count for more (docs/mathematics.md, equation 39). The latents are
+probability; draws that expected the observations count for more (docs/mathematics.md, equation 40). The latents are
 searched for in every draw as :mod:`lvmogp.new_condition` does it in one model, with fewer points.
 """
 
@@ -160,7 +160,7 @@ def _infer(
 
 
 def _log_posterior(process: Conditional, seen: Few, prior: NoisePrior) -> Target:
-    """Log p(θ) + log p(y | θ, draw) up to a constant that is the same for all draws (equation 39)."""
+    """Log p(θ) + log p(y | θ, draw) up to a constant that is the same for all draws (equation 40)."""
     inputs = process.input_features(seen.inputs) * seen.present[:, None]
     input_gram = gram(process.input_kernel, seen.inputs) * jnp.outer(seen.present, seen.present)
 

@@ -67,7 +67,7 @@ class Given(eqx.Module):
 
 
 def given(process: Conditional, seen: Few, latent: Float[Array, " Q_H"], noise: Scalar) -> Given:
-    """Condition the curve f(·, h) of one draw on a few observations of its own (equation 38)."""
+    """Condition the curve f(·, h) of one draw on a few observations of its own (equation 39)."""
     features = process.latent_features(latent[None])[0]
     # A padded place has features of zero: an observation of nothing with unit noise.
     inputs = process.input_features(seen.inputs) * seen.present[:, None]
@@ -88,7 +88,7 @@ def covariance_with_few(
 
 
 def member_curves(conditionals: Conditional, members: Members, seen: Few, points: Float[Array, "n Q_X"]) -> Gaussians:
-    """F at points under each component, conditioned on the observations of its condition (equation 38)."""
+    """F at points under each component, conditioned on the observations of its condition (equation 39)."""
 
     def one(member: tuple[Array, Array, Array]) -> Gaussians:
         draw, latent, noise = member
@@ -112,7 +112,7 @@ def block_curves(
     points: Float[Array, "B b Q_X"],
     block_condition: Int[Array, " B"],
 ) -> Gaussians:
-    """F at blocks of points under each draw, each block of one of K conditions; rows are B · b (equation 34)."""
+    """F at blocks of points under each draw, each block of one of K conditions; rows are B · b (equation 35)."""
     n_blocks, size, _ = points.shape
     flat = points.reshape(n_blocks * size, -1)
 

@@ -33,7 +33,7 @@ SAMPLING = "nuts"
 # Operations of one bound below which threads cost more than they give.
 _LARGE = 2e8
 # Other restarts are remembered if their bounds are at most so much lower.
-_WORTH_KEEPING = 30.0
+_WORTH_KEEPING = 10.0
 
 
 class Settings(NamedTuple):

@@ -6,18 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lvmogp.nuts import DEEPEST_TREE, Chain, SamplerSettings
+from lvmogp.nuts import Chain, SamplerSettings
 from lvmogp.typing import HostFloat, HostInt
 
 # Beyond this R-hat chains disagree, and below so many effective draws averages are rough.
 _LARGEST_R_HAT = 1.1
 _FEWEST_EFFECTIVE = 100
 _FEWEST_DRAWS = 4
-# Shares of draws that are worth a remark.
+# Share of draws that is worth a remark.
 _MANY_DIVERGENCES = 0.005
-_MANY_DEEP_TREES = 0.05
-# Chains overlap where the upper part of one reaches the lower part of the other.
-_LOWER, _UPPER = 0.05, 0.95
+# A chain is as good as the best one if half of its draws are better than this share of the best one's.
+_LOWER_PART = 0.1
 
 
 class ChainAccount(NamedTuple):
@@ -74,15 +73,15 @@ class Account(NamedTuple):
 def chain_weights(chains: list[Chain]) -> HostFloat:
     """How much a draw of each chain counts: one, or the share of a lesser mode that holds the chain (equation 33).
 
-    Chains whose log posteriors overlap with those of the best chain explain the data as well as it does. Another one
-    never found that explanation; it counts by the mass of its own, exp⟨log p⟩ Π_i sd_i up to a constant.
+    Chains whose log posteriors are like those of the best chain explain the data as well as it does. Another one never
+    found that explanation; it counts by the mass of its own, exp⟨log p⟩ Π_i sd_i up to a constant.
     """
-    ranges = np.asarray([np.quantile(chain.trace.log_posterior, [_LOWER, _UPPER]) for chain in chains])
-    best = int(np.argmax([np.mean(chain.trace.log_posterior) for chain in chains]))
-    overlapping = ranges[:, 1] >= ranges[best, 0]
+    medians = np.asarray([np.median(chain.trace.log_posterior) for chain in chains])
+    best = chains[int(np.argmax(medians))]
+    as_good = medians >= np.quantile(best.trace.log_posterior, _LOWER_PART)
     log_mass = np.asarray([_log_mass(chain) for chain in chains])
-    below = np.minimum(log_mass - np.mean(log_mass[overlapping]), 0.0)
-    return np.where(overlapping, 1.0, np.exp(below))
+    below = np.minimum(log_mass - np.mean(log_mass[as_good]), 0.0)
+    return np.where(as_good, 1.0, np.exp(below))
 
 
 def _log_mass(chain: Chain) -> float:
@@ -129,7 +128,6 @@ def account(
         *_about_agreement(found),
         *_about_effective_draws(found),
         *_about_divergences(statistics),
-        *_about_deep_trees(statistics),
     )
     if not completed:
         remarks = (_about_interruption(told, settings), *remarks)
@@ -192,16 +190,6 @@ def _about_divergences(statistics: Statistics) -> list[str]:
     return [
         f"{count} of {total} draws diverged: parts of the posterior may be missed. Raise n_warmup, or narrow the "
         "priors."
-    ]
-
-
-def _about_deep_trees(statistics: Statistics) -> list[str]:
-    share = float(np.mean(statistics.n_leapfrogs >= 2**DEEPEST_TREE - 1)) if len(statistics.n_leapfrogs) else 0.0
-    if share <= _MANY_DEEP_TREES:
-        return []
-    return [
-        f"{share:.0%} of the draws took the longest path allowed, so chains move slowly. Raise n_warmup, or narrow "
-        "the priors."
     ]
 
 

@@ -1,5 +1,6 @@
 """Markov chains by the No-U-Turn sampler, several at a time, in pieces between which they can be stopped."""
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -15,19 +16,24 @@ from threadpoolctl import threadpool_limits
 
 from lvmogp.compiling import compiled
 from lvmogp.constraints import FreeStructure, join
+from lvmogp.data import GridData
 from lvmogp.likelihoods import Observed, log_likelihood
 from lvmogp.optimise import StopFit
 from lvmogp.priors import Priors, log_prior
+from lvmogp.redrawing import redrawn_latents
 from lvmogp.typing import Array, Float, Scalar
 from lvmogp.unknowns import Unknowns
 
 # Steps of one compiled call, between two of which a chain can be stopped: about a second's worth.
 _FIRST_PIECE, _LONGEST_PIECE = 5, 50
 _PIECE_SECONDS = 1.0
-# Paths of up to 2⁷ leapfrog steps while a chain learns how to move, and 2⁹ afterwards.
-_DEEPEST_LEARNING_TREE, DEEPEST_TREE = 7, 9
-_ACCEPTANCE = 0.8
+# Paths of up to 2⁵ leapfrog steps while a chain learns how to move, and 2⁶ afterwards. Left alone, paths become longer,
+# because the latent space turns without end; what does not depend on its orientation is no better for it.
+_DEEPEST_TREES = (5, 6)
+_ACCEPTANCE = 0.7
 _FIRST_STEP_SIZE = 0.1
+# Conditions whose latents are drawn anew after each step.
+_REDRAWN_AT_ONCE = 8
 
 
 class SamplerSettings(NamedTuple):
@@ -46,6 +52,14 @@ class Target(eqx.Module):
     fixed_leaves: tuple[Array, ...]
     structure: FreeStructure = eqx.field(static=True)
     priors: Priors = eqx.field(static=True)
+
+    @property
+    def first_latent(self) -> int:
+        """Place in the free vector where the latents begin: after the kernels, which are all that have fixed leaves."""
+        tree = jax.tree.unflatten(self.structure.structure, range(len(self.structure.declarations)))
+        n_kernel_leaves = len(jax.tree.leaves((tree.input_kernel, tree.latent_kernel)))
+        n_free = sum(not fixed for _, fixed in self.structure.declarations[:n_kernel_leaves])
+        return sum(math.prod(shape) for shape in self.structure.free_shapes[:n_free])
 
     def unknowns(self, vector: Float[Array, " free"]) -> Unknowns:
         """The point that a free vector stands for."""
@@ -86,7 +100,7 @@ def _sampler(target: Target, n_warmup: int) -> tuple[Callable[..., Any], Callabl
         cast(Any, start),  # whose own signature leaves out that depths may be two
         num_warmup=n_warmup,
         target_accept_prob=_ACCEPTANCE,
-        max_tree_depth=(_DEEPEST_LEARNING_TREE, DEEPEST_TREE),
+        max_tree_depth=_DEEPEST_TREES,
         step_size=_FIRST_STEP_SIZE,
     )
     return configured, step
@@ -106,10 +120,26 @@ def _advance(target: Target, state: Any, n_steps: Array | np.ndarray, n_warmup: 
 
     def walk(number: Array, carried: tuple[Any, Trace]) -> tuple[Any, Trace]:
         state, trace = carried
-        state = step(state)
+        state = _with_redrawn_latents(target, step(state))
         return state, jax.tree.map(lambda kept, value: kept.at[number].set(value), trace, _seen(state))
 
     return jax.lax.fori_loop(0, n_steps, walk, (state, _empty_trace(state)))
+
+
+def _with_redrawn_latents(target: Target, state: Any) -> Any:
+    # A condition between two places that explain it seldom crosses over by itself. On grids it can be asked cheaply.
+    if not isinstance(target.data, GridData):
+        return state
+    key, next_key = jax.random.split(state.rng_key)
+    unknowns = target.unknowns(state.z)
+    n_conditions = unknowns.latents.shape[0]
+    conditions = (state.i * _REDRAWN_AT_ONCE + jnp.arange(min(_REDRAWN_AT_ONCE, n_conditions))) % n_conditions
+    latents = redrawn_latents(unknowns, target.data, conditions, key)
+    vector = jax.lax.dynamic_update_slice(state.z, latents.reshape(-1), (target.first_latent,))
+    energy, slope = jax.value_and_grad(lambda vector: -log_posterior(target, vector))(vector)
+    moved = state._replace(z=vector, potential_energy=energy, z_grad=slope)
+    kept = jax.lax.cond(jnp.isfinite(energy), lambda: moved, lambda: state)
+    return kept._replace(rng_key=next_key)
 
 
 def _seen(state: Any) -> Trace:
