@@ -42,7 +42,7 @@ def thinned(draws: Draws, most: int) -> Draws:
 def rotations(draws: Draws, reference: Float[Array, "D Q_H"]) -> Float[Array, "S Q_H Q_H"]:
     """Orthogonal R of each draw that brings its latents nearest to the reference (equation 28).
 
-    A latent h of a draw has the aligned coordinates hR, and a point g in aligned coordinates is gRᵀ in those of the draw.
+    A latent h of a draw has the aligned coordinates hR; what is g in aligned coordinates is gRᵀ in those of the draw.
     """
     # H_sᵀ G = U diag(s) Vᵀ; the R that makes ‖H_s R − G‖ smallest is U Vᵀ.
     left, _, right = jnp.linalg.svd(jnp.einsum("sdp,dq->spq", draws.latents, reference), full_matrices=False)
@@ -50,7 +50,7 @@ def rotations(draws: Draws, reference: Float[Array, "D Q_H"]) -> Float[Array, "S
 
 
 def aligned(draws: Draws, reference: Float[Array, "D Q_H"]) -> Float[Array, "S D Q_H"]:
-    """Latents of all draws, turned and mirrored to lie nearest to the reference; the likelihood knows no orientation."""
+    """Latents of all draws, turned and mirrored to lie nearest to the reference; the data know no orientation."""
     return draws.latents @ rotations(draws, reference)
 
 
