@@ -32,6 +32,7 @@ def made_draws(model: TrainedModel, *, seed: int = 3, n_draws: int = N_DRAWS) ->
 
     mean = np.asarray(parameters.latent_mean)
     turns = np.linalg.qr(rng.standard_normal((n_draws, mean.shape[1], mean.shape[1])))[0]
+    turns[::2, :, 0] *= -1  # some turn, some mirror
     latents = (mean + 0.15 * rng.standard_normal((n_draws, *mean.shape))) @ turns
     log_weight = 0.5 * rng.standard_normal(n_draws)
     return Draws(
