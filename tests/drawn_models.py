@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from references import JITTER, covariance, kernel_values
+from references import covariance, kernel_values
 from small_models import build, rbf
 
 from lvmogp import LVMOGPRegressor
@@ -114,8 +114,6 @@ class DenseDraw:
         self.outputs = model.scaling.outputs(observations.outputs)
         own = self.latents[self.conditions]
         matrix = self.prior(self.inputs, own, self.inputs, own) + np.diag(self.noise[self.conditions])
-        if not model.is_grid:  # what is added before a Cholesky factorisation
-            matrix += JITTER * np.mean(np.diag(matrix)) * np.eye(len(matrix))
         self.inverse = np.linalg.inv(matrix)
 
     def prior(self, x: np.ndarray, h: np.ndarray, other_x: np.ndarray, other_h: np.ndarray) -> np.ndarray:

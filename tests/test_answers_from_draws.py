@@ -362,7 +362,7 @@ def test_the_sparse_form_with_all_points_inducing_is_exact(rng):
 def test_many_observations_are_predicted_by_the_sparse_form(monkeypatch):
     exact = fitted("long")
     expected = exact.predict(X_NEW, NAMES, return_std=True)
-    monkeypatch.setattr(lvmogp.drawn_model, "MOST_DENSE_OBSERVATIONS", 10)
+    monkeypatch.setattr("lvmogp.observed._MOST_SCATTERED", 10)
     sparse = forgetting(exact)
     sparse.model_ = with_draws(exact.model_, exact.model_.draws)
     assert isinstance(sparse.model_.drawn.data, SparseData)
@@ -376,7 +376,7 @@ def test_draws_too_large_to_keep_are_factorised_in_parts(monkeypatch):
     names = ["a", "f", "f", "c", "f", "a", "c"]
     expected = [*model.predict(X_NEW, names, return_std=True), model.predict(X_NEW, names, return_cov=True)[1]]
     draws = model.model_.draws
-    monkeypatch.setattr(lvmogp.drawn_model, "_MOST_KEPT_ELEMENTS", 1_000)  # two draws of 22 observations
+    monkeypatch.setattr(lvmogp.drawn_model, "_MOST_KEPT_ELEMENTS", 1_200)  # two draws of 24 rows
     model.model_ = with_draws(model.model_, draws)
     assert model.model_.drawn.kept is None
     assert [len(some) for some, _ in chunks(model.model_.drawn)] == [2, 2, 2]

@@ -34,6 +34,7 @@ LADDER = [
     "bounds",
     "posterior",
     "draws",
+    "observed",
     "conditionals",
     "minibatches",
     "minibatch_bound",

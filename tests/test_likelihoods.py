@@ -13,7 +13,8 @@ from lvmogp.compiling import compiled
 from lvmogp.constraints import join, split
 from lvmogp.data import GridData, grid_as_long
 from lvmogp.kernels import RBF, Constant, Linear, Matern52, Periodic
-from lvmogp.likelihoods import ScatteredData, SparseData, fitted_values, log_likelihood, observed, scattered
+from lvmogp.likelihoods import fitted_values, log_likelihood
+from lvmogp.observed import ScatteredData, SparseData, observed, scattered
 from lvmogp.unknowns import unknowns_at
 
 _log_likelihood, _fitted_values = compiled(log_likelihood), compiled(fitted_values)
@@ -170,7 +171,7 @@ def test_the_form_follows_the_size(rng):
         sparse = observed(data, parameters)
         assert isinstance(sparse, SparseData)
         np.testing.assert_array_equal(sparse.inducing_inputs, parameters.inducing_inputs)
-        assert len(set(np.asarray(sparse.subset).tolist())) == 3
+        assert len(set(np.asarray(sparse.inducing_conditions).tolist())) == 3
 
 
 def test_the_variance_of_a_stationary_latent_kernel_moves_to_the_input_kernel():

@@ -11,11 +11,12 @@ from small_models import PER_CONDITION, SHARED, D, grid_case, long_case, number,
 from lvmogp.constraints import split
 from lvmogp.data import GridData
 from lvmogp.kernels import RBF, Linear, Periodic, RationalQuadratic, gram
-from lvmogp.likelihoods import log_likelihood, scattered
+from lvmogp.likelihoods import log_likelihood
 from lvmogp.nuts import SamplerSettings, Target, log_posterior, run_chains
+from lvmogp.observed import scattered
 from lvmogp.optimise import StopFit
 from lvmogp.priors import Priors, log_prior
-from lvmogp.redrawing import condition_log_likelihoods
+from lvmogp.redrawing import log_likelihoods_of_scattered, log_likelihoods_on_grid, redrawn_latents
 from lvmogp.unknowns import NoiseLevel, Unknowns, unknowns_at
 
 PRIORS = Priors().checked()
@@ -162,12 +163,18 @@ def test_draws_have_the_moments_of_quadrature():
 
 
 @pytest.mark.parametrize("noise", [SHARED, PER_CONDITION], ids=["shared noise", "noise per condition"])
-def test_the_likelihood_of_one_condition_is_that_of_all_but_for_a_constant(rng, noise):
-    parameters, data = small_parameters(2, noise=noise), grid_case().data
+@pytest.mark.parametrize("form", ["grid", "scattered"])
+def test_the_likelihood_of_one_condition_is_that_of_all_but_for_a_constant(rng, noise, form):
+    parameters = small_parameters(2, noise=noise)
     unknowns = unknowns_at(parameters, parameters.latent_mean)
-    values, basis = jnp.linalg.eigh(gram(unknowns.input_kernel, data.inputs))
     candidates = jnp.asarray(rng.normal(size=(4, 2)))
-    found = condition_log_likelihoods(unknowns, values, basis.T @ data.outputs, jnp.asarray(2), candidates)
+    if form == "grid":
+        data = grid_case().data
+        values, basis = jnp.linalg.eigh(gram(unknowns.input_kernel, data.inputs))
+        found = log_likelihoods_on_grid(unknowns, values, basis.T @ data.outputs, jnp.asarray(2), candidates)
+    else:
+        data = scattered(long_case().data)
+        found = log_likelihoods_of_scattered(unknowns, data, jnp.asarray(2), candidates)
 
     def whole(candidate):
         moved = eqx.tree_at(lambda tree: tree.latents, unknowns, unknowns.latents.at[2].set(candidate))
@@ -175,6 +182,18 @@ def test_the_likelihood_of_one_condition_is_that_of_all_but_for_a_constant(rng, 
 
     expected = np.asarray([whole(candidate) for candidate in candidates])
     np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-9, atol=1e-9)
+
+
+def test_a_condition_with_too_many_observations_stays_where_it_is(monkeypatch):
+    monkeypatch.setattr("lvmogp.observed._MOST_PLACES", 2)
+    parameters, data = small_parameters(2), scattered(long_case().data)
+    counts = np.bincount(np.asarray(data.conditions)[np.asarray(data.present) > 0], minlength=D)
+    assert counts.max() > 2 > counts.min()
+    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    conditions = jnp.tile(jnp.arange(D), 40)  # often enough for one that can move to do so
+    moved = redrawn_latents(unknowns, data, conditions, jax.random.key(0))
+    stayed = np.all(np.asarray(moved) == np.asarray(unknowns.latents), axis=1)
+    np.testing.assert_array_equal(stayed, counts > 2)
 
 
 def test_the_same_seed_gives_the_same_draws_in_pieces_of_any_length(monkeypatch):

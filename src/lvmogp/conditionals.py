@@ -11,35 +11,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from lvmogp.data import GridData, LongData
+from lvmogp.data import GridData
 from lvmogp.draws import Draws
 from lvmogp.kernels import Kernel, cross, gram
 from lvmogp.kronecker import kronecker_shrinkage
-from lvmogp.linalg import cholesky, triangular_inverse
+from lvmogp.linalg import triangular_inverse
+from lvmogp.observed import Observed, ScatteredData, SparseData
 from lvmogp.parameters import Parameters
 from lvmogp.posterior import optimal_inducing
 from lvmogp.quadratics import quadratic
 from lvmogp.typing import Array, Float, Int
 from lvmogp.whitening import Basis, basis
-
-
-class ScatteredData(eqx.Module):
-    """Observations one after the other, few enough for a covariance matrix over all of them."""
-
-    inputs: Float[Array, "n Q_X"]
-    outputs: Float[Array, " n"]
-    conditions: Int[Array, " n"]
-
-
-class SparseData(eqx.Module):
-    """Many observations, with inducing inputs and the numbers of the conditions whose latents are inducing ones."""
-
-    observed: LongData
-    inducing_inputs: Float[Array, "M_X Q_X"]
-    inducing_conditions: Int[Array, " M_H"]
-
-
-ConditionedData = GridData | ScatteredData | SparseData
 
 
 class Conditional(eqx.Module):
@@ -202,7 +184,7 @@ class SparseConditional(Conditional):
         return jnp.sum((inputs @ self._contracted(latent, latent)) * inputs, axis=1)
 
 
-def conditional(draw: Draws, data: ConditionedData) -> Conditional:
+def conditional(draw: Draws, data: Observed) -> Conditional:
     """The process given one draw, ``draw`` being one entry along the leading axis of all."""
     if isinstance(data, GridData):
         return _on_grid(draw, data)
@@ -232,11 +214,12 @@ def _on_grid(draw: Draws, data: GridData) -> GridConditional:
 
 
 def _on_scattered(draw: Draws, data: ScatteredData) -> DenseConditional:
-    n_conditions = draw.latents.shape[0]
-    noise = jnp.broadcast_to(draw.noise_variance, (n_conditions,))[data.conditions]
-    between = gram(draw.latent_kernel, draw.latents)[data.conditions[:, None], data.conditions]
-    covariance = gram(draw.input_kernel, data.inputs) * between + jnp.diag(noise)
-    whitener = triangular_inverse(cholesky(covariance))
+    noise = jnp.broadcast_to(draw.noise_variance, (draw.latents.shape[0],))[data.conditions]
+    scale = data.present / jnp.sqrt(noise)  # zero in empty rows, which so say nothing
+    between = gram(draw.latent_kernel, draw.latents)[data.conditions].T[data.conditions]
+    scaled = gram(draw.input_kernel, data.inputs) * between * scale[:, None] * scale
+    factor = jnp.linalg.cholesky(jnp.eye(len(scale)) + scaled)  # of I + K/(σσᵀ): no eigenvalue is below one
+    whitener = triangular_inverse(factor) * scale  # L⁻¹ of K + diag σ²
     return DenseConditional(
         input_kernel=draw.input_kernel,
         latent_kernel=draw.latent_kernel,
@@ -272,6 +255,6 @@ def _on_sparse(draw: Draws, data: SparseData) -> SparseConditional:
     )
 
 
-def stacked_conditionals(draws: Draws, data: ConditionedData) -> Conditional:
+def stacked_conditionals(draws: Draws, data: Observed) -> Conditional:
     """The conditionals of several draws, one after the other."""
     return jax.lax.map(lambda draw: conditional(draw, data), draws)

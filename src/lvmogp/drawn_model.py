@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.compiling import compiled
-from lvmogp.conditionals import Conditional, ConditionedData, ScatteredData, SparseData, stacked_conditionals
+from lvmogp.conditionals import Conditional, stacked_conditionals
 from lvmogp.data import GridData, LongData
-from lvmogp.draws import Draws, covering_subset, rotations
+from lvmogp.draws import Draws, rotations
+from lvmogp.observed import Observed, ScatteredData, observed
 from lvmogp.parameters import Parameters
 from lvmogp.typing import Array, Float, HostFloat, HostInt
 
-MOST_DENSE_OBSERVATIONS = 1_000
 # Half a gigabyte of them in double precision.
 _MOST_KEPT_ELEMENTS = 2**26
 _stacked = compiled(stacked_conditionals)
@@ -27,7 +27,7 @@ class DrawnModel(eqx.Module):
     """
 
     draws: Draws
-    data: ConditionedData
+    data: Observed
     rotations: Float[Array, "S Q_H Q_H"]
     kept: Conditional | None
 
@@ -58,7 +58,7 @@ def drawn_model(draws: Draws, data: GridData | LongData, start: Parameters) -> D
     Everything is in double precision: variances are small differences of large numbers.
     """
     draws = jax.tree.map(_in_double_precision, draws)
-    conditioned = _conditioned(data, start)
+    conditioned = jax.tree.map(_in_double_precision, observed(data, start))
     size = _elements(conditioned) * draws.n_draws
     kept = _stacked(draws, conditioned) if size <= _MOST_KEPT_ELEMENTS else None
     return DrawnModel(draws, conditioned, rotations(draws, jnp.asarray(start.latent_mean, jnp.float64)), kept)
@@ -68,26 +68,7 @@ def _in_double_precision(leaf: Array) -> Array:
     return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 
-def _conditioned(data: GridData | LongData, start: Parameters) -> ConditionedData:
-    if isinstance(data, GridData):
-        return data
-    if data.n_observations > MOST_DENSE_OBSERVATIONS:
-        latents = np.asarray(start.latent_mean, dtype=float)
-        return SparseData(
-            observed=data,
-            inducing_inputs=jnp.asarray(start.inducing_inputs, jnp.float64),
-            inducing_conditions=jnp.asarray(covering_subset(latents, len(start.inducing_latents))),
-        )
-    present = np.asarray(data.present) > 0
-    conditions = np.broadcast_to(np.asarray(data.block_condition)[:, None], present.shape)[present]
-    return ScatteredData(
-        inputs=jnp.asarray(np.asarray(data.inputs)[present]),
-        outputs=jnp.asarray(np.asarray(data.outputs)[present]),
-        conditions=jnp.asarray(conditions),
-    )
-
-
-def _elements(data: ConditionedData) -> int:
+def _elements(data: Observed) -> int:
     # Numbers in the factors of one draw.
     if isinstance(data, GridData):
         n_inputs, n_conditions = data.outputs.shape

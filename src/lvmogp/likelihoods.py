@@ -5,68 +5,17 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from lvmogp.bounds import collapsed
-from lvmogp.data import Data, GridData, LongData, rounded_up
-from lvmogp.draws import covering_subset
+from lvmogp.data import GridData, LongData
 from lvmogp.gaussians import LOG_2PI
 from lvmogp.kernels import gram
 from lvmogp.kronecker import kronecker_evidence
 from lvmogp.linalg import dense_evidence
+from lvmogp.observed import Observed, ScatteredData, SparseData
 from lvmogp.parameters import Parameters
-from lvmogp.typing import Array, Float, Int, Scalar
+from lvmogp.typing import Array, Float, Scalar
 from lvmogp.unknowns import Unknowns
-
-# Beyond these sizes an exact likelihood takes longer than the sparse one.
-_MOST_ON_A_SIDE = 600
-_MOST_SCATTERED = 1_000
-
-
-class ScatteredData(eqx.Module):
-    """Observations one by one, of any conditions in any order; ``present`` is 0 where a place is left empty."""
-
-    inputs: Float[Array, "n Q_X"]
-    outputs: Float[Array, " n"]
-    condition: Int[Array, " n"]
-    present: Float[Array, " n"]
-
-
-class SparseData(eqx.Module):
-    """Data with the inducing inputs of a variational fit, and the conditions whose latents are the inducing latents."""
-
-    data: Data
-    inducing_inputs: Float[Array, "M_X Q_X"]
-    subset: Int[Array, " M_H"]
-
-
-Observed = GridData | ScatteredData | SparseData
-
-
-def observed(data: Data, parameters: Parameters) -> Observed:
-    """Data in the form whose likelihood is exact while that is affordable, else sparse, by the points of a fit."""
-    if isinstance(data, GridData):
-        if max(data.outputs.shape) <= _MOST_ON_A_SIDE:
-            return data
-    elif data.n_observations <= _MOST_SCATTERED:
-        return scattered(data)
-    subset = covering_subset(np.asarray(parameters.latent_mean), parameters.inducing_latents.shape[0])
-    return SparseData(data, parameters.inducing_inputs, jnp.asarray(subset))
-
-
-def scattered(data: LongData) -> ScatteredData:
-    """The observations of long data without their blocks."""
-    present = np.asarray(data.present) > 0
-    n_observations = int(present.sum())
-    row = np.resize(np.flatnonzero(present), rounded_up(max(n_observations, 1)))
-    filled = (np.arange(len(row)) < n_observations).astype(float)
-    condition = np.repeat(np.asarray(data.block_condition), present.shape[1])
-    return ScatteredData(
-        inputs=data.inputs.reshape(-1, data.inputs.shape[-1])[row],
-        outputs=jnp.asarray(np.asarray(data.outputs).reshape(-1)[row] * filled),
-        condition=jnp.asarray(condition[row]),
-        present=jnp.asarray(filled),
-    )
 
 
 def log_likelihood(unknowns: Unknowns, data: Observed) -> Scalar:
@@ -90,10 +39,10 @@ def _grid_log_likelihood(unknowns: Unknowns, data: GridData) -> Scalar:
 
 
 def _scattered_log_likelihood(unknowns: Unknowns, data: ScatteredData) -> Scalar:
-    noise = unknowns.noise_per_condition[data.condition]
+    noise = unknowns.noise_per_condition[data.conditions]
     precision = data.present / jnp.sqrt(noise)
     # Gathered by rows, twice: backwards, rows are added up, which is many times faster than entries.
-    among = gram(unknowns.latent_kernel, unknowns.latents)[data.condition].T[data.condition]
+    among = gram(unknowns.latent_kernel, unknowns.latents)[data.conditions].T[data.conditions]
     # G = k_H(h_d, h_d') k_X(x, x')/(σ_d σ_d'), zero in empty places
     scaled = among * gram(unknowns.input_kernel, data.inputs) * precision[:, None] * precision
     log_det, misfit = dense_evidence(scaled, data.outputs * precision)
@@ -105,21 +54,21 @@ def _sparse_log_likelihood(unknowns: Unknowns, data: SparseData) -> Scalar:
         input_kernel=unknowns.input_kernel,
         latent_kernel=unknowns.latent_kernel,
         inducing_inputs=data.inducing_inputs,
-        inducing_latents=unknowns.latents[data.subset],
+        inducing_latents=unknowns.latents[data.inducing_conditions],
         latent_mean=unknowns.latents,
         latent_variance=jnp.zeros_like(unknowns.latents),
         noise_variance=unknowns.noise_variance,
     )
-    return collapsed(known, data.data).fit
+    return collapsed(known, data.observed).fit
 
 
 def fitted_values(unknowns: Unknowns, data: Observed) -> Float[Array, "*S"]:
     """Posterior mean of the function at each observation, in the layout of the outputs (equation 32)."""
-    layout = data.data if isinstance(data, SparseData) else data
+    layout = data.observed if isinstance(data, SparseData) else data
     slope = jax.grad(lambda outputs: log_likelihood(unknowns, _with_outputs(data, outputs)))(layout.outputs)
     noise = unknowns.noise_per_condition
     if isinstance(layout, ScatteredData):
-        noise = noise[layout.condition]
+        noise = noise[layout.conditions]
     elif isinstance(layout, LongData):
         noise = noise[layout.block_condition][:, None]
     # ⟨f⟩ = y + σ² ∂log p(y)/∂y, since the slope is −(K + Σ)⁻¹y
@@ -129,7 +78,7 @@ def fitted_values(unknowns: Unknowns, data: Observed) -> Float[Array, "*S"]:
 def _with_outputs(data: Any, outputs: Array) -> Any:
     # The same form of data with other outputs.
     if isinstance(data, SparseData):
-        return eqx.tree_at(lambda tree: tree.data, data, _with_outputs(data.data, outputs))
+        return eqx.tree_at(lambda tree: tree.observed, data, _with_outputs(data.observed, outputs))
     if isinstance(data, GridData):
         return GridData(data.inputs, outputs)  # which knows the squares of its outputs
     return eqx.tree_at(lambda tree: tree.outputs, data, outputs)

@@ -16,8 +16,8 @@ from threadpoolctl import threadpool_limits
 
 from lvmogp.compiling import compiled
 from lvmogp.constraints import FreeStructure, join
-from lvmogp.data import GridData
-from lvmogp.likelihoods import Observed, log_likelihood
+from lvmogp.likelihoods import log_likelihood
+from lvmogp.observed import Observed, SparseData
 from lvmogp.optimise import StopFit
 from lvmogp.priors import Priors, log_prior
 from lvmogp.redrawing import redrawn_latents
@@ -127,8 +127,8 @@ def _advance(target: Target, state: Any, n_steps: Array | np.ndarray, n_warmup: 
 
 
 def _with_redrawn_latents(target: Target, state: Any) -> Any:
-    # A condition between two places that explain it seldom crosses over by itself. On grids it can be asked cheaply.
-    if not isinstance(target.data, GridData):
+    # A condition between two places that explain it seldom crosses over by itself, and can be asked cheaply.
+    if isinstance(target.data, SparseData):
         return state
     key, next_key = jax.random.split(state.rng_key)
     unknowns = target.unknowns(state.z)

@@ -1,18 +1,26 @@
 """Latents of single conditions drawn anew, so that chains find other places that explain the data as well."""
 
+from collections.abc import Callable
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from lvmogp.data import GridData
+from lvmogp.gaussians import log_density
 from lvmogp.kernels import cross, diagonal, gram
 from lvmogp.kronecker import kronecker_shrinkage
+from lvmogp.linalg import whiten
+from lvmogp.observed import ScatteredData
 from lvmogp.typing import Array, Float, Int
 from lvmogp.unknowns import Unknowns
 
 _N_CANDIDATES = 64
+# Latents of all, a condition and places for it: how well the data are explained with it there, up to a constant.
+_Explained = Callable[[Float[Array, "D Q_H"], Int[Array, ""], Float[Array, "P Q_H"]], Float[Array, " P"]]
 
 
-def condition_log_likelihoods(
+def log_likelihoods_on_grid(
     unknowns: Unknowns,
     input_values: Float[Array, " N"],
     rotated: Float[Array, "N D"],
@@ -41,25 +49,78 @@ def condition_log_likelihoods(
     return -jnp.sum(residual**2 / variance + jnp.log(variance), axis=1) / 2
 
 
+def log_likelihoods_of_scattered(
+    unknowns: Unknowns, data: ScatteredData, condition: Int[Array, ""], candidates: Float[Array, "P Q_H"]
+) -> Float[Array, " P"]:
+    """Log p(y_d | y of the others, h_d) at each candidate h_d for the observations at the places of the condition.
+
+    The same as on a grid, by a Cholesky factor over the observations of the others.
+    """
+    kernel, own_noise = unknowns.latent_kernel, unknowns.noise_per_condition[condition]
+    scale = jnp.where(data.conditions == condition, 0.0, data.present) / jnp.sqrt(
+        unknowns.noise_per_condition[data.conditions]
+    )
+    among = gram(kernel, unknowns.latents)[data.conditions].T[data.conditions]
+    # P = I + K/(σσᵀ) of the others; rows of the condition itself say nothing.
+    others = jnp.eye(len(scale)) + among * gram(unknowns.input_kernel, data.inputs) * scale[:, None] * scale
+    factor = jnp.linalg.cholesky(others)  # no eigenvalue is below one
+    known = whiten(factor, data.outputs * scale)
+    own = data.places[condition]
+    taken = (own < len(scale)).astype(scale.dtype)
+    points = jnp.take(data.inputs, own, axis=0, mode="clip")
+    values = jnp.take(data.outputs, own, mode="clip") * taken
+    to_others = cross(unknowns.input_kernel, points, data.inputs) * taken[:, None] * scale
+    within = gram(unknowns.input_kernel, points) * taken[:, None] * taken
+    noise = jnp.diag(jnp.where(taken > 0, own_noise, 1.0))
+
+    def at(candidate: Float[Array, " Q_H"]) -> Array:
+        between = cross(kernel, candidate[None], unknowns.latents)[0][data.conditions]
+        whitened = whiten(factor, (to_others * between).T)  # L⁻¹Cᵀ
+        prior = kernel.evaluate(candidate, candidate) * within
+        # y_d | h ~ N(C P⁻¹ y, k_H(h, h) K_X + σ_d² I − C P⁻¹ Cᵀ)
+        return log_density(values - known @ whitened, jnp.linalg.cholesky(prior + noise - whitened.T @ whitened))
+
+    return jax.lax.map(at, candidates)
+
+
+def _explained_by(unknowns: Unknowns, data: GridData | ScatteredData) -> _Explained:
+    def at(latents: Float[Array, "D Q_H"]) -> Unknowns:
+        return eqx.tree_at(lambda tree: tree.latents, unknowns, latents)
+
+    if isinstance(data, ScatteredData):
+        counts = jax.ops.segment_sum(data.present, data.conditions, unknowns.latents.shape[0])
+        has_places = counts == jnp.sum(data.places < len(data.present), axis=1)
+
+        def explained(latents: Array, condition: Array, candidates: Array) -> Array:
+            found = log_likelihoods_of_scattered(at(latents), data, condition, candidates)
+            # A condition with too many observations to be asked stays at the first candidate, where it is.
+            return jnp.where(has_places[condition], found, jnp.where(jnp.arange(len(found)) == 0, 0.0, -jnp.inf))
+
+        return explained
+    input_values, input_basis = jnp.linalg.eigh(gram(unknowns.input_kernel, data.inputs))
+    input_values = jnp.maximum(input_values, 0)  # rounding can push the smallest below zero
+    rotated = input_basis.T @ data.outputs
+    return lambda latents, condition, places: log_likelihoods_on_grid(
+        at(latents), input_values, rotated, condition, places
+    )
+
+
 def redrawn_latents(
-    unknowns: Unknowns, data: GridData, conditions: Int[Array, " few"], key: Array
+    unknowns: Unknowns, data: GridData | ScatteredData, conditions: Int[Array, " few"], key: Array
 ) -> Float[Array, "D Q_H"]:
     """Latents with those of some conditions, one after the other, drawn anew given all others.
 
     Beside where it is, a condition is offered places drawn from the prior, and takes one in proportion to how well it
     explains its outputs there: a step that leaves the posterior as it is (iterated sampling importance resampling).
     """
-    input_values, input_basis = jnp.linalg.eigh(gram(unknowns.input_kernel, data.inputs))
-    input_values = jnp.maximum(input_values, 0)  # rounding can push the smallest below zero
-    rotated = input_basis.T @ data.outputs
+    explained = _explained_by(unknowns, data)
 
     def redraw(latents: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
         condition, key = given
         key_of_places, key_of_choice = jax.random.split(key)
         elsewhere = jax.random.normal(key_of_places, (_N_CANDIDATES, latents.shape[1]), latents.dtype)
         candidates = jnp.concatenate([latents[condition][None], elsewhere])
-        point = Unknowns(unknowns.input_kernel, unknowns.latent_kernel, latents, unknowns.noise_variance)
-        log_weights = condition_log_likelihoods(point, input_values, rotated, condition, candidates)
+        log_weights = explained(latents, condition, candidates)
         log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf).at[0].set(log_weights[0])
         chosen = jax.random.categorical(key_of_choice, log_weights)
         return latents.at[condition].set(candidates[chosen]), None

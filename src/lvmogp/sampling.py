@@ -14,9 +14,10 @@ from lvmogp.data import Data, GridData
 from lvmogp.draws import Draws
 from lvmogp.fit import SAMPLING, Progress
 from lvmogp.kernels import gram
-from lvmogp.likelihoods import SparseData, fitted_values, observed
+from lvmogp.likelihoods import fitted_values
 from lvmogp.mcmc_diagnostics import Account, account, agreement, chain_weights
 from lvmogp.nuts import Chain, SamplerSettings, Target, run_chains
+from lvmogp.observed import SparseData, observed
 from lvmogp.parameters import Parameters
 from lvmogp.priors import Priors
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
@@ -133,7 +134,7 @@ def _points(target: Target, positions: Float[Array, "S free"]) -> Unknowns:
 
 def _followed(target: Target, positions: Float[Array, "S free"]) -> dict[str, Array]:
     # Numbers that are the same however the latent space is turned.
-    layout = target.data.data if isinstance(target.data, SparseData) else target.data
+    layout = target.data.observed if isinstance(target.data, SparseData) else target.data
     places = np.arange(layout.outputs.size)
     if not isinstance(layout, GridData):
         places = np.flatnonzero(np.asarray(layout.present).reshape(-1))
