@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from lvmogp.bounds import collapsed, explicit
 from lvmogp.compiling import compiled
 from lvmogp.data import Data, GridData
+from lvmogp.descriptions import Coordinates
 from lvmogp.errors import NumericalError
 from lvmogp.initialise import Curves, independent_start, recipe_names, start
 from lvmogp.kernels import Kernel, gram
@@ -154,6 +155,8 @@ def fit(
     settings: Settings,
     on_progress: Callable[[Progress], None] | None = None,
     keeper: RestartKeeper | None = None,
+    *,
+    coordinates: Coordinates | None = None,
 ) -> Outcome:
     """Optimise several starts that differ in kind and keep the one with the best bound.
 
@@ -171,6 +174,8 @@ def fit(
         Called after every iteration; may raise :class:`lvmogp.StopFit` to end the fit with the best so far.
     keeper
         Keeps the restarts that have ended, and knows those that ended before this fit was interrupted.
+    coordinates
+        What is known of the conditions, if anything.
     """
     began = time.perf_counter()
     one_thread = operations(data, settings) < _LARGE
@@ -185,10 +190,10 @@ def fit(
             seed=settings.seed,
         )
         runs: list[tuple[str, Run]] = []
-        names = recipe_names(settings.n_restarts)
+        names = recipe_names(settings.n_restarts, n_latent=settings.n_latent)
         for number, recipe in enumerate(names):
             rng = np.random.default_rng([settings.seed, number])
-            parameters = _start(recipe, independent, data, settings, rng)
+            parameters = _start(recipe, independent, data, settings, rng, coordinates)
             ended = None if keeper is None else keeper.load(number, parameters)
             if ended is None:
                 report = None if on_progress is None else _reporter(on_progress, settings.n_latent, number, names)
@@ -219,7 +224,14 @@ def fit(
     )
 
 
-def _start(recipe: str, independent: Curves, data: Data, settings: Settings, rng: np.random.Generator) -> Parameters:
+def _start(
+    recipe: str,
+    independent: Curves,
+    data: Data,
+    settings: Settings,
+    rng: np.random.Generator,
+    coordinates: Coordinates | None,
+) -> Parameters:
     parameters = start(
         recipe,
         independent,
@@ -228,6 +240,7 @@ def _start(recipe: str, independent: Curves, data: Data, settings: Settings, rng
         n_inducing=settings.n_inducing_latents,
         noise_per_condition=settings.noise_per_condition,
         rng=rng,
+        coordinates=coordinates,
     )
     if settings.inference == "collapsed":
         return parameters

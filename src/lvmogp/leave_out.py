@@ -13,7 +13,7 @@ from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fit import MINIBATCHES
 from lvmogp.intake import Observations, standardised
 from lvmogp.mixtures import gaussian_rows, log_density, moments_in_units, quantile
-from lvmogp.parameters import Parameters
+from lvmogp.parameters import Parameters, in_precision
 from lvmogp.posterior import posterior, trained_curves
 from lvmogp.predictions import gaussian_moments
 from lvmogp.scaling import Scaling
@@ -122,8 +122,9 @@ def _without_inducing(parameters: Parameters) -> Parameters:
         latent_mean=parameters.latent_mean,
         latent_variance=parameters.latent_variance,
         noise_variance=parameters.noise_variance,
+        known=parameters.known,
     )
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plain)
+    return in_precision(plain, "float64")
 
 
 def _measured(mean: HostFloat, variance: HostFloat, scaling: Scaling, actual: HostFloat) -> LeaveOut:

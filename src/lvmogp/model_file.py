@@ -9,13 +9,14 @@ import numpy as np
 
 from lvmogp.__about__ import __version__
 from lvmogp.compiling import compiled
+from lvmogp.descriptions import Descriptions, Feature
 from lvmogp.errors import ModelFileError
 from lvmogp.evidence import evidence
 from lvmogp.fit import Outcome, Restart
 from lvmogp.intake import Observations
 from lvmogp.new_condition import ConditionPosterior, condition_on
 from lvmogp.optimise import Status
-from lvmogp.parameters import Parameters
+from lvmogp.parameters import KnownCoordinates, Parameters
 from lvmogp.posterior import (
     Covariance,
     DenseCovariance,
@@ -39,6 +40,7 @@ _PARAMETER_ARRAYS = (
     "latent_variance",
     "noise_variance",
 )
+_KNOWN_ARRAYS = ("values", "missing_condition", "missing_coordinate", "missing_mean", "missing_variance")
 _COVARIANCES: dict[str, type[Covariance]] = {"kronecker": KroneckerCovariance, "dense": DenseCovariance}
 
 
@@ -69,6 +71,9 @@ def save_model(
         "scaling.input_mean": model.scaling.input_mean,
         "scaling.input_scale": model.scaling.input_scale,
     }
+    if model.descriptions is not None:
+        document["features"] = _encode_features(model.descriptions)
+        tensors |= {f"features.{name}": getattr(model.descriptions, name) for name in ("values", "mean", "scale")}
     for number, restart in enumerate(model.outcome.restarts):
         tensors[f"history.{number}"] = np.asarray(restart.history, dtype=float)
     if include_data and model.observations is not None:
@@ -92,6 +97,8 @@ def load_model(path: str | os.PathLike[str]) -> tuple[TrainedModel, dict[str, An
 
 def _posterior_tensors(model: Posterior) -> dict[str, np.ndarray]:
     arrays = {f"parameters.{name}": getattr(model.parameters, name) for name in _PARAMETER_ARRAYS}
+    if model.parameters.known is not None:
+        arrays |= {f"known.{name}": getattr(model.parameters.known, name) for name in _KNOWN_ARRAYS}
     arrays["posterior.mean"] = model.mean
     covariance = model.covariance
     if isinstance(covariance, KroneckerCovariance):
@@ -109,6 +116,8 @@ def _covariance_kind(covariance: Covariance) -> str:
 
 def _added_tensors(entry: AddedCondition) -> dict[str, np.ndarray]:
     tensors = {"inputs": entry.inputs, "outputs": entry.outputs}
+    if entry.features is not None:
+        tensors["features"] = entry.features
     found = entry.posterior
     if isinstance(found, ConditionPosterior):
         arrays = {"latents": found.latents, "noise": found.noise, "log_weights": found.log_weights}
@@ -126,6 +135,30 @@ def encode_setting(value: Any) -> Any:
     if isinstance(value, np.random.RandomState | np.random.Generator):
         return None
     return encode_kernel(value)
+
+
+def _encode_features(descriptions: Descriptions) -> dict[str, Any]:
+    return {
+        "ids": [encode_id(name) for name in descriptions.ids],
+        "columns": [
+            {"name": each.name, "kind": each.kind, "levels": [encode_id(level) for level in each.levels]}
+            for each in descriptions.features
+        ],
+    }
+
+
+def _decode_features(content: ModelFile) -> Descriptions | None:
+    stored = content.document.get("features")  # files of models without features have none
+    if stored is None:
+        return None
+    features = (
+        Feature(each["name"], each["kind"], tuple(decode_id(level) for level in each["levels"]))
+        for each in stored["columns"]
+    )
+    ids = tuple(decode_id(name) for name in stored["ids"])
+    return Descriptions(
+        tuple(features), ids, *(content.tensors[f"features.{name}"] for name in ("values", "mean", "scale"))
+    )
 
 
 def _encode_outcome(outcome: Outcome) -> dict[str, Any]:
@@ -180,7 +213,9 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         prefix = f"added.{number}."
         arrays = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         found = _decode_condition(posterior, scaling, arrays, entry["method"])
-        added[decode_id(entry["id"])] = AddedCondition(arrays["inputs"], arrays["outputs"], entry["method"], found)
+        added[decode_id(entry["id"])] = AddedCondition(
+            arrays["inputs"], arrays["outputs"], entry["method"], found, arrays.get("features")
+        )
     model = TrainedModel(
         ids=ids,
         columns=columns,
@@ -195,6 +230,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         bounds_by_n_latent={int(n_latent): bound for n_latent, bound in document["bounds_by_n_latent"]},
         date_columns=date_columns,
         output_name=output_name,
+        descriptions=_decode_features(content),
     )
     settings = {
         name: decode_kernel(value) if isinstance(value, dict) else value for name, value in document["settings"].items()
@@ -210,6 +246,8 @@ def _decode_posterior(content: ModelFile) -> Posterior:
         for name in ("input_kernel", "latent_kernel")
     )
     arrays: dict[str, Any] = {name: jnp.asarray(tensors[f"parameters.{name}"]) for name in _PARAMETER_ARRAYS}
+    if "known.values" in tensors:
+        arrays["known"] = KnownCoordinates(**{name: jnp.asarray(tensors[f"known.{name}"]) for name in _KNOWN_ARRAYS})
     parameters = Parameters(input_kernel=input_kernel, latent_kernel=latent_kernel, **arrays)
     mean = jnp.asarray(tensors["posterior.mean"])
     if document["covariance"] == "kronecker":

@@ -67,9 +67,10 @@ class Options(NamedTuple):
     random_state: Any
     batch_size: int | str = AUTO
 
-    def checked(self) -> "Options":
-        """The same options, once each is known to be one that can be honoured."""
-        for name in ("n_latent", "n_inducing_inputs", "n_inducing_latents", "n_restarts", "max_iter", "batch_size"):
+    def checked(self, *, described: bool = False) -> "Options":
+        """The same options, once each is known to be one that can be honoured; conditions may be ``described``."""
+        _check_n_latent(self.n_latent, described=described)
+        for name in ("n_inducing_inputs", "n_inducing_latents", "n_restarts", "max_iter", "batch_size"):
             _check_count(name, getattr(self, name))
         if self.inference in _NOT_YET:
             raise SettingError(
@@ -101,16 +102,33 @@ def _check_count(name: str, value: Any) -> None:
         raise SettingError(f'{name} must be a whole number of at least 1 or "auto", got {value!r}')
 
 
-def is_stochastic(options: Options, n_observations: int) -> bool:
-    """Whether to fit by minibatches."""
+def _check_n_latent(value: Any, *, described: bool) -> None:
+    if described and isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) == 0:
+        return
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) == 0:
+        raise SettingError(
+            "n_latent=0 leaves nothing to tell conditions apart; give their condition_features, or use 1"
+        )
+    _check_count("n_latent", value)
+
+
+def is_stochastic(options: Options, n_observations: int, *, described: bool = False) -> bool:
+    """Whether to fit by minibatches, which know nothing of condition features yet."""
+    if described and options.inference == "stochastic":
+        raise SettingError(
+            'inference="stochastic" cannot take condition_features; use "auto", "collapsed" or "kronecker", or leave the '
+            "features out"
+        )
+    if described:
+        return False
     return options.inference == "stochastic" or (options.inference == AUTO and n_observations > _MOST_AT_ONCE)
 
 
-def latent_dimensions(options: Options, n_conditions: int) -> list[int]:
-    """Numbers of latent dimensions to try."""
+def latent_dimensions(options: Options, n_conditions: int, *, n_known: int = 0) -> list[int]:
+    """Numbers of latent dimensions to try; none at all where ``n_known`` coordinates are known from features."""
     if options.n_latent != AUTO:
         return [int(options.n_latent)]
-    return list(range(1, min(_MOST_AUTO_LATENT, max(n_conditions - 1, 1)) + 1))
+    return list(range(0 if n_known else 1, min(_MOST_AUTO_LATENT, max(n_conditions - 1, 1)) + 1))
 
 
 def latent_kernels(options: Options) -> list[Kernel]:
@@ -120,11 +138,13 @@ def latent_kernels(options: Options) -> list[Kernel]:
     return [named(options.latent_kernel)]
 
 
-def fit_settings(options: Options, data: Data, inputs: HostFloat, *, n_latent: int, latent_kernel: Kernel) -> Settings:
-    """Sizes and numbers of starts for these data."""
+def fit_settings(
+    options: Options, data: Data, inputs: HostFloat, *, n_latent: int, latent_kernel: Kernel, n_known: int = 0
+) -> Settings:
+    """Sizes and numbers of starts for these data, ``n_known`` coordinates of each condition being known."""
     n_distinct = len(np.unique(inputs, axis=0))
     fewest, most = _inducing_inputs(options, n_distinct)
-    n_latents = _inducing_latents(options, data.n_conditions, n_latent, latent_kernel)
+    n_latents = _inducing_latents(options, data.n_conditions, n_latent + n_known, latent_kernel)
     # A grid costs the same however many observations it holds.
     n_scattered = 0 if isinstance(data, GridData) else data.n_observations
     if not isinstance(data, GridData) and options.n_inducing_inputs == AUTO:

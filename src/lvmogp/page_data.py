@@ -14,6 +14,7 @@ import numpy as np
 from lvmogp.compiling import compiled
 from lvmogp.evidence import MOST_EXACT_POINTS, PADDED_SIZES
 from lvmogp.intake import Observations
+from lvmogp.known_latents import known_latents
 from lvmogp.linalg import smallest_jitter, symmetric_pairs
 from lvmogp.new_condition import SEARCH, ConditionPosterior, noise_prior, normal_nodes, starting_points, unit_nodes
 from lvmogp.posterior import DenseCovariance, KroneckerCovariance, Posterior
@@ -46,7 +47,7 @@ def page_data(model: TrainedModel) -> Document:
             "outputScale": scaling.output_scale,
             "logOutput": scaling.log_output,
         },
-        "nLatent": posterior.parameters.latent_mean.shape[1],
+        "nLatent": posterior.latent_basis.points.shape[1],
         "inputBasis": _basis(posterior.input_basis),
         "latentBasis": _basis(posterior.latent_basis),
         "mean": encoded(posterior.mean),
@@ -58,7 +59,7 @@ def page_data(model: TrainedModel) -> Document:
             "priorMean": float(noise.mean),
             "priorDeviation": float(noise.deviation),
         },
-        "latentNodes": encoded(normal_nodes(N_NODES, posterior.parameters.latent_mean.shape[1])),
+        "latentNodes": encoded(normal_nodes(N_NODES, posterior.latent_basis.points.shape[1])),
         "search": _search(posterior),
         "conditions": _conditions(model),
     }
@@ -118,7 +119,8 @@ def _covariance(posterior: Posterior) -> Document:
 
 
 def _search(posterior: Posterior) -> Document:
-    starts = starting_points(posterior, noise_prior(posterior))
+    # A condition that is typed into the page has no features yet.
+    starts = starting_points(posterior, noise_prior(posterior), known_latents(posterior, None))
     n_theta = starts.shape[1]
     # The particles' nodes are the first of the scouts'.
     nodes = unit_nodes(SEARCH.n_scouts, 1 + n_theta)

@@ -10,11 +10,13 @@ import numpy as np
 
 from lvmogp.compiling import compiled
 from lvmogp.data import rounded_up
+from lvmogp.descriptions import Descriptions
 from lvmogp.errors import DataError, NumericalError
 from lvmogp.evidence import evidence
 from lvmogp.fit import Outcome
 from lvmogp.ids import Id, unknown_condition
 from lvmogp.intake import Observations
+from lvmogp.known_latents import KnownLatents, known_latents
 from lvmogp.new_condition import infer
 from lvmogp.posterior import Curves, Posterior, curves_at, trained_curves
 from lvmogp.posterior import curves as curves_of_moments
@@ -36,12 +38,16 @@ _Tree = TypeVar("_Tree")
 
 
 class AddedCondition(NamedTuple):
-    """A condition added after the fit: its observations in the user's units, and what they say of it."""
+    """A condition added after the fit: its observations in the user's units, and what they say of it.
+
+    ``features`` are the values of its features, where it has any, as in :class:`lvmogp.descriptions.Descriptions`.
+    """
 
     inputs: HostFloat
     outputs: HostFloat
     method: str
     posterior: Condition
+    features: HostFloat | None = None
 
 
 class TrainedModel(NamedTuple):
@@ -60,6 +66,7 @@ class TrainedModel(NamedTuple):
     bounds_by_n_latent: Mapping[int, float] = MappingProxyType({})
     date_columns: tuple[str, ...] = ()
     output_name: str | None = None
+    descriptions: Descriptions | None = None
 
     @property
     def all_ids(self) -> tuple[Id, ...]:
@@ -139,8 +146,22 @@ def find_condition(model: TrainedModel, name: Id, *, unseen: str) -> Condition:
         return trained_condition(model.posterior, shapes, number, int(place))
     if unseen == "prior":
         nothing = evidence(model.posterior, np.empty((0, model.n_columns)), np.empty(0))
-        return infer(model.posterior, nothing)
+        return infer(model.posterior, nothing, known_of(model, features_of(model, name)))
     raise unknown_condition(name, model.all_ids)
+
+
+def features_of(model: TrainedModel, name: Id) -> HostFloat | None:
+    """The values of a condition's features: those it was added with, else those of the table of the fit."""
+    if name in model.added:
+        return model.added[name].features
+    return None if model.descriptions is None else model.descriptions.row(name)
+
+
+def known_of(model: TrainedModel, features: HostFloat | None) -> KnownLatents:
+    """Which coordinates of a new condition are known from its features, if it has any."""
+    if model.descriptions is None or features is None:
+        return known_latents(model.posterior, None)
+    return known_latents(model.posterior, model.descriptions.standardised(features))
 
 
 def latent_gaussian(condition: Condition) -> LatentGaussians:
@@ -169,9 +190,18 @@ def similarities(model: TrainedModel) -> HostFloat:
 
 
 def with_condition(
-    model: TrainedModel, name: Id, inputs: HostFloat, outputs: HostFloat, *, method: str
+    model: TrainedModel,
+    name: Id,
+    inputs: HostFloat,
+    outputs: HostFloat,
+    *,
+    method: str,
+    features: HostFloat | None = None,
 ) -> TrainedModel:
-    """The model with a condition added, or with more observations of one added earlier."""
+    """The model with a condition added, or with more observations of one added earlier.
+
+    ``features`` are values of its features; without them, those known already.
+    """
     if name in model.ids:
         raise DataError(
             f"condition {name!r} was part of the training; its curve is already learnt. Use another name, or refit "
@@ -181,11 +211,13 @@ def with_condition(
         earlier = model.added[name]
         inputs = np.vstack([earlier.inputs, inputs])
         outputs = np.concatenate([earlier.outputs, outputs])
+    features = features_of(model, name) if features is None else features
+    known = known_of(model, features)
     seen = evidence(model.posterior, model.scaling.inputs(inputs), model.scaling.outputs(outputs))
-    found = infer(model.posterior, seen) if method == "exact" else infer_gaussian(model.posterior, seen)
+    found = (infer if method == "exact" else infer_gaussian)(model.posterior, seen, known)
     if not np.all(np.isfinite(latent_gaussian(found).mean)):
         raise NumericalError(f"the posterior of condition {name!r} is not finite; are its points of extreme size?")
-    return model._replace(added={**model.added, name: AddedCondition(inputs, outputs, method, found)})
+    return model._replace(added={**model.added, name: AddedCondition(inputs, outputs, method, found, features)})
 
 
 def without_condition(model: TrainedModel, name: Id) -> TrainedModel:

@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from lvmogp.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.compiling import compiled
+from lvmogp.descriptions import Descriptions
 from lvmogp.errors import DataError, SettingError
 from lvmogp.fit import Progress
 from lvmogp.ids import Id
@@ -16,6 +16,7 @@ from lvmogp.intake import Observations, standardised
 from lvmogp.large import fit_large, shards_of
 from lvmogp.model_file import encode_setting
 from lvmogp.options import AUTO, Options, is_stochastic
+from lvmogp.parameters import in_precision
 from lvmogp.posterior import posterior
 from lvmogp.scaling import scaling_of
 from lvmogp.selection import best, search
@@ -46,8 +47,15 @@ class Keeping(NamedTuple):
         return checkpoints(self.folder, about, resume=self.resume)
 
 
-def checked_store(store: ObservationStore, y: Any, conditions: Any, options: Options) -> ObservationStore:
+def checked_store(
+    store: ObservationStore, y: Any, conditions: Any, options: Options, *, described: bool = False
+) -> ObservationStore:
     """A store that a user hands in, once it is known to be one that can be fitted."""
+    if described:
+        raise SettingError(
+            "an ObservationStore is fitted by minibatches, which cannot take condition_features; load the observations, "
+            "or leave the features out"
+        )
     if y is not None or conditions is not None:
         raise DataError("an ObservationStore holds the outputs and conditions itself; pass nothing beside it")
     if options.inference not in (AUTO, "stochastic"):
@@ -59,27 +67,42 @@ def checked_store(store: ObservationStore, y: Any, conditions: Any, options: Opt
 
 
 def train(
-    given: Observations | ObservationStore, options: Options, on_progress: Report, keeping: Keeping
+    given: Observations | ObservationStore,
+    options: Options,
+    on_progress: Report,
+    keeping: Keeping,
+    descriptions: Descriptions | None = None,
 ) -> TrainedModel:
     """The model of all observations; those of a store are not kept with it, since they were never loaded."""
     if isinstance(given, ObservationStore):
         return _by_minibatches(given, observations_of(given), options, on_progress, keeping)._replace(observations=None)
-    if is_stochastic(options, len(given.outputs)):
+    if is_stochastic(options, len(given.outputs), described=descriptions is not None):
         return _by_minibatches(store_of(given), given, options, on_progress, keeping)
-    return _at_once(given, options, on_progress, keeping)
+    return _at_once(given, options, on_progress, keeping, descriptions)
 
 
-def _at_once(observations: Observations, options: Options, on_progress: Report, keeping: Keeping) -> TrainedModel:
+def _at_once(
+    observations: Observations,
+    options: Options,
+    on_progress: Report,
+    keeping: Keeping,
+    descriptions: Descriptions | None,
+) -> TrainedModel:
     scaling = scaling_of(observations.inputs, observations.outputs, log_output=options.output_transform == "log")
     data = standardised(observations, scaling)
     inputs = scaling.inputs(observations.inputs)
     arrays = {"inputs": observations.inputs, "outputs": observations.outputs, "conditions": observations.conditions}
-    outcomes = search(options, data, inputs, scaling, on_progress, keeping.opened(options, observations.ids, arrays))
+    coordinates = None
+    if descriptions is not None:
+        coordinates = descriptions.coordinates(len(observations.ids))
+        arrays["coordinates"] = coordinates.values
+    checkpoints = keeping.opened(options, observations.ids, arrays)
+    outcomes = search(options, data, inputs, scaling, on_progress, checkpoints, coordinates=coordinates)
     outcome = best(outcomes)
-    model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), _posterior(outcome.parameters, data))
+    model = in_precision(_posterior(outcome.parameters, data), options.dtype)
     fitted = trained_model(model, outcome, ids=observations.ids, scaling=scaling, observations=observations)
     bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
-    return fitted._replace(bounds_by_n_latent=bounds)
+    return fitted._replace(bounds_by_n_latent=bounds, descriptions=descriptions)
 
 
 def _by_minibatches(
@@ -97,5 +120,5 @@ def _by_minibatches(
         checkpoints=keeping.opened(options, ids, arrays),
         checkpoint_seconds=keeping.seconds,
     )
-    model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), found.posterior)
+    model = in_precision(found.posterior, options.dtype)
     return trained_model(model, found.outcome, ids=ids, scaling=scaling, observations=observations)
