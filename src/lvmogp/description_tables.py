@@ -31,8 +31,8 @@ def read_descriptions(table: Any, ids: tuple[Id, ...], condition: str | None) ->
     lacking = [name for name in ids if name not in place]
     if lacking:
         raise DataError(
-            f"condition_features has no row for {_listed(lacking)}; every trained condition needs one (with NaN or None "
-            "where a feature is not known), found by the index of the table or by its condition column"
+            f"condition_features has no row for {_listed(lacking)}; every trained condition needs one (with NaN or "
+            "None where a feature is not known), found by the index of the table or by its condition column"
         )
     order = [place[name] for name in ids]
     order += [row for row in range(len(names)) if names[row] not in set(ids)]
@@ -108,8 +108,8 @@ def _frame(
     rows = [list(row) if np.ndim(row) else [row] for row in table]
     if len(rows) != len(ids):
         raise DataError(
-            f"condition_features has {len(rows)} rows for {len(ids)} conditions; give one row a condition, in the order "
-            "of conditions_ (sorted), or a DataFrame with the ids as its index"
+            f"condition_features has {len(rows)} rows for {len(ids)} conditions; give one row a condition, in the "
+            "order of conditions_ (sorted), or a DataFrame with the ids as its index"
         )
     return list(ids), _frame_of_rows(rows, names)
 
@@ -164,9 +164,7 @@ def _encoded_table(known: Descriptions, frame: pd.DataFrame) -> HostFloat:
     if unknown:
         raise DataError(f"the model knows no feature {unknown[0]!r}; its features are {names}")
     nothing = pd.Series([None] * len(frame), dtype=object)
-    columns = [
-        _encoded(each, frame.get(each.name, nothing), strict=True) for each in known.features
-    ]
+    columns = [_encoded(each, frame.get(each.name, nothing), strict=True) for each in known.features]
     return np.column_stack(columns)
 
 

@@ -116,8 +116,8 @@ def is_stochastic(options: Options, n_observations: int, *, described: bool = Fa
     """Whether to fit by minibatches, which know nothing of condition features yet."""
     if described and options.inference == "stochastic":
         raise SettingError(
-            'inference="stochastic" cannot take condition_features; use "auto", "collapsed" or "kronecker", or leave the '
-            "features out"
+            'inference="stochastic" cannot take condition_features; use "auto", "collapsed" or "kronecker", or leave '
+            "the features out"
         )
     if described:
         return False

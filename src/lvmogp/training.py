@@ -53,8 +53,8 @@ def checked_store(
     """A store that a user hands in, once it is known to be one that can be fitted."""
     if described:
         raise SettingError(
-            "an ObservationStore is fitted by minibatches, which cannot take condition_features; load the observations, "
-            "or leave the features out"
+            "an ObservationStore is fitted by minibatches, which cannot take condition_features; load the "
+            "observations, or leave the features out"
         )
     if y is not None or conditions is not None:
         raise DataError("an ObservationStore holds the outputs and conditions itself; pass nothing beside it")

@@ -167,8 +167,8 @@ def add_described(model: LVMOGPRegressor, features: pd.DataFrame | None, *, cond
         names = [name for name in names if str(name) == condition.strip()]
     if not names:
         raise DataError(
-            "the table of features describes no condition that is new to the model"
-            + ("" if condition is None else f" and called {condition!r}")
+            f"the table of features describes no condition that is new to the model"
+            f"{'' if condition is None else f' and called {condition!r}'}; give the name of one that is"
         )
     for name in names:
         model.add_condition(name, [], [], features=table.loc[name].to_dict())
