@@ -1,5 +1,7 @@
 """Conditions that were added, folded into the trained model for good."""
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ from lvmogp.compiling import compiled
 from lvmogp.data import LongData, long_data
 from lvmogp.descriptions import Descriptions
 from lvmogp.errors import DataError
+from lvmogp.intake import Observations
 from lvmogp.new_condition import ConditionPosterior
 from lvmogp.parameters import KnownCoordinates, Parameters
 from lvmogp.posterior import Posterior, updated
@@ -16,6 +19,7 @@ from lvmogp.predictions import Condition
 from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.quadratics import quadratic
 from lvmogp.trained import AddedCondition, TrainedModel, features_of, kept_curves, latent_gaussian
+from lvmogp.typing import HostFloat
 
 _MOST_DENSE = 4_000
 
@@ -35,12 +39,14 @@ def absorbed(model: TrainedModel) -> TrainedModel:
     new_only = _parameters_of(model, entries)
     scaling = model.scaling
     numbers = np.repeat(np.arange(len(entries)), [len(entry.outputs) for entry in entries])
+    outputs, errors = np.concatenate([entry.outputs for entry in entries]), _errors(entries)
     data = long_data(
         scaling.inputs(np.vstack([entry.inputs for entry in entries])),
-        scaling.outputs(np.concatenate([entry.outputs for entry in entries])),
+        scaling.outputs(outputs),
         numbers,
         len(entries),
         str(posterior.mean.dtype),
+        error_variances=None if errors is None else scaling.error_variances(errors, outputs),
     )
     refreshed = _updated(posterior, new_only, data)
     refreshed = eqx.tree_at(lambda tree: tree.parameters, refreshed, _joined(posterior.parameters, new_only))
@@ -48,9 +54,10 @@ def absorbed(model: TrainedModel) -> TrainedModel:
     if observations is not None:
         observations = observations._replace(
             inputs=np.vstack([observations.inputs, *(entry.inputs for entry in entries)]),
-            outputs=np.concatenate([observations.outputs, *(entry.outputs for entry in entries)]),
+            outputs=np.concatenate([observations.outputs, outputs]),
             conditions=np.concatenate([observations.conditions, len(model.ids) + numbers]),
             ids=model.all_ids,
+            errors=_errors([observations, *entries]),
         )
     descriptions = model.descriptions
     if descriptions is not None:
@@ -132,6 +139,13 @@ def _joined(trained: Parameters, new: Parameters) -> Parameters:
         noise_variance=trained.noise_variance if shared else together(trained.noise_variance, new.noise_variance),
         known=known,
     )
+
+
+def _errors(parts: Sequence[Observations | AddedCondition]) -> HostFloat | None:
+    # Standard deviations of all measurements, zero where none were given.
+    if all(part.errors is None for part in parts):
+        return None
+    return np.concatenate([np.zeros(len(part.outputs)) if part.errors is None else part.errors for part in parts])
 
 
 def _mean_noise(condition: Condition) -> jax.Array:

@@ -24,7 +24,7 @@ from lvmogp.descriptions import Descriptions, feature_table
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id, RowIds, is_single_id, row_conditions
-from lvmogp.intake import Inputs, Observations, read_inputs, read_outputs, read_training
+from lvmogp.intake import Inputs, Observations, read_errors, read_inputs, read_outputs, read_training
 from lvmogp.kernels import Kernel
 from lvmogp.large import CHECKPOINT_SECONDS
 from lvmogp.model_file import load_model, save_model
@@ -168,6 +168,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         conditions: Any = None,
         *,
         condition_features: Any = None,
+        y_std: Any = None,
         on_progress: Callable[[Progress], None] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -188,6 +189,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             What is known of the conditions: numbers, dates or categories, with a row for each condition, found by the
             index or the condition column of a DataFrame or the keys of a mapping; an array has them in the order of
             ``conditions_``. NaN or None where a feature is not known. Rows of other conditions are kept for later.
+        y_std : float or array of the shape of y, optional
+            Known standard deviations of the measurements, which add to the noise: the variance of an observation is
+            σ² + y_std². With ``output_transform="log"`` an error of y is one of y_std/y in its logarithm. Standard
+            deviations of predictions hold the noise σ only, since the error of a measurement to come is not known.
         on_progress : callable, optional
             Called after every iteration with a ``Progress``, in place of what ``verbose`` shows. It may raise
             ``StopFit`` to end the fit with the best model so far.
@@ -202,9 +207,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         options = self._options().checked(described=described)
         streamed = isinstance(X, ObservationStore)
         if streamed:
-            given = checked_store(X, y, conditions, options, described=described)
+            beyond = "condition_features" if described else None if y_std is None else "y_std"
+            given = checked_store(X, y, conditions, options, beyond=beyond)
         else:
-            given = read_training(X, y, conditions, condition=self.condition)
+            given = read_training(X, y, conditions, condition=self.condition, y_std=y_std)
         _warn_about(given)
         descriptions = self._descriptions(given, condition_features)
         keeping = Keeping(checkpoint, checkpoint_seconds, resume)
@@ -490,7 +496,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     # New conditions
 
     @_in_double_precision
-    def add_condition(self, name: Id, X: Any, y: Any, *, features: Any = None, method: str = "exact") -> Self:
+    def add_condition(
+        self, name: Id, X: Any, y: Any, *, features: Any = None, y_std: Any = None, method: str = "exact"
+    ) -> Self:
         """Take in a new condition from a few observations; the trained model stays as it is.
 
         Parameters
@@ -502,14 +510,23 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         features : mapping or sequence, optional
             Its known features, by name or in the order of the fit, for a model of conditions with features. Left out,
             those that the table of the fit has for it; what is not known is inferred.
+        y_std : float or array of shape (n,), optional
+            Known standard deviations of its measurements, as in ``fit``.
         method : {"exact", "gaussian"}, default="exact"
             The exact posterior over the latents as weighted particles, or the paper's single Gaussian.
         """
-        return self._add([_New(name, X, y, self._features(features))], method)
+        return self._add([_New(name, X, y, self._features(features), y_std)], method)
 
     @_in_double_precision
     def add_conditions(
-        self, X: Any, y: Any, conditions: Any = None, *, condition_features: Any = None, method: str = "exact"
+        self,
+        X: Any,
+        y: Any,
+        conditions: Any = None,
+        *,
+        condition_features: Any = None,
+        y_std: Any = None,
+        method: str = "exact",
     ) -> Self:
         """Take in several new conditions at once, from data in long form, with a table of their features if any."""
         if conditions is None and self.condition is None:
@@ -520,14 +537,18 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise DataError("add_conditions takes long form: y must have one dimension")
         groups = rows.ids.rows()
         described = self._described(condition_features)
-        entries = [_New(name, rows.inputs[own], outputs[own], described.get(name)) for name, own in groups.items()]
+        errors = read_errors(y_std, outputs)
+        entries = [
+            _New(name, rows.inputs[own], outputs[own], described.get(name), None if errors is None else errors[own])
+            for name, own in groups.items()
+        ]
         return self._add(entries, method)
 
     def _add(self, entries: list["_New"], method: str) -> Self:
         if method not in trained.METHODS:
             raise SettingError(f"method must be one of {list(trained.METHODS)}, got {method!r}")
         model = self._fitted()
-        for name, X, y, features in entries:
+        for name, X, y, features, y_std in entries:
             (plain_name,) = row_conditions(name if is_single_id(name) else [name], 1).distinct
             inputs = self._inputs(_at_least_no_rows(X, model.n_columns)).values
             outputs = read_outputs(y, len(inputs)).reshape(-1)
@@ -536,12 +557,19 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
                     f"condition {name!r} needs one output for each of its {len(inputs)} rows, got {len(outputs)}"
                 )
             known = np.isfinite(outputs)
+            errors = read_errors(y_std, outputs)
             if model.scaling.log_output and np.any(outputs[known] <= 0):
                 raise DataError(
                     f'condition {name!r} has outputs that are not positive; output_transform="log" needs that'
                 )
             model = trained.with_condition(
-                model, plain_name, inputs[known], outputs[known], method=method, features=features
+                model,
+                plain_name,
+                inputs[known],
+                outputs[known],
+                method=method,
+                features=features,
+                errors=None if errors is None else errors[known],
             )
         self.model_ = model  # only once all of them worked
         return self
@@ -665,6 +693,7 @@ class _New(NamedTuple):
     X: Any
     y: Any
     features: HostFloat | None
+    y_std: Any
 
 
 class _Rows(NamedTuple):

@@ -59,6 +59,8 @@ def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
             return None
         folds = _folds(observations, n_folds=n_folds, whole_inputs=isinstance(data, GridData))
         mean, variance = _left_out_moments(trained, observations, data, folds)
+        if observations.errors is not None:
+            variance += trained.scaling.error_variances(observations.errors, observations.outputs)
         return _measured(mean, variance, trained.scaling, observations.outputs)
 
 
@@ -109,6 +111,7 @@ def _kept(observations: Observations, chosen: np.ndarray) -> Observations:
         inputs=observations.inputs[chosen],
         outputs=observations.outputs[chosen],
         conditions=observations.conditions[chosen],
+        errors=None if observations.errors is None else observations.errors[chosen],
     )
 
 

@@ -80,6 +80,8 @@ def save_model(
         tensors["data.inputs"] = model.observations.inputs
         tensors["data.outputs"] = model.observations.outputs
         tensors["data.conditions"] = model.observations.conditions
+        if model.observations.errors is not None:
+            tensors["data.errors"] = model.observations.errors
     for number, (name, entry) in enumerate(model.added.items()):
         document["added"].append({"id": encode_id(name), "method": entry.method})
         tensors |= {f"added.{number}.{key}": value for key, value in _added_tensors(entry).items()}
@@ -116,8 +118,8 @@ def _covariance_kind(covariance: Covariance) -> str:
 
 def _added_tensors(entry: AddedCondition) -> dict[str, np.ndarray]:
     tensors = {"inputs": entry.inputs, "outputs": entry.outputs}
-    if entry.features is not None:
-        tensors["features"] = entry.features
+    optional = {"features": entry.features, "errors": entry.errors}
+    tensors |= {name: value for name, value in optional.items() if value is not None}
     found = entry.posterior
     if isinstance(found, ConditionPosterior):
         arrays = {"latents": found.latents, "noise": found.noise, "log_weights": found.log_weights}
@@ -207,6 +209,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
             document["is_grid"],
             date_columns,
             output_name,
+            tensors.get("data.errors"),
         )
     added = {}
     for number, entry in enumerate(document["added"]):
@@ -214,7 +217,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         arrays = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         found = _decode_condition(posterior, scaling, arrays, entry["method"])
         added[decode_id(entry["id"])] = AddedCondition(
-            arrays["inputs"], arrays["outputs"], entry["method"], found, arrays.get("features")
+            arrays["inputs"], arrays["outputs"], entry["method"], found, arrays.get("features"), arrays.get("errors")
         )
     model = TrainedModel(
         ids=ids,
@@ -269,7 +272,9 @@ def _decode_condition(posterior: Posterior, scaling: Scaling, arrays: dict[str, 
         latents = LatentGaussians(jnp.asarray(arrays["mean"]), jnp.asarray(arrays["variance"]))
         found = curves(posterior, latent_moments(posterior.latent_basis, latents))
         return GaussianCondition(latents, jnp.asarray(arrays["noise"]), found)
-    seen = evidence(posterior, scaling.inputs(arrays["inputs"]), scaling.outputs(arrays["outputs"]))
+    outputs, errors = arrays["outputs"], arrays.get("errors")
+    variances = None if errors is None else scaling.error_variances(errors, outputs)
+    seen = evidence(posterior, scaling.inputs(arrays["inputs"]), scaling.outputs(outputs), variances)
     particles = (jnp.asarray(arrays[name]) for name in ("latents", "noise", "log_weights"))
     return condition_on(posterior, seen, *particles)
 

@@ -116,11 +116,6 @@ def _latent_at(theta: Float[Array, " T"], known: KnownLatents) -> Float[Array, "
     return known.filled(theta[: known.unknown.shape[0]])
 
 
-def _noise_diagonal(seen: Evidence, noise: Scalar) -> Float[Array, " m"]:
-    # A padded place is an observation of nothing with unit noise: a constant.
-    return jnp.where(seen.present > 0, noise, 1.0)
-
-
 def log_posterior(
     theta: Float[Array, " T"],
     model: Posterior,
@@ -141,7 +136,7 @@ def log_posterior(
     covariance = (
         prior_variance * seen.gram + projection.at(features) - (features @ features) * (seen.features @ seen.features.T)
     )
-    factor = cholesky(covariance + jnp.diag(_noise_diagonal(seen, noise)))
+    factor = cholesky(covariance + jnp.diag(seen.noise_variances(noise)))
     likelihood = log_density(seen.values - mean, factor)
     # What compression left out: −½ [(n − m) log 2πσ² + (‖y‖² − ‖Qᵀy‖² + k_H(h, h) tr(K − AAᵀ))/σ²]
     left_out = seen.excess_squares + prior_variance * seen.residual
@@ -321,7 +316,7 @@ def _condition_on(
 
     def one_particle(weights: Array, spread: Array, prior_variance: Array, variance: Array) -> tuple[Array, Array]:
         covariance = prior_variance * seen.gram + seen.features @ spread @ seen.features.T
-        factor = cholesky(covariance + jnp.diag(_noise_diagonal(seen, variance)))
+        factor = cholesky(covariance + jnp.diag(seen.noise_variances(variance)))
         residual = seen.values - seen.features @ weights
         return factor, jax.scipy.linalg.cho_solve((factor, True), residual)
 

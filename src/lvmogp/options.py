@@ -112,14 +112,13 @@ def _check_n_latent(value: Any, *, described: bool) -> None:
     _check_count("n_latent", value)
 
 
-def is_stochastic(options: Options, n_observations: int, *, described: bool = False) -> bool:
-    """Whether to fit by minibatches, which know nothing of condition features yet."""
-    if described and options.inference == "stochastic":
+def is_stochastic(options: Options, n_observations: int, *, beyond: str | None = None) -> bool:
+    """Whether to fit by minibatches; ``beyond`` names something that they know nothing of yet, if it was given."""
+    if beyond is not None and options.inference == "stochastic":
         raise SettingError(
-            'inference="stochastic" cannot take condition_features; use "auto", "collapsed" or "kronecker", or leave '
-            "the features out"
+            f'inference="stochastic" cannot take {beyond}; use "auto", "collapsed" or "kronecker", or leave that out'
         )
-    if described:
+    if beyond is not None:
         return False
     return options.inference == "stochastic" or (options.inference == AUTO and n_observations > _MOST_AT_ONCE)
 

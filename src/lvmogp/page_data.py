@@ -211,6 +211,7 @@ def _particles(condition: ConditionPosterior) -> Document:
             "features": encoded(np.asarray(seen.features)[present]),
             "gram": encoded(np.asarray(seen.gram)[np.ix_(present, present)]),
             "values": encoded(np.asarray(seen.values)[present]),
+            "errors": encoded(np.asarray(seen.errors)[present]),
             "paddedSize": len(present),
             "compressed": bool(seen.compressed),
         },

@@ -12,7 +12,7 @@ from lvmogp.compiling import compiled
 from lvmogp.data import rounded_up
 from lvmogp.descriptions import Descriptions
 from lvmogp.errors import DataError, NumericalError
-from lvmogp.evidence import evidence
+from lvmogp.evidence import Evidence, evidence
 from lvmogp.fit import Outcome
 from lvmogp.ids import Id, unknown_condition
 from lvmogp.intake import Observations
@@ -40,7 +40,8 @@ _Tree = TypeVar("_Tree")
 class AddedCondition(NamedTuple):
     """A condition added after the fit: its observations in the user's units, and what they say of it.
 
-    ``features`` are the values of its features, where it has any, as in :class:`lvmogp.descriptions.Descriptions`.
+    ``features`` are the values of its features, where it has any, as in :class:`lvmogp.descriptions.Descriptions`, and
+    ``errors`` known standard deviations of the measurements.
     """
 
     inputs: HostFloat
@@ -48,6 +49,7 @@ class AddedCondition(NamedTuple):
     method: str
     posterior: Condition
     features: HostFloat | None = None
+    errors: HostFloat | None = None
 
 
 class TrainedModel(NamedTuple):
@@ -197,10 +199,12 @@ def with_condition(
     *,
     method: str,
     features: HostFloat | None = None,
+    errors: HostFloat | None = None,
 ) -> TrainedModel:
     """The model with a condition added, or with more observations of one added earlier.
 
-    ``features`` are values of its features; without them, those known already.
+    ``features`` are values of its features; without them, those known already. ``errors`` are standard deviations of
+    the measurements.
     """
     if name in model.ids:
         raise DataError(
@@ -209,15 +213,31 @@ def with_condition(
         )
     if name in model.added:
         earlier = model.added[name]
+        errors = _together(earlier, errors, len(outputs))
         inputs = np.vstack([earlier.inputs, inputs])
         outputs = np.concatenate([earlier.outputs, outputs])
     features = features_of(model, name) if features is None else features
     known = known_of(model, features)
-    seen = evidence(model.posterior, model.scaling.inputs(inputs), model.scaling.outputs(outputs))
+    seen = evidence_of(model, inputs, outputs, errors)
     found = (infer if method == "exact" else infer_gaussian)(model.posterior, seen, known)
     if not np.all(np.isfinite(latent_gaussian(found).mean)):
         raise NumericalError(f"the posterior of condition {name!r} is not finite; are its points of extreme size?")
-    return model._replace(added={**model.added, name: AddedCondition(inputs, outputs, method, found, features)})
+    return model._replace(added={**model.added, name: AddedCondition(inputs, outputs, method, found, features, errors)})
+
+
+def _together(earlier: AddedCondition, errors: HostFloat | None, n_new: int) -> HostFloat | None:
+    # Errors of earlier and new measurements, zero where none were given.
+    if earlier.errors is None and errors is None:
+        return None
+    before = np.zeros(len(earlier.outputs)) if earlier.errors is None else earlier.errors
+    return np.concatenate([before, np.zeros(n_new) if errors is None else errors])
+
+
+def evidence_of(model: TrainedModel, inputs: HostFloat, outputs: HostFloat, errors: HostFloat | None) -> Evidence:
+    """Observations in the user's units as evidence about a condition."""
+    scaling = model.scaling
+    variances = None if errors is None else scaling.error_variances(errors, outputs)
+    return evidence(model.posterior, scaling.inputs(inputs), scaling.outputs(outputs), variances)
 
 
 def without_condition(model: TrainedModel, name: Id) -> TrainedModel:

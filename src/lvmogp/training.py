@@ -48,13 +48,13 @@ class Keeping(NamedTuple):
 
 
 def checked_store(
-    store: ObservationStore, y: Any, conditions: Any, options: Options, *, described: bool = False
+    store: ObservationStore, y: Any, conditions: Any, options: Options, *, beyond: str | None = None
 ) -> ObservationStore:
-    """A store that a user hands in, once it is known to be one that can be fitted."""
-    if described:
+    """A store that a user hands in, once it is known to be one that can be fitted; ``beyond`` as in the options."""
+    if beyond is not None:
         raise SettingError(
-            "an ObservationStore is fitted by minibatches, which cannot take condition_features; load the "
-            "observations, or leave the features out"
+            f"an ObservationStore is fitted by minibatches, which cannot take {beyond}; load the observations, or "
+            "leave that out"
         )
     if y is not None or conditions is not None:
         raise DataError("an ObservationStore holds the outputs and conditions itself; pass nothing beside it")
@@ -76,7 +76,8 @@ def train(
     """The model of all observations; those of a store are not kept with it, since they were never loaded."""
     if isinstance(given, ObservationStore):
         return _by_minibatches(given, observations_of(given), options, on_progress, keeping)._replace(observations=None)
-    if is_stochastic(options, len(given.outputs), described=descriptions is not None):
+    beyond = "y_std" if given.errors is not None else None if descriptions is None else "condition_features"
+    if is_stochastic(options, len(given.outputs), beyond=beyond):
         return _by_minibatches(store_of(given), given, options, on_progress, keeping)
     return _at_once(given, options, on_progress, keeping, descriptions)
 
@@ -92,6 +93,8 @@ def _at_once(
     data = standardised(observations, scaling)
     inputs = scaling.inputs(observations.inputs)
     arrays = {"inputs": observations.inputs, "outputs": observations.outputs, "conditions": observations.conditions}
+    if observations.errors is not None:
+        arrays["errors"] = observations.errors
     coordinates = None
     if descriptions is not None:
         coordinates = descriptions.coordinates(len(observations.ids))

@@ -50,11 +50,14 @@ def _bound(candidate: _Variational, setting: _Setting) -> Scalar:
     curve = _curve(setting.model, _latents(candidate, setting.known))
     weights, spread = curve.weights[0], curve.spread[0]
     fitted = seen.features @ weights
-    squares = jnp.sum((seen.values - fitted) ** 2) + seen.excess_squares
-    spread_part = jnp.sum((seen.features @ spread) * seen.features)
-    prior_part = curve.prior_variance[0] * (jnp.trace(seen.gram) + seen.residual)
-    count = jnp.sum(seen.present) + seen.excess_count
-    fit = -(count * (LOG_2PI + jnp.log(noise)) + (squares + spread_part + prior_part) / noise) / 2
+    own_noise = seen.noise_variances(noise)
+    squares = (seen.values - fitted) ** 2
+    spread_part = jnp.sum((seen.features @ spread) * seen.features, axis=1)
+    prior_part = curve.prior_variance[0] * jnp.diagonal(seen.gram)
+    left_out = (seen.excess_squares + curve.prior_variance[0] * seen.residual) / noise  # by compression
+    misfit = jnp.sum(seen.present * (squares + spread_part + prior_part) / own_noise) + left_out
+    logarithms = jnp.sum(seen.present * (LOG_2PI + jnp.log(own_noise))) + seen.excess_count * (LOG_2PI + jnp.log(noise))
+    fit = -(logarithms + misfit) / 2
     log_noise_prior = -(candidate.noise_deviation**2) / 2
     return fit + log_noise_prior - kl_to_standard_normal(candidate.mean, candidate.variance)
 
