@@ -110,8 +110,8 @@ def _known(descriptions: Descriptions, entries: list[AddedCondition], found: Lat
     places = np.nonzero(np.isnan(values))
     return KnownCoordinates(
         values=jnp.asarray(np.nan_to_num(values), found.mean.dtype),
-        missing_condition=jnp.asarray(places[0]),
-        missing_coordinate=jnp.asarray(places[1]),
+        missing_condition=jnp.asarray(places[0], jnp.int32),
+        missing_coordinate=jnp.asarray(places[1], jnp.int32),
         missing_mean=found.mean[places],
         missing_variance=found.variance[places],
     )

@@ -279,8 +279,8 @@ def _known(coordinates: Coordinates, dtype: jnp.dtype) -> KnownCoordinates:
     condition, coordinate = np.nonzero(np.isnan(coordinates.values))
     return KnownCoordinates(
         values=jnp.asarray(np.nan_to_num(coordinates.values), dtype),
-        missing_condition=jnp.asarray(condition),
-        missing_coordinate=jnp.asarray(coordinate),
+        missing_condition=jnp.asarray(condition, jnp.int32),
+        missing_coordinate=jnp.asarray(coordinate, jnp.int32),
         missing_mean=jnp.zeros(len(condition), dtype),
         missing_variance=jnp.full(len(condition), _MISSING_VARIANCE, dtype),
     )

@@ -27,4 +27,6 @@ def known_latents(model: Posterior, coordinates: HostFloat | None) -> KnownLaten
     values = np.full(n_coordinates, np.nan)
     if coordinates is not None:
         values[n_latent:] = coordinates
-    return KnownLatents(jnp.asarray(np.nan_to_num(values), dtype), jnp.asarray(np.flatnonzero(np.isnan(values))))
+    return KnownLatents(
+        jnp.asarray(np.nan_to_num(values), dtype), jnp.asarray(np.flatnonzero(np.isnan(values)), jnp.int32)
+    )

@@ -63,10 +63,10 @@ def feature_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
 def _total_effects(trained: TrainedModel) -> HostFloat:
     # T_q = ⟨(f(z) − f(z with z_q from z'))²⟩ / 2 Var f over pairs of observations z = (x, h), z' = (x', h'), for each
     # input, latent and feature q.
-    points = _observed_points(trained)
     rng = np.random.default_rng(0)
-    here, other = (points[rng.integers(len(points), size=_N_POINTS)] for _ in range(2))
     with jax.enable_x64(True):
+        points = _observed_points(trained)
+        here, other = (points[rng.integers(len(points), size=_N_POINTS)] for _ in range(2))
         values = _means(trained, here)
         variance = np.var(values)
         if variance == 0:
