@@ -137,6 +137,9 @@ def fit(
     wide: Annotated[
         bool, typer.Option("--wide", help="One column per condition beside the inputs.", rich_help_panel="Columns")
     ] = False,
+    error_column: Annotated[
+        str | None, _column("Standard deviation of the error of each measurement, which adds to the noise.")
+    ] = None,
     condition_features: ConditionFeatures = None,
     latents: Annotated[
         str,
@@ -219,6 +222,7 @@ def fit(
             large_work.Processes(distributed, large_work.Coordinates(coordinator, processes, process)),
             keep_on_interrupt=keep_on_interrupt,
             condition_features=condition_features,
+            error_column=error_column,
         )
         commands.fit(screen, request)
 
@@ -283,6 +287,9 @@ def add_condition(
     condition: Annotated[str | None, typer.Option(help="Name of the new condition, for all points.")] = None,
     condition_column: ConditionColumn = None,
     condition_features: ConditionFeatures = None,
+    error_column: Annotated[
+        str | None, typer.Option(help="Column of the data with the standard deviation of each measurement.")
+    ] = None,
     output: Annotated[
         str | None, typer.Option(help="Column with the output; default: the one the model was fitted with.")
     ] = None,
@@ -298,7 +305,9 @@ def add_condition(
     with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
         import lvmogp.command_line.commands as commands
 
-        new = commands.NewPoints(data, point or [], condition, condition_column, output, condition_features)
+        new = commands.NewPoints(
+            data, point or [], condition, condition_column, output, condition_features, error_column
+        )
         commands.add_condition(screen, model, new, out=out)
 
 

@@ -64,6 +64,7 @@ class FitRequest(NamedTuple):
     processes: Processes
     keep_on_interrupt: bool
     condition_features: Path | None = None
+    error_column: str | None = None
 
 
 class NewPoints(NamedTuple):
@@ -75,6 +76,7 @@ class NewPoints(NamedTuple):
     condition_column: str | None
     output: str | None
     condition_features: Path | None = None
+    error_column: str | None = None
 
 
 def fit(screen: Screen, request: FitRequest) -> None:
@@ -82,8 +84,11 @@ def fit(screen: Screen, request: FitRequest) -> None:
     check_target(request.model, request.data)
     request.processes.join(request.data, request.settings)
     if is_streamed(request.data, request.settings):
-        if request.condition_features is not None:
-            raise SettingError("data that are read in pieces cannot be fitted with --condition-features; leave one out")
+        if request.condition_features is not None or request.error_column is not None:
+            raise SettingError(
+                "data that are read in pieces cannot be fitted with --condition-features or --error-column; leave that "
+                "out, or give a smaller file"
+            )
         _fit_stream(screen, request)
         return
     table, training = _understood(request)
@@ -97,6 +102,7 @@ def fit(screen: Screen, request: FitRequest) -> None:
                 training.X,
                 training.y,
                 condition_features=features,
+                y_std=training.errors,
                 on_progress=stopping(shown),
                 **request.keeping.arguments(),
             )
@@ -153,12 +159,21 @@ def _understood(request: FitRequest) -> tuple[Table, Training]:
     if request.wide:
         if request.condition is not None:
             raise SettingError("--wide has one column per condition, so there is no --condition column to name")
+        if request.error_column is not None:
+            raise SettingError("--wide has one column per condition, so there is no --error-column to name")
         table = read_table(request.data)
         return table, wide_form(table, inputs=request.inputs)
     if request.output is None or request.condition is None:
         raise SettingError(_NAME_THE_COLUMNS)
     table = read_table(request.data, ids=[request.condition])
-    return table, long_form(table, output=request.output, condition=request.condition, inputs=request.inputs)
+    training = long_form(
+        table,
+        output=request.output,
+        condition=request.condition,
+        inputs=request.inputs,
+        errors=request.error_column,
+    )
+    return table, training
 
 
 def _features(request: FitRequest, training: Training) -> pd.DataFrame | None:
@@ -272,6 +287,7 @@ def add_condition(screen: Screen, path: Path, given: NewPoints, *, out: Path | N
             condition_column=given.condition_column,
             output=given.output,
             features=features,
+            errors=given.error_column,
         )
     if added.left_out:
         screen.note(f"some rows say nothing and are left out: {missing_words(added.left_out)}")

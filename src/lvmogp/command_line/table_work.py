@@ -125,8 +125,9 @@ def add_from_file(
     condition_column: str | None,
     output: str | None,
     features: pd.DataFrame | None = None,
+    errors: str | None = None,
 ) -> Added:
-    """Take in the conditions of a table."""
+    """Take in the conditions of a table; ``errors`` names a column of standard deviations of the measurements."""
     column = None if condition is not None else condition_column or model.condition
     if condition is None and column is None:
         raise DataError(
@@ -139,6 +140,7 @@ def add_from_file(
         dates=model.model_.date_columns,
         condition=column,
         output=output_name(model, output),
+        errors=errors,
     )
     return _added(model, rows, condition, features)
 
@@ -178,7 +180,7 @@ def add_described(model: LVMOGPRegressor, features: pd.DataFrame | None, *, cond
 def _added(model: LVMOGPRegressor, rows: Rows, condition: str | None, features: pd.DataFrame | None) -> Added:
     texts = rows.condition if condition is None else [condition.strip()] * len(rows.X)
     ids = new_ids(texts or [], model.conditions_)
-    model.add_conditions(rows.X, rows.y, ids, condition_features=features)
+    model.add_conditions(rows.X, rows.y, ids, condition_features=features, y_std=rows.errors)
     counts = pd.Series(ids, dtype=object).value_counts(sort=False)
     return Added(model, {name: int(count) for name, count in counts.items()}, rows.left_out)
 
