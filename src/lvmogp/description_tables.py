@@ -164,8 +164,8 @@ def _encoded_table(known: Descriptions, frame: pd.DataFrame) -> HostFloat:
     if unknown:
         raise DataError(f"the model knows no feature {unknown[0]!r}; its features are {names}")
     nothing = pd.Series([None] * len(frame), dtype=object)
-    columns = [_encoded(each, frame.get(each.name, nothing), strict=True) for each in known.features]
-    return np.column_stack(columns)
+    columns = [pd.Series(frame[name]) if name in frame.columns else nothing for name in names]
+    return np.column_stack([_encoded(*each, strict=True) for each in zip(known.features, columns, strict=True)])
 
 
 def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:

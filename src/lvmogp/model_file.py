@@ -250,7 +250,7 @@ def _decode_posterior(content: ModelFile) -> Posterior:
     )
     arrays: dict[str, Any] = {name: jnp.asarray(tensors[f"parameters.{name}"]) for name in _PARAMETER_ARRAYS}
     if "known.values" in tensors:
-        arrays["known"] = KnownCoordinates(**{name: jnp.asarray(tensors[f"known.{name}"]) for name in _KNOWN_ARRAYS})
+        arrays["known"] = KnownCoordinates(*(jnp.asarray(tensors[f"known.{name}"]) for name in _KNOWN_ARRAYS))
     parameters = Parameters(input_kernel=input_kernel, latent_kernel=latent_kernel, **arrays)
     mean = jnp.asarray(tensors["posterior.mean"])
     if document["covariance"] == "kronecker":

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lvmogp.errors import DataError
@@ -22,9 +23,10 @@ def read_features(path: Path, *, condition: str | None, known: Sequence[Any]) ->
     table = read_table(path, ids=[name])
     check_columns(table, [name])
     texts = id_texts(table.column(name))
-    without = texts.index[texts == ""]
+    without = np.flatnonzero(texts == "")
     if len(without):
-        raise DataError(f"{path} has no id in column {name!r} in {table.place(int(without[0]))}; each row needs one")
+        row = int(texts.index[without[0]])
+        raise DataError(f"{path} has no id in column {name!r} in {table.place(row)}; each row needs one")
     columns = {str(other): _values(table, str(other)) for other in table.frame.columns if other != name}
     index = pd.Index(new_ids(texts.tolist(), known), dtype=object, tupleize_cols=False)
     return pd.DataFrame(columns).set_axis(index, axis=0)
