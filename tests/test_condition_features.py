@@ -7,6 +7,7 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,14 +16,17 @@ from small_models import D, grid_case, long_case, rbf, small_parameters
 from lvmogp import LVMOGPRegressor
 from lvmogp.baselines.relations import OneHot
 from lvmogp.bounds import collapsed
+from lvmogp.command_line.table_work import add_described, predict_table
 from lvmogp.compiling import compiled
 from lvmogp.constraints import join, split
 from lvmogp.description_tables import read_descriptions, read_later, read_row, warn_of_constants
 from lvmogp.descriptions import feature_table
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditionError
 from lvmogp.evidence import evidence
+from lvmogp.files.features import read_features
 from lvmogp.new_condition import log_posterior, noise_prior
 from lvmogp.parameters import KnownCoordinates, Parameters
+from lvmogp.plots import plot_latent_space, plot_latents, plot_new_condition, plot_relevance
 from lvmogp.posterior import curves_at
 from lvmogp.relevance import feature_relevance, latent_relevance
 from lvmogp.trained import latent_gaussian
@@ -165,10 +169,16 @@ def exact_gp(model: LVMOGPRegressor, frame: pd.DataFrame, y: np.ndarray, table: 
     return evidence, predict
 
 
-def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp():
+@pytest.fixture(scope="module")
+def factors():
+    """A model without latents, with as many inducing points as there are inputs and conditions."""
     frame, y, table = factor_data()
     model = LVMOGPRegressor(n_latent=0, condition="linkage", n_inducing_inputs=30)
-    model.fit(frame, y, condition_features=table)
+    return model.fit(frame, y, condition_features=table), frame, y, table
+
+
+def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp(factors):
+    model, frame, y, table = factors
     evidence, predict = exact_gp(model, frame, y, table)
     np.testing.assert_allclose(model.outcome_.bound, evidence, atol=2e-3)
     grid = np.linspace(0, 1, 12)
@@ -341,6 +351,61 @@ def test_a_model_with_features_survives_saving_pickling_and_absorbing(slopes, tm
     np.testing.assert_allclose(latents.variance[-2:], np.vstack([each.variance for each in added]), atol=1e-20)
     assert absorbed.condition_features_["slope"].tolist()[-2:] == [0.4, pytest.approx(np.nan, nan_ok=True)]
     assert not absorbed.condition_features_["added"].any()
+
+
+# What people see
+
+
+def test_pictures_of_a_model_without_latents_say_so(factors):
+    model, frame, y, _ = factors
+    words = plot_latent_space(model).texts[0].get_text()
+    assert words.endswith("motor, screw")
+    ticks = [label.get_text() for label in plot_relevance(model).get_yticklabels()]
+    assert ticks == ["x", "motor", "screw"]
+    with pytest.raises(SettingError, match="dimension must be a number from 1 to 0"):
+        plot_latents(model, np.arange(6))
+    panels = plot_new_condition(model, frame[["x"]].iloc[:2], y[:2], features={"motor": "A", "screw": True})
+    assert panels[0, 0].texts[0].get_text().endswith("motor, screw")
+    plt.close("all")
+
+
+def test_the_density_of_a_described_condition_is_that_of_its_latent(slopes):
+    model, _, _ = slopes
+    X, y = np.array([[0.3]]), np.array([0.5])
+    panels = plot_new_condition(model, X, y, steps=[1], features=[-0.6])
+    grid, density = panels[0, 0].lines[0].get_data()
+    added = copy.copy(model).add_condition("new", X, y, features=[-0.6])
+    latent = added.model_.added["new"].posterior
+    np.testing.assert_allclose(density @ grid / density.sum(), latent.latent_mean[0], atol=0.02)
+    panels = plot_new_condition(model, X, y, steps=[1])  # without its feature: a histogram of the particles
+    heights, edges, _ = panels[0, 0].patches[0].get_data()
+    found = copy.copy(model).add_condition("new", X, y).model_.added["new"].posterior.latent_mean[0]
+    np.testing.assert_allclose(heights @ (edges[1:] + edges[:-1]) / 2 / heights.sum(), found, atol=0.05)
+    plt.close("all")
+
+
+def test_files_of_features_predict_and_add_conditions(factors, tmp_path):
+    model, _, _, _ = factors
+    (tmp_path / "linkages.csv").write_text("linkage;screw;motor\nz;False;C\nnew;True;\nother;False;B\n")
+    features = read_features(tmp_path / "linkages.csv", condition="linkage", known=model.conditions_)
+    assert features.index.tolist() == ["z", "new", "other"]
+    assert features["motor"].tolist() == ["C", None, "B"]
+    (tmp_path / "asked.csv").write_text("linkage,x\nother,0.5\nz,0.5\n")
+    settings = {"condition": None, "condition_column": None, "level": 0.95, "function": False, "unseen": "error"}
+    own = copy.copy(model)
+    found = predict_table(own, tmp_path / "asked.csv", condition_features=tmp_path / "linkages.csv", **settings)
+    asked = pd.DataFrame({"x": [0.5]})
+    expected = model.predict(asked, "other", condition_features={"other": {"motor": "B", "screw": False}})
+    np.testing.assert_allclose(found.frame["mean"], [expected[0], model.predict(asked, "z")[0]], rtol=1e-12)
+    added = add_described(own, features, condition=None)
+    assert added.points == {"new": 0, "other": 0}
+    np.testing.assert_allclose(own.predict(asked, "other"), expected, rtol=1e-12)
+    assert own.condition_features_["motor"].tolist()[-2:] == [None, "B"]
+    with pytest.raises(DataError, match="describes no condition that is new to the model and called 'z'"):
+        add_described(own, features, condition="z")
+    (tmp_path / "linkages.csv").write_text("linkage;screw\nz;False\n;True\n")
+    with pytest.raises(DataError, match="has no id in column 'linkage' in line 3"):
+        read_features(tmp_path / "linkages.csv", condition="linkage", known=())
 
 
 # Tables

@@ -172,14 +172,15 @@ def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
     # (n, coordinates of the feature); a level that no trained condition has is refused or counts as missing.
     missing = column.isna().to_numpy()
     if feature.kind == CATEGORY:
-        found = [None if gap else plain_id(value) for value, gap in zip(column, missing, strict=True)]
-        strange = [level for level in found if level is not None and level not in feature.levels]
+        # Levels are compared as text, since that is what files hold.
+        found = [None if gap else str(plain_id(value)) for value, gap in zip(column, missing, strict=True)]
+        number = {str(level): place for place, level in enumerate(feature.levels)}
+        strange = [level for level in found if level is not None and level not in number]
         if strange and strict:
             raise DataError(
                 f"no trained condition has the level {strange[0]!r} of the feature {feature.name!r}; those known are "
                 f"{list(feature.levels)}. Pass None where it is none of them"
             )
-        number = {level: place for place, level in enumerate(feature.levels)}
         rows = np.vstack([np.eye(len(number)), np.full(len(number), np.nan)])  # the last stands for what is missing
         return rows[[number.get(level, len(number)) for level in found]]
     values = np.full(len(column), np.nan)

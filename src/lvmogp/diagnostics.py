@@ -157,11 +157,13 @@ def _about_relevance(
         if relevance < _IRRELEVANT
     ]
     unused = [int(dimension) for dimension, relevance in latents.itertuples(index=False) if relevance < _IRRELEVANT]
-    if n_conditions > 1 and len(unused) == len(latents) and len(features) > 0:
-        found += ["The features tell all about the conditions: no latent dimension is used."] if unused else []
-    elif n_conditions > 1 and len(unused) == len(latents):
-        found.append("The conditions hardly differ: no latent dimension is used.")
-    elif n_conditions > 1 and unused:
+    if n_conditions == 1 or not unused:
+        return found
+    if len(unused) == len(latents):
+        alike = "The conditions hardly differ: no latent dimension is used."
+        told = "The features tell all about the conditions: no latent dimension is used."
+        found.append(told if len(features) else alike)
+    else:
         found.append(
             f"Latent dimension {', '.join(map(str, unused))} is hardly used; n_latent={len(latents) - len(unused)} "
             "would do."
