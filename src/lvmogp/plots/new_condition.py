@@ -152,7 +152,7 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
         return
     if model.n_latent_ == 1:
         if exact:
-            _draw_density(model, condition.evidence, known, reach, ax)
+            _draw_density(model, condition.evidence, reach, ax, known)
         else:
             _draw_histogram(condition, reach, ax)
         height = np.full(len(trained), 0.03)
@@ -162,7 +162,7 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
     else:
         first, second = main_dimensions(model)
         if model.n_latent_ == 2 and exact:
-            _draw_regions(model, condition.evidence, known, reach, ax)
+            _draw_regions(model, condition.evidence, reach, ax, known)
         else:
             _draw_particles(condition, (first - 1, second - 1), ax)
         ax.plot(trained[:, first - 1], trained[:, second - 1], **_CROSSES)
@@ -178,14 +178,18 @@ def _draw_histogram(condition: ConditionPosterior, reach: float, ax: Axes) -> No
     ax.stairs(heights / heights.max(), edges, fill=True, color=_SHADES[0])
 
 
-def _draw_density(model: LVMOGPRegressor, seen: Evidence, known: KnownLatents, reach: float, ax: Axes) -> None:
+def _draw_density(
+    model: LVMOGPRegressor, seen: Evidence, reach: float, ax: Axes, known: KnownLatents | None = None
+) -> None:
     grid = np.linspace(-reach, reach, _N_LINE)
     density = _to_peak(log_latent_density(model.model_.posterior, seen, grid[:, None], known))
     ax.fill_between(grid, density, color=_SHADES[0], linewidth=0)
     ax.plot(grid, density, color=COLOURS[0])
 
 
-def _draw_regions(model: LVMOGPRegressor, seen: Evidence, known: KnownLatents, reach: float, ax: Axes) -> None:
+def _draw_regions(
+    model: LVMOGPRegressor, seen: Evidence, reach: float, ax: Axes, known: KnownLatents | None = None
+) -> None:
     grid = np.linspace(-reach, reach, _N_EACH_WAY)
     across, up = np.meshgrid(grid, grid)
     latents = np.column_stack([across.reshape(-1), up.reshape(-1)])
