@@ -33,6 +33,8 @@ def read_features(path: Path, *, condition: str | None, known: Sequence[Any]) ->
 
 
 def _values(table: Table, name: str) -> pd.Series:
+    if pd.api.types.is_bool_dtype(table.column(name)):
+        return table.column(name)
     if read_column(table, name).kind != TEXT:
         return readable(table, name, dates=True).values
     levels = id_texts(table.column(name))
