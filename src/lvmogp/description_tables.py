@@ -182,7 +182,7 @@ def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
                 f"{list(feature.levels)}. Pass None where it is none of them"
             )
         rows = np.vstack([np.eye(len(number)), np.full(len(number), np.nan)])  # the last stands for what is missing
-        return rows[[number.get(level, len(number)) for level in found]]
+        return rows[[len(number) if level is None else number.get(level, len(number)) for level in found]]
     values = np.full(len(column), np.nan)
     present = pd.Series(column[~missing].tolist())
     if len(present) and any(_kind(value) != feature.kind for value in present):
