@@ -26,6 +26,7 @@ SOURCE = ROOT / "src" / "lvmogp"
 REFERENCE = ("estimator", "kernels", "diagnostics", "report", "errors")
 # Modules whose errors and warnings a user of the library can meet.
 MODULES_THAT_SPEAK = (
+    "description_tables",
     "estimator",
     "fit",
     "ids",
@@ -58,6 +59,7 @@ MODULES_ABOUT_FILES = (
     "files/delimited",
     "files/columns",
     "files/roles",
+    "files/features",
     "files/parquet",
     "command_line/large_work",
     "command_line/table_work",
@@ -181,7 +183,13 @@ def test_the_example_files_are_fifty_braking_tests():
 
 @pytest.mark.slow
 def test_examples_run_in_the_order_of_reading(tmp_path):
-    pages = ("quickstart.md", "large-data.md", "troubleshooting.md", *(f"reference/{name}.md" for name in REFERENCE))
+    pages = (
+        "quickstart.md",
+        "condition-features.md",
+        "large-data.md",
+        "troubleshooting.md",
+        *(f"reference/{name}.md" for name in REFERENCE),
+    )
     script = "\n".join([ONE_START, *(block for page in pages for block in python_blocks(page)), CHECKS])
     for file in (DOCS / "data").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -291,7 +299,7 @@ def test_every_warning_is_quoted():
     quotes = re.findall(r"^> .*(?:\n> .*)*", section("Warnings"), flags=re.MULTILINE)
     texts = [quote[2:].replace("\n> ", " ") for quote in quotes]
     patterns = [re.escape(message).replace("…", ".+") for message in messages]
-    assert len(messages) == 6
+    assert len(messages) == 7
     assert [pattern for pattern in patterns if not any(re.fullmatch(pattern, text) for text in texts)] == []
     assert [text for text in texts if not any(re.fullmatch(pattern, text) for pattern in patterns)] == []
 

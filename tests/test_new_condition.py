@@ -29,6 +29,7 @@ from lvmogp.bounds import explicit, kl_inducing
 from lvmogp.compiling import compiled
 from lvmogp.data import Data
 from lvmogp.evidence import Evidence, evidence
+from lvmogp.known_latents import known_latents
 from lvmogp.new_condition import ConditionPosterior, components, infer, log_posterior, noise_prior, normal_nodes
 from lvmogp.posterior import Posterior
 from lvmogp.predictions import gaussian_moments, mixture
@@ -503,7 +504,8 @@ def explicit_bound(model: Posterior, data: Data, mean: float, variance: float, n
 def test_bound_of_a_new_condition_is_the_explicit_bound(observations):
     model = small_model(1, noise=PER_CONDITION)
     seen, prior = observations(model), noise_prior(model)
-    setting, data = _Setting(model, evidence(model, *seen), prior), as_long([seen])
+    setting = _Setting(model, evidence(model, *seen), prior, known_latents(model, None))
+    data = as_long([seen])
     for mean, variance, deviation in [(0.3, 0.2, 0.0), (-1.2, 0.05, 1.1), (2.0, 0.9, -0.7)]:
         found = float(compiled_bound(candidate(mean, variance, deviation), setting))
         _, noise = split_theta(model, np.array([mean, deviation]))

@@ -161,6 +161,7 @@ def summary_of(model):
         noise_sd=0.25,
         noise=noise(model),
         input_relevance=pd.DataFrame({"input": model.model_.columns, "relevance": 0.8}),
+        feature_relevance=pd.DataFrame({"feature": [], "relevance": []}),
         latent_relevance=pd.DataFrame({"dimension": dimensions, "relevance": 0.3}),
         leave_out=LeaveOut(1.5, 0.9, -1.0, 3.0, 26),
         remarks=[f"The noise of condition {HOSTILE!r} is nearly zero."],

@@ -1,5 +1,7 @@
 """Conditions that were added, folded into the trained model for good."""
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,13 +9,17 @@ import numpy as np
 
 from lvmogp.compiling import compiled
 from lvmogp.data import LongData, long_data
+from lvmogp.descriptions import Descriptions
 from lvmogp.drawn_condition import DrawnCondition
 from lvmogp.errors import DataError
-from lvmogp.parameters import Parameters
+from lvmogp.intake import Observations
+from lvmogp.parameters import KnownCoordinates, Parameters
 from lvmogp.posterior import Posterior, updated
 from lvmogp.predictions import Condition
+from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.quadratics import quadratic
-from lvmogp.trained import AddedCondition, TrainedModel, kept_curves, latent_gaussian
+from lvmogp.trained import AddedCondition, TrainedModel, features_of, kept_curves, latent_gaussian
+from lvmogp.typing import HostFloat
 from lvmogp.variational_condition import GaussianCondition
 
 _MOST_DENSE = 4_000
@@ -36,29 +42,35 @@ def absorbed(model: TrainedModel) -> TrainedModel:
             f"{_MOST_DENSE}: refit with the new conditions instead"
         )
     entries = list(model.added.values())
-    parameters = _extended(posterior.parameters, entries)
+    new_only = _parameters_of(model, entries)
     scaling = model.scaling
     numbers = np.repeat(np.arange(len(entries)), [len(entry.outputs) for entry in entries])
+    outputs, errors = np.concatenate([entry.outputs for entry in entries]), _errors(entries)
     data = long_data(
         scaling.inputs(np.vstack([entry.inputs for entry in entries])),
-        scaling.outputs(np.concatenate([entry.outputs for entry in entries])),
+        scaling.outputs(outputs),
         numbers,
         len(entries),
         str(posterior.mean.dtype),
+        error_variances=None if errors is None else scaling.error_variances(errors, outputs),
     )
-    new_only = _last(parameters, len(entries))
     refreshed = _updated(posterior, new_only, data)
-    refreshed = eqx.tree_at(lambda tree: tree.parameters, refreshed, parameters)
+    refreshed = eqx.tree_at(lambda tree: tree.parameters, refreshed, _joined(posterior.parameters, new_only))
     observations = model.observations
     if observations is not None:
         observations = observations._replace(
             inputs=np.vstack([observations.inputs, *(entry.inputs for entry in entries)]),
-            outputs=np.concatenate([observations.outputs, *(entry.outputs for entry in entries)]),
+            outputs=np.concatenate([observations.outputs, outputs]),
             conditions=np.concatenate([observations.conditions, len(model.ids) + numbers]),
             ids=model.all_ids,
+            errors=_errors([observations, *entries]),
         )
+    descriptions = model.descriptions
+    if descriptions is not None:
+        descriptions = descriptions.with_trained({name: features_of(model, name) for name in model.all_ids})
     return model._replace(
         ids=model.all_ids,
+        descriptions=descriptions,
         posterior=refreshed,
         curves=kept_curves(refreshed),
         observations=observations,
@@ -71,37 +83,78 @@ def _updated(posterior: Posterior, new_only: Parameters, data: LongData) -> Post
     return updated(posterior, quadratic(new_only, data))
 
 
-def _extended(parameters: Parameters, entries: list[AddedCondition]) -> Parameters:
-    latents = [latent_gaussian(entry.posterior) for entry in entries]
-    noise = parameters.noise_variance
-    if noise.shape[0] > 1:
-        own = [_mean_noise(entry.posterior) for entry in entries]
-        noise = jnp.concatenate([noise, jnp.stack(own)])
-    return Parameters(
-        input_kernel=parameters.input_kernel,
-        latent_kernel=parameters.latent_kernel,
-        inducing_inputs=parameters.inducing_inputs,
-        inducing_latents=parameters.inducing_latents,
-        latent_mean=jnp.concatenate([parameters.latent_mean, *(item.mean for item in latents)]),
-        latent_variance=jnp.concatenate([parameters.latent_variance, *(item.variance for item in latents)]),
-        noise_variance=noise,
+def _parameters_of(model: TrainedModel, entries: list[AddedCondition]) -> Parameters:
+    # Those of the new conditions alone.
+    trained = model.posterior.parameters
+    n_latent = trained.latent_mean.shape[1]
+    latents = jax.tree.map(
+        lambda *parts: jnp.concatenate(parts), *(latent_gaussian(entry.posterior) for entry in entries)
     )
+    noise = trained.noise_variance
+    if noise.shape[0] > 1:
+        noise = jnp.stack([_mean_noise(entry.posterior) for entry in entries])
+    known = None
+    if model.descriptions is not None:
+        known = _known(model.descriptions, entries, jax.tree.map(lambda leaf: leaf[:, n_latent:], latents))
+    return Parameters(
+        input_kernel=trained.input_kernel,
+        latent_kernel=trained.latent_kernel,
+        inducing_inputs=trained.inducing_inputs,
+        inducing_latents=trained.inducing_latents,
+        latent_mean=latents.mean[:, :n_latent],
+        latent_variance=latents.variance[:, :n_latent],
+        noise_variance=noise,
+        known=known,
+    )
+
+
+def _known(descriptions: Descriptions, entries: list[AddedCondition], found: LatentGaussians) -> KnownCoordinates:
+    # What the features say; what was found where they are missing.
+    nothing = np.full(descriptions.n_coordinates, np.nan)
+    values = np.stack([nothing if entry.features is None else entry.features for entry in entries])
+    values = descriptions.standardised(values)
+    places = np.nonzero(np.isnan(values))
+    return KnownCoordinates(
+        values=jnp.asarray(np.nan_to_num(values), found.mean.dtype),
+        missing_condition=jnp.asarray(places[0], jnp.int32),
+        missing_coordinate=jnp.asarray(places[1], jnp.int32),
+        missing_mean=found.mean[places],
+        missing_variance=found.variance[places],
+    )
+
+
+def _joined(trained: Parameters, new: Parameters) -> Parameters:
+    # The conditions of both; kernels and inducing points are the same.
+    def together(first: jax.Array, second: jax.Array) -> jax.Array:
+        return jnp.concatenate([first, second])
+
+    known = None
+    if trained.known is not None and new.known is not None:
+        moved = eqx.tree_at(
+            lambda tree: tree.missing_condition, new.known, new.known.missing_condition + len(trained.latent_mean)
+        )
+        known = jax.tree.map(together, trained.known, moved)
+    shared = trained.noise_variance.shape[0] == 1
+    return Parameters(
+        input_kernel=trained.input_kernel,
+        latent_kernel=trained.latent_kernel,
+        inducing_inputs=trained.inducing_inputs,
+        inducing_latents=trained.inducing_latents,
+        latent_mean=together(trained.latent_mean, new.latent_mean),
+        latent_variance=together(trained.latent_variance, new.latent_variance),
+        noise_variance=trained.noise_variance if shared else together(trained.noise_variance, new.noise_variance),
+        known=known,
+    )
+
+
+def _errors(parts: Sequence[Observations | AddedCondition]) -> HostFloat | None:
+    # Standard deviations of all measurements, zero where none were given.
+    if all(part.errors is None for part in parts):
+        return None
+    return np.concatenate([np.zeros(len(part.outputs)) if part.errors is None else part.errors for part in parts])
 
 
 def _mean_noise(condition: Condition | DrawnCondition) -> jax.Array:
     if isinstance(condition, GaussianCondition):
         return condition.noise
     return jnp.sum(condition.weights * condition.noise)
-
-
-def _last(parameters: Parameters, n_conditions: int) -> Parameters:
-    shared = parameters.noise_variance.shape[0] == 1
-    return eqx.tree_at(
-        lambda tree: (tree.latent_mean, tree.latent_variance, tree.noise_variance),
-        parameters,
-        (
-            parameters.latent_mean[-n_conditions:],
-            parameters.latent_variance[-n_conditions:],
-            parameters.noise_variance if shared else parameters.noise_variance[-n_conditions:],
-        ),
-    )

@@ -11,7 +11,6 @@ from lvmogp.data import Data
 from lvmogp.gaussians import (
     kl_factored_to_standard_normal,
     kl_kronecker_to_standard_normal,
-    kl_to_standard_normal,
 )
 from lvmogp.linalg import vec
 from lvmogp.parameters import FullInducing, Inducing, KroneckerInducing, Parameters
@@ -40,7 +39,7 @@ def collapsed(parameters: Parameters, data: Data) -> Bound:
     log_det, explained = expected.evidence()
     # constant − ½ log|I + G| + ½ bᵀ(I + G)⁻¹b
     fit = expected.constant - log_det / 2 + explained / 2
-    return Bound(fit, _kl_latents(parameters))
+    return Bound(fit, parameters.kl_latents)
 
 
 def explicit(parameters: Parameters, data: Data) -> Bound:
@@ -49,7 +48,7 @@ def explicit(parameters: Parameters, data: Data) -> Bound:
         raise TypeError("the explicit bound needs a q(v) in parameters.inducing; the collapsed bound needs none")
     expected = quadratic(parameters, data)
     fit = _expected_log_likelihood(expected, parameters.inducing) - kl_inducing(parameters.inducing)
-    return Bound(fit, _kl_latents(parameters))
+    return Bound(fit, parameters.kl_latents)
 
 
 def kl_inducing(inducing: Inducing) -> Scalar:
@@ -71,7 +70,3 @@ def _expected_log_likelihood(expected: Quadratic, inducing: Inducing) -> Scalar:
 def _dense_trace(expected: Quadratic, inducing: FullInducing) -> Scalar:
     gram, mean = expected.dense_gram(), vec(inducing.mean)
     return mean @ gram @ mean + jnp.sum((gram @ inducing.factor) * inducing.factor)
-
-
-def _kl_latents(parameters: Parameters) -> Scalar:
-    return kl_to_standard_normal(parameters.latent_mean, parameters.latent_variance)

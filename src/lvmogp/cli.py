@@ -30,6 +30,16 @@ ConditionColumn = Annotated[
 ]
 
 
+ConditionFeatures = Annotated[
+    Path | None,
+    typer.Option(
+        help="Table of what is known of the conditions: a row each, their ids in a column named as in the data.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+
+
 class Noise(StrEnum):
     """Whether the conditions share one noise variance."""
 
@@ -58,6 +68,10 @@ def _count_or_auto(text: str) -> str:
     if text != "auto" and not (text.isdecimal() and int(text) >= 1):
         raise typer.BadParameter(f"{text!r} is neither a whole number of at least 1 nor 'auto'")
     return text
+
+
+def _count_of_latents(text: str) -> str:
+    return text if text == "0" else _count_or_auto(text)
 
 
 def _show_version(asked: bool) -> None:
@@ -123,7 +137,19 @@ def fit(
     wide: Annotated[
         bool, typer.Option("--wide", help="One column per condition beside the inputs.", rich_help_panel="Columns")
     ] = False,
-    latents: Annotated[str, _count("Dimensions of the latent space.", "Model")] = "2",
+    error_column: Annotated[
+        str | None, _column("Standard deviation of the error of each measurement, which adds to the noise.")
+    ] = None,
+    condition_features: ConditionFeatures = None,
+    latents: Annotated[
+        str,
+        typer.Option(
+            callback=_count_of_latents,
+            metavar="N|auto",
+            help="Dimensions of the latent space; 0 with features alone.",
+            rich_help_panel="Model",
+        ),
+    ] = "2",
     noise: Annotated[Noise, _model("One noise for all conditions, or one for each.")] = Noise.SHARED,
     input_kernel: Annotated[str, _model("Over inputs: rbf, matern52, matern32, …")] = "rbf",
     latent_kernel: Annotated[str, _model("Over latents: rbf, linear, auto, …")] = "rbf",
@@ -195,6 +221,8 @@ def fit(
             large_work.Keeping(checkpoint, checkpoint_seconds, resume),
             large_work.Processes(distributed, large_work.Coordinates(coordinator, processes, process)),
             keep_on_interrupt=keep_on_interrupt,
+            condition_features=condition_features,
+            error_column=error_column,
         )
         commands.fit(screen, request)
 
@@ -209,6 +237,7 @@ def predict(
     data: Annotated[Path, typer.Argument(help="Table with the inputs to predict at.", show_default=False)],
     condition: Annotated[str | None, typer.Option(help="One condition for all rows.")] = None,
     condition_column: ConditionColumn = None,
+    condition_features: ConditionFeatures = None,
     output_file: Annotated[
         Path | None, typer.Option(help="Write the predictions here (.csv, .xlsx or .parquet).")
     ] = None,
@@ -238,6 +267,7 @@ def predict(
             data,
             condition=condition,
             condition_column=condition_column,
+            condition_features=condition_features,
             output_file=output_file,
             level=level,
             function=function,
@@ -256,6 +286,10 @@ def add_condition(
     ] = None,
     condition: Annotated[str | None, typer.Option(help="Name of the new condition, for all points.")] = None,
     condition_column: ConditionColumn = None,
+    condition_features: ConditionFeatures = None,
+    error_column: Annotated[
+        str | None, typer.Option(help="Column of the data with the standard deviation of each measurement.")
+    ] = None,
     output: Annotated[
         str | None, typer.Option(help="Column with the output; default: the one the model was fitted with.")
     ] = None,
@@ -264,14 +298,16 @@ def add_condition(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Add conditions to a model from a few points each; what was learnt before stays as it is.
+    """Add conditions to a model from a few points or known features; what was learnt before stays as it is.
 
     [bold]Example:[/] lvmogp add-condition brakes.lvmogp --condition tyre-K --point speed=20,distance=25
     """
     with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
         import lvmogp.command_line.commands as commands
 
-        new = commands.NewPoints(data, point or [], condition, condition_column, output)
+        new = commands.NewPoints(
+            data, point or [], condition, condition_column, output, condition_features, error_column
+        )
         commands.add_condition(screen, model, new, out=out)
 
 

@@ -7,22 +7,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
 _BLOCK_SIZES = (4, 8, 16, 32, 64, 128, 256)
 
 
 class GridData(eqx.Module):
-    """Every condition observed at every input; ``squares`` are ‖y_d‖², which no parameter changes."""
+    """Every condition observed at every input; ``squares`` are ‖y_d‖², which no parameter changes.
+
+    ``error_variance`` is the known variance s² of all measurements, which adds to their noise.
+    """
 
     inputs: Float[Array, "N Q_X"]
     outputs: Float[Array, "N D"]
     squares: Float[Array, " D"]
+    error_variance: Scalar | None
 
-    def __init__(self, inputs: Float[Array, "N Q_X"], outputs: Float[Array, "N D"]) -> None:
+    def __init__(
+        self, inputs: Float[Array, "N Q_X"], outputs: Float[Array, "N D"], error_variance: Scalar | None = None
+    ) -> None:
         self.inputs = inputs
         self.outputs = outputs
         self.squares = jnp.sum(outputs**2, axis=0)
+        self.error_variance = error_variance
+
+    def precisions(self, noise: Float[Array, "*S"]) -> Float[Array, "*S"]:
+        """1/(σ² + s²), the precision of an observation, for noise variances σ²."""
+        return 1 / (noise if self.error_variance is None else noise + self.error_variance)
 
     @property
     def counts(self) -> Float[Array, " D"]:
@@ -45,7 +56,8 @@ class LongData(eqx.Module):
     """Any number of observations of each condition, laid out in blocks of one condition each.
 
     A condition with many observations fills many blocks, one with few leaves its only block partly empty
-    (``present`` is 0 there), so very uneven conditions cost no more than even ones.
+    (``present`` is 0 there), so very uneven conditions cost no more than even ones. ``error_variances`` are the known
+    variances s² of the measurements, which add to their noise.
     """
 
     inputs: Float[Array, "B b Q_X"]
@@ -53,6 +65,7 @@ class LongData(eqx.Module):
     present: Float[Array, "B b"]
     block_condition: Int[Array, " B"]
     counts: Float[Array, " D"]
+    error_variances: Float[Array, "B b"] | None = None
 
     @property
     def n_conditions(self) -> int:
@@ -106,9 +119,15 @@ def block_layout(conditions: HostInt, n_conditions: int, *, block_cost: int = 8)
 
 
 def long_data(
-    inputs: HostFloat, outputs: HostFloat, conditions: HostInt, n_conditions: int, dtype: str = "float64"
+    inputs: HostFloat,
+    outputs: HostFloat,
+    conditions: HostInt,
+    n_conditions: int,
+    dtype: str = "float64",
+    *,
+    error_variances: HostFloat | None = None,
 ) -> LongData:
-    """Lay out rows of (input, output, condition number) in blocks."""
+    """Lay out rows of (input, output, condition number) in blocks, with the variance of each measurement if known."""
     layout = block_layout(conditions, n_conditions)
     present = layout.present.astype(dtype)
     return LongData(
@@ -117,6 +136,7 @@ def long_data(
         present=jnp.asarray(present),
         block_condition=jnp.asarray(layout.block_condition),
         counts=jnp.asarray(np.bincount(conditions, minlength=n_conditions).astype(dtype)),
+        error_variances=None if error_variances is None else jnp.asarray(error_variances[layout.row], dtype),
     )
 
 
@@ -133,6 +153,7 @@ def some_blocks(data: LongData, n_observations: int, seed: int) -> LongData:
         present=jnp.asarray(present),
         block_condition=jnp.asarray(numbers),
         counts=jnp.asarray(np.bincount(numbers, weights=present.sum(axis=1)), data.counts.dtype),
+        error_variances=None if data.error_variances is None else data.error_variances[chosen],
     )
 
 
@@ -145,6 +166,7 @@ def grid_as_long(data: GridData) -> LongData:
         np.repeat(np.arange(n_conditions), n_inputs),
         n_conditions,
         str(data.outputs.dtype),
+        error_variances=None if data.error_variance is None else np.full(data.outputs.size, data.error_variance),
     )
 
 

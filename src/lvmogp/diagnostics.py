@@ -8,12 +8,13 @@ import pandas as pd
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.ids import Id
 from lvmogp.leave_out import LEVEL, LeaveOut, leave_out
-from lvmogp.relevance import input_names, input_relevance, latent_relevance
+from lvmogp.relevance import feature_relevance, input_names, input_relevance, latent_relevance
 from lvmogp.trained import TrainedModel, noise_variances
 
 __all__ = [
     "LeaveOut",
     "Summary",
+    "feature_relevance",
     "input_names",
     "input_relevance",
     "latent_relevance",
@@ -45,13 +46,14 @@ class Summary(NamedTuple):
     noise: pd.DataFrame
     input_relevance: pd.DataFrame
     latent_relevance: pd.DataFrame
+    feature_relevance: pd.DataFrame
     leave_out: LeaveOut | None
     remarks: list[str]
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values that JSON can hold; ids that it cannot hold become text."""
         found = self._asdict()
-        for name in ("noise", "input_relevance", "latent_relevance"):
+        for name in ("noise", "input_relevance", "latent_relevance", "feature_relevance"):
             found[name] = [{key: _plain(value) for key, value in row.items()} for row in found[name].to_dict("records")]
         found["conditions_added"] = [_plain(name) for name in self.conditions_added]
         found["leave_out"] = None if self.leave_out is None else self.leave_out._asdict()
@@ -66,10 +68,11 @@ def summary(model: LVMOGPRegressor) -> Summary:
     """Everything below, computed once."""
     trained = fitted_model(model)
     outcome = trained.outcome
-    own_noise, inputs, latents, left_out = (
+    own_noise, inputs, latents, features, left_out = (
         noise(model),
         input_relevance(model),
         latent_relevance(model),
+        feature_relevance(model),
         leave_out(model),
     )
     return Summary(
@@ -87,8 +90,9 @@ def summary(model: LVMOGPRegressor) -> Summary:
         noise=own_noise,
         input_relevance=inputs,
         latent_relevance=latents,
+        feature_relevance=features,
         leave_out=left_out,
-        remarks=_remarks(trained, own_noise, inputs, latents, left_out),
+        remarks=_remarks(trained, own_noise, (inputs, latents, features), left_out),
     )
 
 
@@ -116,11 +120,14 @@ def noise(model: LVMOGPRegressor) -> pd.DataFrame:
 
 
 def _remarks(
-    trained: TrainedModel, noises: pd.DataFrame, inputs: pd.DataFrame, latents: pd.DataFrame, left_out: LeaveOut | None
+    trained: TrainedModel,
+    noises: pd.DataFrame,
+    relevances: tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame],
+    left_out: LeaveOut | None,
 ) -> list[str]:
     return [
         *_about_the_fit(trained),
-        *_about_relevance(inputs, latents, n_conditions=len(trained.ids)),
+        *_about_relevance(*relevances, n_conditions=len(trained.ids)),
         *_about_noise(trained, noises),
         *_about_left_out(left_out),
         *_about_conditions(trained),
@@ -140,16 +147,23 @@ def _about_the_fit(trained: TrainedModel) -> list[str]:
     return found
 
 
-def _about_relevance(inputs: pd.DataFrame, latents: pd.DataFrame, *, n_conditions: int) -> list[str]:
+def _about_relevance(
+    inputs: pd.DataFrame, latents: pd.DataFrame, features: pd.DataFrame, *, n_conditions: int
+) -> list[str]:
     found = [
-        f"Input {name!r} hardly matters (relevance {relevance:.3f})."
-        for name, relevance in inputs.itertuples(index=False)
+        f"{kind} {name!r} hardly matters (relevance {relevance:.3f})."
+        for kind, table in (("Input", inputs), ("Feature", features))
+        for name, relevance in table.itertuples(index=False)
         if relevance < _IRRELEVANT
     ]
     unused = [int(dimension) for dimension, relevance in latents.itertuples(index=False) if relevance < _IRRELEVANT]
-    if n_conditions > 1 and len(unused) == len(latents):
-        found.append("The conditions hardly differ: no latent dimension is used.")
-    elif n_conditions > 1 and unused:
+    if n_conditions == 1 or not unused:
+        return found
+    if len(unused) == len(latents):
+        alike = "The conditions hardly differ: no latent dimension is used."
+        told = "The features tell all about the conditions: no latent dimension is used."
+        found.append(told if len(features) else alike)
+    else:
         found.append(
             f"Latent dimension {', '.join(map(str, unused))} is hardly used; n_latent={len(latents) - len(unused)} "
             "would do."

@@ -153,7 +153,7 @@ def _infer(
             target, chosen_starts(target, starts, _SEARCH.n_starts), own_nodes, own_nodes, _SEARCH
         )
         n_latent = thetas.shape[1] - (not prior.shared)
-        noise = jax.vmap(lambda theta: noise_at(theta, n_latent, prior))(thetas)
+        noise = jax.vmap(lambda theta: noise_at(theta, prior))(thetas)
         return thetas[:, :n_latent], noise, log_weights
 
     return jax.lax.map(one_draw, (conditionals, *of_draws))
@@ -166,7 +166,7 @@ def _log_posterior(process: Conditional, seen: Few, prior: NoisePrior) -> Target
 
     def target(theta: Float[Array, " T"]) -> Scalar:
         n_latent = theta.shape[0] - (not prior.shared)
-        latent, noise = theta[:n_latent], noise_at(theta, n_latent, prior)
+        latent, noise = theta[:n_latent], noise_at(theta, prior)
         features = process.latent_features(latent[None])[0]
         scale = process.latent_kernel.evaluate(latent, latent)
         covariance = scale * input_gram - process.explained(inputs, features, inputs, features)

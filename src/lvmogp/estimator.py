@@ -21,10 +21,12 @@ import lvmogp.answers_from_draws as answers_from_draws
 import lvmogp.trained as trained
 from lvmogp.absorb import absorbed
 from lvmogp.arviz_export import inference_data
+from lvmogp.description_tables import read_descriptions, read_later, read_row, warn_of_constants
+from lvmogp.descriptions import Descriptions, feature_table
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id, RowIds, is_single_id, row_conditions
-from lvmogp.intake import Inputs, Observations, read_inputs, read_outputs, read_training
+from lvmogp.intake import Inputs, Observations, read_errors, read_inputs, read_outputs, read_training
 from lvmogp.kernels import Kernel
 from lvmogp.large import CHECKPOINT_SECONDS
 from lvmogp.mcmc_diagnostics import Account
@@ -61,7 +63,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     Parameters
     ----------
     n_latent : int or "auto", default=2
-        Dimensions of the latent space; ``"auto"`` tries 1, 2, … and keeps the number with the best bound.
+        Dimensions of the latent space; ``"auto"`` tries 1, 2, … and keeps the number with the best bound. 0 needs
+        known features of the conditions, which then are all that tells them apart.
     condition : str, optional
         Name of the column of a DataFrame ``X`` that holds the condition of each row.
     input_kernel, latent_kernel : str or Kernel, default="rbf"
@@ -185,6 +188,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         y: Any = None,
         conditions: Any = None,
         *,
+        condition_features: Any = None,
+        y_std: Any = None,
         on_progress: Callable[[Progress], None] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -201,6 +206,14 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             Outputs: one a row, or one column a condition (grid form). NaN means not observed.
         conditions : sequence of ids, optional
             The condition of each row (long form), or the names of the columns of ``y`` (grid form).
+        condition_features : DataFrame, mapping or array, optional
+            What is known of the conditions: numbers, dates or categories, with a row for each condition, found by the
+            index or the condition column of a DataFrame or the keys of a mapping; an array has them in the order of
+            ``conditions_``. NaN or None where a feature is not known. Rows of other conditions are kept for later.
+        y_std : float or array of the shape of y, optional
+            Known standard deviations of the measurements, which add to the noise: the variance of an observation is
+            σ² + y_std². With ``output_transform="log"`` an error of y is one of y_std/y in its logarithm. Standard
+            deviations of predictions hold the noise σ only, since the error of a measurement to come is not known.
         on_progress : callable, optional
             Called after every iteration with a ``Progress``, in place of what ``verbose`` shows. It may raise
             ``StopFit`` to end the fit with the best model so far.
@@ -211,16 +224,19 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         resume : bool, default=False
             Go on from the checkpoints in that folder. The result is the same as that of an undisturbed fit.
         """
-        options = self._options().checked()
+        described = condition_features is not None
+        options = self._options().checked(described=described)
         streamed = isinstance(X, ObservationStore)
         if streamed:
-            given = checked_store(X, y, conditions, options)
+            beyond = "condition_features" if described else None if y_std is None else "y_std"
+            given = checked_store(X, y, conditions, options, beyond=beyond)
         else:
-            given = read_training(X, y, conditions, condition=self.condition)
+            given = read_training(X, y, conditions, condition=self.condition, y_std=y_std)
         _warn_about(given)
+        descriptions = self._descriptions(given, condition_features)
         keeping = Keeping(checkpoint, checkpoint_seconds, resume)
         with progress_bar(shown=bool(self.verbose) and on_progress is None) as shown:
-            self.model_ = train(given, options, on_progress or shown, keeping)
+            self.model_ = train(given, options, on_progress or shown, keeping, descriptions)
         outcome = self.model_.outcome
         self._note_features(None if streamed else X, self.model_.n_columns)
         if not outcome.converged:
@@ -232,6 +248,14 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
                 stacklevel=3,
             )
         return self
+
+    def _descriptions(self, given: Observations | ObservationStore, table: Any) -> Descriptions | None:
+        if table is None:
+            return None
+        ids = tuple(given.ids or ())
+        found = read_descriptions(table, ids, self.condition)
+        warn_of_constants(found, len(ids))
+        return found
 
     def _note_features(self, X: Any, n_columns: int) -> None:
         # scikit-learn counts and names the columns of X as given, a condition column among them.
@@ -305,6 +329,19 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         table["added"] = [name in model.added for name in model.all_ids]
         return pd.DataFrame(table)
 
+    @property
+    def condition_features_(self) -> pd.DataFrame | None:
+        """One row a condition: its id and known features, whether it was added; ``None`` without features."""
+        model = self._fitted()
+        if model.descriptions is None:
+            return None
+        nothing = np.full(model.descriptions.n_coordinates, np.nan)
+        rows = [trained.features_of(model, name) for name in model.all_ids]
+        values = np.stack([nothing if row is None else row for row in rows])
+        table: dict[str, Any] = {"condition": pd.Series(list(model.all_ids), dtype=object)}
+        table |= feature_table(model.descriptions, values)
+        return pd.DataFrame({**table, "added": [name in model.added for name in model.all_ids]})
+
     @_in_double_precision
     def similarities(self) -> pd.DataFrame:
         """How alike the curves of each pair of conditions are expected to be: 1 the same, 0 unrelated."""
@@ -320,6 +357,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         X: Any,
         conditions: Any = None,
         *,
+        condition_features: Any = None,
         return_std: bool = False,
         return_cov: bool = False,
         include_noise: bool = True,
@@ -334,6 +372,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             One condition for all rows, or one a row. A list, array or Series is one id a row; a string, number,
             date or tuple is one id for all rows. Left out, a model fitted on a grid predicts all its conditions
             and returns arrays of shape (n, conditions).
+        condition_features : DataFrame or mapping, optional
+            Features of conditions never seen, by id, as in ``fit``: they are predicted from these and from the prior
+            over the latents.
         return_std : bool, default=False
             Return ``(mean, std)``.
         return_cov : bool, default=False
@@ -343,8 +384,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         if return_std and return_cov:
             raise SettingError("return_std and return_cov exclude each other; ask for one of them")
-        model = self._fitted()
-        rows = self._rows(X, conditions)
+        model, rows = self._asked(X, conditions, condition_features)
         if rows.n_columns is not None and not return_cov:
             mean, variance = self._answers.grid_moments(
                 model, rows.points, include_noise=include_noise, with_variance=return_std
@@ -362,7 +402,13 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     @_in_double_precision
     def predict_interval(
-        self, X: Any, conditions: Any = None, *, level: float = 0.95, include_noise: bool = True
+        self,
+        X: Any,
+        conditions: Any = None,
+        *,
+        condition_features: Any = None,
+        level: float = 0.95,
+        include_noise: bool = True,
     ) -> tuple[HostFloat, HostFloat]:
         """Lower and upper end of the central interval that holds the output with probability ``level``.
 
@@ -370,10 +416,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         if not 0 < level < 1:
             raise SettingError(f"level must lie between 0 and 1, got {level!r}")
-        rows = self._rows(X, conditions)
+        model, rows = self._asked(X, conditions, condition_features)
         levels = ((1 - level) / 2, (1 + level) / 2)
         ends = self._answers.quantiles(
-            self._fitted(), rows.inputs, rows.ids, levels, unseen=self.unseen, include_noise=include_noise
+            model, rows.inputs, rows.ids, levels, unseen=self.unseen, include_noise=include_noise
         )
         return _as_columns(ends[:, 0], rows.n_columns), _as_columns(ends[:, 1], rows.n_columns)
 
@@ -384,6 +430,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         conditions: Any = None,
         n: int = 1,
         *,
+        condition_features: Any = None,
         include_noise: bool = False,
         random_state: Any = None,
     ) -> HostFloat:
@@ -393,10 +440,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         if not isinstance(n, numbers.Integral) or n < 1:
             raise SettingError(f"n must be a whole number of at least 1, got {n!r}")
-        rows = self._rows(X, conditions)
+        model, rows = self._asked(X, conditions, condition_features)
         seed = check_random_state(self.random_state if random_state is None else random_state).randint(2**31)
         draws = self._answers.sample(
-            self._fitted(),
+            model,
             rows.inputs,
             rows.ids,
             n_draws=int(n),
@@ -408,21 +455,26 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     @_in_double_precision
     def predict_gradient(
-        self, X: Any, conditions: Any = None, *, include_noise: bool = True
+        self, X: Any, conditions: Any = None, *, condition_features: Any = None, include_noise: bool = True
     ) -> tuple[HostFloat, HostFloat]:
         """Derivatives of the mean and of the variance in each input, two arrays of the shape of ``X``.
 
         For all conditions of a grid the shape is (rows, conditions, columns).
         """
-        rows = self._rows(X, conditions)
+        model, rows = self._asked(X, conditions, condition_features)
         by_mean, by_variance = self._answers.moment_gradients(
-            self._fitted(), rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
+            model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
         )
         return _as_columns(by_mean, rows.n_columns), _as_columns(by_variance, rows.n_columns)
 
     @_in_double_precision
-    def predict_at_latent(self, X: Any, H: Any, *, return_std: bool = False, include_noise: bool = True) -> Any:
-        """Predict at given latents: one for all rows of ``X``, or one a row."""
+    def predict_at_latent(
+        self, X: Any, H: Any, *, features: Any = None, return_std: bool = False, include_noise: bool = True
+    ) -> Any:
+        """Predict at given latents: one for all rows of ``X``, or one a row.
+
+        A model of conditions with known features needs all ``features`` of the one that is imagined.
+        """
         model = self._fitted()
         inputs = self._inputs(X).values
         try:
@@ -436,29 +488,33 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             )
         if not np.all(np.isfinite(latents)):
             raise DataError("H holds NaN or infinite values; latents must be finite")
+        known = self._imagined(features)
+        latents = np.hstack([latents, np.broadcast_to(known, (len(latents), len(known)))])
         mean, variance = self._answers.moments_at_latents(model, inputs, latents, include_noise=include_noise)
         return (mean, np.sqrt(variance)) if return_std else mean
 
     @_in_double_precision
-    def log_predictive_density(self, X: Any, y: Any, conditions: Any = None) -> HostFloat:
+    def log_predictive_density(
+        self, X: Any, y: Any, conditions: Any = None, *, condition_features: Any = None
+    ) -> HostFloat:
         """Log density of each observation under its predictive distribution, per unit of the output.
 
         The shape is that of ``y``; NaN where ``y`` is NaN.
         """
-        rows = self._rows(X, conditions)
+        model, rows = self._asked(X, conditions, condition_features)
         outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
-        values = self._answers.log_densities(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        values = self._answers.log_densities(model, rows.inputs, rows.ids, outputs, unseen=self.unseen)
         return _as_columns(values, rows.n_columns)
 
     @_in_double_precision
-    def predictive_cdf(self, X: Any, y: Any, conditions: Any = None) -> HostFloat:
+    def predictive_cdf(self, X: Any, y: Any, conditions: Any = None, *, condition_features: Any = None) -> HostFloat:
         """Probability, under its predictive distribution, of an output no larger than each observation.
 
         Uniform between 0 and 1 where predictions are calibrated. The shape is that of ``y``; NaN where ``y`` is NaN.
         """
-        rows = self._rows(X, conditions)
+        model, rows = self._asked(X, conditions, condition_features)
         outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
-        values = self._answers.probabilities_below(self._fitted(), rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        values = self._answers.probabilities_below(model, rows.inputs, rows.ids, outputs, unseen=self.unseen)
         return _as_columns(np.where(np.isnan(outputs), np.nan, values), rows.n_columns)
 
     @_in_double_precision
@@ -480,7 +536,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     # New conditions
 
     @_in_double_precision
-    def add_condition(self, name: Id, X: Any, y: Any, *, method: str = "exact") -> Self:
+    def add_condition(
+        self, name: Id, X: Any, y: Any, *, features: Any = None, y_std: Any = None, method: str = "exact"
+    ) -> Self:
         """Take in a new condition from a few observations; the trained model stays as it is.
 
         Parameters
@@ -489,14 +547,28 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             Name of the condition. For one added earlier, the new points join its earlier ones.
         X, y : arrays of shape (n, columns) and (n,)
             Its observations, none, one or many. Rows whose output is NaN do not count.
+        features : mapping or sequence, optional
+            Its known features, by name or in the order of the fit, for a model of conditions with features. Left out,
+            those that the table of the fit has for it; what is not known is inferred.
+        y_std : float or array of shape (n,), optional
+            Known standard deviations of its measurements, as in ``fit``.
         method : {"exact", "gaussian"}, default="exact"
             The exact posterior over the latents as weighted particles, or the paper's single Gaussian.
         """
-        return self._add([(name, X, y)], method)
+        return self._add([_New(name, X, y, self._features(features), y_std)], method)
 
     @_in_double_precision
-    def add_conditions(self, X: Any, y: Any, conditions: Any = None, *, method: str = "exact") -> Self:
-        """Take in several new conditions at once, from data in long form."""
+    def add_conditions(
+        self,
+        X: Any,
+        y: Any,
+        conditions: Any = None,
+        *,
+        condition_features: Any = None,
+        y_std: Any = None,
+        method: str = "exact",
+    ) -> Self:
+        """Take in several new conditions at once, from data in long form, with a table of their features if any."""
         if conditions is None and self.condition is None:
             raise DataError("add_conditions needs to know the condition of each row: pass conditions=, one id a row")
         rows = self._rows(X, conditions)
@@ -504,13 +576,19 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         if outputs.ndim != 1:
             raise DataError("add_conditions takes long form: y must have one dimension")
         groups = rows.ids.rows()
-        return self._add([(name, rows.inputs[own], outputs[own]) for name, own in groups.items()], method)
+        described = self._described(condition_features)
+        errors = read_errors(y_std, outputs)
+        entries = [
+            _New(name, rows.inputs[own], outputs[own], described.get(name), None if errors is None else errors[own])
+            for name, own in groups.items()
+        ]
+        return self._add(entries, method)
 
-    def _add(self, entries: list[tuple[Id, Any, Any]], method: str) -> Self:
+    def _add(self, entries: list["_New"], method: str) -> Self:
         if method not in trained.METHODS:
             raise SettingError(f"method must be one of {list(trained.METHODS)}, got {method!r}")
         model = self._fitted()
-        for name, X, y in entries:
+        for name, X, y, features, y_std in entries:
             (plain_name,) = row_conditions(name if is_single_id(name) else [name], 1).distinct
             inputs = self._inputs(_at_least_no_rows(X, model.n_columns)).values
             outputs = read_outputs(y, len(inputs)).reshape(-1)
@@ -519,11 +597,20 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
                     f"condition {name!r} needs one output for each of its {len(inputs)} rows, got {len(outputs)}"
                 )
             known = np.isfinite(outputs)
+            errors = read_errors(y_std, outputs)
             if model.scaling.log_output and np.any(outputs[known] <= 0):
                 raise DataError(
                     f'condition {name!r} has outputs that are not positive; output_transform="log" needs that'
                 )
-            model = trained.with_condition(model, plain_name, inputs[known], outputs[known], method=method)
+            model = trained.with_condition(
+                model,
+                plain_name,
+                inputs[known],
+                outputs[known],
+                method=method,
+                features=features,
+                errors=None if errors is None else errors[known],
+            )
         self.model_ = model  # only once all of them worked
         return self
 
@@ -591,6 +678,40 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             trained_dates=model.date_columns,
         )
 
+    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[trained.TrainedModel, "_Rows"]:
+        # The rows asked about, and the model with the new conditions among them that are described.
+        model, rows = self._fitted(), self._rows(X, conditions)
+        for name, features in self._described(condition_features).items():
+            if name in rows.ids.distinct and name not in model.all_ids:
+                nothing = np.empty((0, model.n_columns))
+                model = trained.with_condition(model, name, nothing, np.empty(0), method="exact", features=features)
+        return model, rows
+
+    def _described(self, table: Any) -> dict[Id, HostFloat]:
+        return {} if table is None else read_later(self._known_features(), table, self.condition)
+
+    def _features(self, row: Any) -> HostFloat | None:
+        return None if row is None else read_row(self._known_features(), row)
+
+    def _known_features(self) -> Descriptions:
+        known = self._fitted().descriptions
+        if known is None:
+            raise DataError(
+                "the model was fitted without features of conditions; leave them out, or fit with condition_features="
+            )
+        return known
+
+    def _imagined(self, features: Any) -> HostFloat:
+        # Coordinates of features at which a prediction is asked for.
+        known = self._fitted().descriptions
+        if known is None and features is None:
+            return np.empty(0)
+        names = [feature.name for feature in self._known_features().features]
+        values = self._features(features)
+        if values is None or np.isnan(values).any():
+            raise DataError(f"predictions at given latents need all features of the condition as well: {names}")
+        return self._known_features().standardised(values)
+
     def _rows(self, X: Any, conditions: Any) -> "_Rows":
         model = self._fitted()
         if conditions is not None:
@@ -609,6 +730,15 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             )
         n_columns = len(model.ids)
         return _Rows(inputs.values, RowIds(model.ids, np.repeat(np.arange(n_columns), n_rows)), n_columns)
+
+
+class _New(NamedTuple):
+    # A condition to be added, as given but for its features.
+    name: Id
+    X: Any
+    y: Any
+    features: HostFloat | None
+    y_std: Any
 
 
 class _Rows(NamedTuple):

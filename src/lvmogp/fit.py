@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from lvmogp.bounds import collapsed, explicit
 from lvmogp.compiling import compiled
 from lvmogp.data import Data, GridData
+from lvmogp.descriptions import Coordinates
 from lvmogp.errors import NumericalError
 from lvmogp.initialise import Curves, independent_start, recipe_names, start
 from lvmogp.kernels import Kernel, gram
@@ -172,6 +173,8 @@ def fit(
     settings: Settings,
     on_progress: Callable[[Progress], None] | None = None,
     keeper: RestartKeeper | None = None,
+    *,
+    coordinates: Coordinates | None = None,
 ) -> Outcome:
     """Optimise several starts that differ in kind and keep the one with the best bound.
 
@@ -189,6 +192,8 @@ def fit(
         Called after every iteration; may raise :class:`lvmogp.StopFit` to end the fit with the best so far.
     keeper
         Keeps the restarts that have ended, and knows those that ended before this fit was interrupted.
+    coordinates
+        What is known of the conditions, if anything.
     """
     began = time.perf_counter()
     one_thread = operations(data, settings) < _LARGE
@@ -202,9 +207,10 @@ def fit(
             most_inducing=settings.most_inducing_inputs,
             seed=settings.seed,
         )
+        names = recipe_names(settings.n_restarts, n_latent=settings.n_latent)
         starts = [
-            _start(recipe, independent, data, settings, np.random.default_rng([settings.seed, number]))
-            for number, recipe in enumerate(recipe_names(settings.n_restarts))
+            _start(recipe, independent, data, settings, np.random.default_rng([settings.seed, number]), coordinates)
+            for number, recipe in enumerate(names)
         ]
         runs = _optimised(starts, data, settings, on_progress, keeper, one_thread=one_thread)
     best, *others = sorted(runs.values(), key=lambda run: -run.bound)
@@ -213,7 +219,6 @@ def fit(
             f"none of {len(runs)} starts gave a finite bound; look for outputs or inputs of extreme size, or try "
             'dtype="float64", another kernel or fewer inducing points'
         )
-    names = recipe_names(settings.n_restarts)
     restarts = tuple(
         Restart(names[number], run.bound, run.status, run.history, run.n_evaluations, run.seconds)
         for number, run in sorted(runs.items())
@@ -232,7 +237,14 @@ def fit(
     )
 
 
-def _start(recipe: str, independent: Curves, data: Data, settings: Settings, rng: np.random.Generator) -> Parameters:
+def _start(
+    recipe: str,
+    independent: Curves,
+    data: Data,
+    settings: Settings,
+    rng: np.random.Generator,
+    coordinates: Coordinates | None,
+) -> Parameters:
     parameters = start(
         recipe,
         independent,
@@ -241,6 +253,7 @@ def _start(recipe: str, independent: Curves, data: Data, settings: Settings, rng
         n_inducing=settings.n_inducing_latents,
         noise_per_condition=settings.noise_per_condition,
         rng=rng,
+        coordinates=coordinates,
     )
     if settings.inference == "collapsed":
         return parameters
@@ -278,7 +291,8 @@ def _optimised(
     kept = {} if keeper is None else {number: keeper.load(number, start) for number, start in enumerate(starts)}
     runs = {number: run for number, run in kept.items() if run is not None}
     pending = [number for number in range(len(starts)) if number not in runs]
-    recipes, iterations = recipe_names(settings.n_restarts), Counter[int]()
+    recipes = recipe_names(settings.n_restarts, n_latent=settings.n_latent)
+    iterations = Counter[int]()
 
     def work(start: Parameters, report: Callable[[float], None]) -> Run:
         return _optimise(start, data, settings, report, one_thread=one_thread)

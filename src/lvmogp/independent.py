@@ -23,33 +23,33 @@ class IndependentParameters(eqx.Module):
 
 
 class _Statistics(eqx.Module):
-    # Sums over observations; one gram matrix serves all conditions of a grid.
+    # Sums over observations, weighted by their precisions; one gram matrix serves all conditions of a grid.
     grams: Float[Array, "G M_X M_X"]
     projections: Float[Array, "D M_X"]
     squares: Scalar
     residual: Scalar
-    n_observations: Scalar
+    log_precision: Scalar
 
 
-def _statistics(input_basis: Basis, data: Data) -> _Statistics:
+def _statistics(input_basis: Basis, data: Data, noise: Scalar) -> _Statistics:
     if isinstance(data, GridData):
+        precision = data.precisions(noise)
         features = input_basis.features(data.inputs)
-        gram = features.T @ features
-        prior = jnp.sum(diagonal(input_basis.kernel, data.inputs))
+        gram = features.T @ features * precision
+        prior = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * precision
         residual = data.n_conditions * (prior - jnp.trace(gram))
-        squares = jnp.sum(data.squares)
-        return _Statistics(gram[None], data.outputs.T @ features, squares, residual, jnp.sum(data.counts))
-    sums = condition_sums(input_basis, data)
+        squares = jnp.sum(data.squares) * precision
+        projections = data.outputs.T @ features * precision
+        return _Statistics(gram[None], projections, squares, residual, jnp.sum(data.counts) * jnp.log(precision))
+    sums = condition_sums(input_basis, data, jnp.broadcast_to(noise, data.counts.shape))
     residual = jnp.sum(sums.prior_variances) - jnp.sum(jnp.trace(sums.grams, axis1=1, axis2=2))
-    return _Statistics(sums.grams, sums.projections, jnp.sum(sums.squares), residual, jnp.sum(data.counts))
+    return _Statistics(sums.grams, sums.projections, jnp.sum(sums.squares), residual, jnp.sum(sums.log_precisions))
 
 
-def _whitened_solve(
-    statistics: _Statistics, noise: Scalar
-) -> tuple[Float[Array, "G M_X M_X"], Float[Array, "G M_X K"]]:
-    # chol(I + A_d/σ²) and its solve of Σ y v; the conditions of a grid are columns of one right-hand side.
+def _whitened_solve(statistics: _Statistics) -> tuple[Float[Array, "G M_X M_X"], Float[Array, "G M_X K"]]:
+    # chol(I + A_d) and its solve of Σ p y v; the conditions of a grid are columns of one right-hand side.
     identity = jnp.eye(statistics.grams.shape[-1], dtype=statistics.grams.dtype)
-    factors = jnp.linalg.cholesky(identity + statistics.grams / noise)
+    factors = jnp.linalg.cholesky(identity + statistics.grams)
     shared = statistics.grams.shape[0] == 1
     right = statistics.projections.T[None] if shared else statistics.projections[:, :, None]
     return factors, jax.scipy.linalg.solve_triangular(factors, right, lower=True)
@@ -57,15 +57,14 @@ def _whitened_solve(
 
 def independent_bound(parameters: IndependentParameters, data: Data) -> Scalar:
     """Σ_d of Titsias' collapsed bound of each condition (equation 13)."""
-    noise = parameters.noise_variance
-    statistics = _statistics(basis(parameters.kernel, parameters.inducing_inputs), data)
-    factors, solved = _whitened_solve(statistics, noise)
+    input_basis = basis(parameters.kernel, parameters.inducing_inputs)
+    statistics = _statistics(input_basis, data, parameters.noise_variance)
+    factors, solved = _whitened_solve(statistics)
     repeats = data.n_conditions / statistics.grams.shape[0]
     log_det = 2 * repeats * jnp.sum(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)))
-    # −½ [n log 2πσ² + log|I + A_d/σ²| + ‖y‖²/σ² − ‖L⁻¹Σyv‖²/σ⁴ + (tr K − tr A)/σ²]
-    explained = jnp.sum(solved**2) / noise**2
-    misfit = (statistics.squares + statistics.residual) / noise - explained
-    return -(statistics.n_observations * (LOG_2PI + jnp.log(noise)) + log_det + misfit) / 2
+    # −½ [Σ log 2π/p + log|I + A_d| + Σ p y² − ‖L⁻¹Σ p y v‖² + Σ p k(x, x) − tr A_d], p = 1/σ² but for known errors
+    misfit = statistics.squares + statistics.residual - jnp.sum(solved**2)
+    return -(jnp.sum(data.counts) * LOG_2PI - statistics.log_precision + log_det + misfit) / 2
 
 
 def independent_curves(
@@ -73,7 +72,7 @@ def independent_curves(
 ) -> Float[Array, "D G"]:
     """Posterior mean of each condition's own curve at common points."""
     input_basis = basis(parameters.kernel, parameters.inducing_inputs)
-    factors, solved = _whitened_solve(_statistics(input_basis, data), parameters.noise_variance)
+    factors, solved = _whitened_solve(_statistics(input_basis, data, parameters.noise_variance))
     weights = jax.scipy.linalg.solve_triangular(factors, solved, lower=True, trans=1)  # (G, M_X, K)
     by_condition = weights[0].T if weights.shape[0] == 1 else weights[:, :, 0]
-    return by_condition @ input_basis.features(points).T / parameters.noise_variance
+    return by_condition @ input_basis.features(points).T

@@ -13,22 +13,28 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 from sklearn.manifold import Isomap
 
 from lvmogp.compiling import compiled
 from lvmogp.data import Data, GridData, some_blocks
+from lvmogp.descriptions import Coordinates
 from lvmogp.errors import NumericalError
 from lvmogp.independent import IndependentParameters, independent_bound, independent_curves
 from lvmogp.kernels import Kernel, Stationary, complete
 from lvmogp.optimise import Run, maximise
-from lvmogp.parameters import Parameters
+from lvmogp.parameters import KnownCoordinates, Parameters
 from lvmogp.typing import HostFloat
 
 _independent_curves = compiled(independent_curves)
 _FIRST_LENGTHSCALES = (0.15, 0.5, 1.5)
 _FIRST_NOISE = 0.2
 _LATENT_VARIANCE = 0.05
+# Nothing says yet where a missing coordinate is.
+_MISSING_VARIANCE = 0.5
+# Noise of a regression of curves on features, as a share of their variance.
+_REGRESSION_NOISE = 0.1
 _LEAST_GAIN = 5.0
 _LEAST_GAIN_PER_POINT = 0.02
 _MOST_CURVE_POINTS = 200
@@ -190,8 +196,18 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def recipe_names(n_restarts: int) -> list[str]:
+# Without latents starts differ in how far features reach.
+FEATURES_ALONE = {
+    "features alone": 1.0,
+    "features alone, short lengthscales": 0.4,
+    "features alone, long lengthscales": 2.5,
+}
+
+
+def recipe_names(n_restarts: int, *, n_latent: int = 1) -> list[str]:
     """Names of the recipes of the first ``n_restarts`` starts; beyond the table, random latents."""
+    if n_latent == 0:
+        return list(FEATURES_ALONE)[:n_restarts]
     names = list(RECIPES)
     return (names + [names[-1]] * n_restarts)[:n_restarts]
 
@@ -205,15 +221,23 @@ def start(
     n_inducing: int,
     noise_per_condition: bool,
     rng: np.random.Generator,
+    coordinates: Coordinates | None = None,
 ) -> Parameters:
-    """Parameters at which the joint model starts."""
+    """Parameters at which the joint model starts; latents start from what known ``coordinates`` leave."""
     dtype = independent.parameters.inducing_inputs.dtype
     n_conditions = len(independent.values)
-    embedding = RECIPES[recipe](independent.values, n_latent, rng)
+    embedding = _embedding(recipe, independent.values, n_latent, rng, coordinates)
     # A little noise keeps conditions with equal curves apart, so that their gradients differ.
     means = embedding.means + 0.01 * rng.standard_normal(embedding.means.shape)
-    inducing = representatives(means, n_inducing, int(rng.integers(2**31)))
-    kernel = complete(latent_kernel, np.ones(n_latent), embedding.lengthscales)
+    points, scale, lengthscales, known = means, np.ones(n_latent), embedding.lengthscales, None
+    if coordinates is not None:
+        known = _known(coordinates, dtype)
+        points = np.hstack([means, np.nan_to_num(coordinates.values)])
+        scale = np.concatenate([scale, coordinates.scale])
+        reach = FEATURES_ALONE.get(recipe, 1.0)
+        lengthscales = np.concatenate([lengthscales, reach * coordinates.lengthscales])
+    inducing = representatives(points, n_inducing, int(rng.integers(2**31)))
+    kernel = complete(latent_kernel, scale, lengthscales)
     noise = np.asarray(independent.parameters.noise_variance)
     return Parameters(
         input_kernel=independent.parameters.kernel,
@@ -223,4 +247,40 @@ def start(
         latent_mean=jnp.asarray(means, dtype),
         latent_variance=jnp.asarray(np.full(means.shape, _LATENT_VARIANCE), dtype),
         noise_variance=jnp.asarray(np.full(n_conditions if noise_per_condition else 1, noise), dtype),
+        known=known,
+    )
+
+
+def _embedding(
+    recipe: str, values: HostFloat, n_latent: int, rng: np.random.Generator, coordinates: Coordinates | None
+) -> Embedding:
+    if n_latent == 0:
+        return Embedding(np.empty((len(values), 0)), np.empty(0))
+    left = values if coordinates is None else left_by_features(values, coordinates)
+    return RECIPES[recipe](left, n_latent, rng)
+
+
+def left_by_features(values: HostFloat, coordinates: Coordinates) -> HostFloat:
+    """Curves without what the features of the other conditions tell about them, around the mean curve (equation 44).
+
+    Leaving a condition out of the regression keeps features that explain nothing from seeming to.
+    """
+    if len(values) > _MOST_FOR_ISOMAP:
+        return values
+    mean = values.mean(axis=0)
+    points = np.nan_to_num(coordinates.values) / coordinates.lengthscales
+    covariance = np.exp(-cdist(points, points, "sqeuclidean") / 2)
+    precision = np.linalg.inv(covariance + _REGRESSION_NOISE * np.eye(len(values)))
+    residual = precision @ (values - mean) / np.diagonal(precision)[:, None]
+    return mean + residual if np.var(residual) < np.var(values - mean) else values
+
+
+def _known(coordinates: Coordinates, dtype: jnp.dtype) -> KnownCoordinates:
+    condition, coordinate = np.nonzero(np.isnan(coordinates.values))
+    return KnownCoordinates(
+        values=jnp.asarray(np.nan_to_num(coordinates.values), dtype),
+        missing_condition=jnp.asarray(condition, jnp.int32),
+        missing_coordinate=jnp.asarray(coordinate, jnp.int32),
+        missing_mean=jnp.zeros(len(condition), dtype),
+        missing_variance=jnp.full(len(condition), _MISSING_VARIANCE, dtype),
     )

@@ -26,7 +26,10 @@ class Inputs(NamedTuple):
 
 
 class Observations(NamedTuple):
-    """Rows that were observed; ``ids`` lists all conditions, ``conditions`` numbers them."""
+    """Rows that were observed; ``ids`` lists all conditions, ``conditions`` numbers them.
+
+    ``errors`` are known standard deviations of the measurements, one a row.
+    """
 
     inputs: HostFloat
     outputs: HostFloat
@@ -36,6 +39,7 @@ class Observations(NamedTuple):
     is_grid: bool
     date_columns: tuple[str, ...] = ()
     output_name: str | None = None
+    errors: HostFloat | None = None
 
 
 def read_inputs(
@@ -121,7 +125,29 @@ def read_outputs(y: Any, n_rows: int) -> HostFloat:
     return values
 
 
-def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = None) -> Observations:
+def read_errors(y_std: Any, outputs: HostFloat) -> HostFloat | None:
+    """Standard deviations of measurements, one number for all or one an output; where none was observed, any."""
+    if y_std is None:
+        return None
+    values = numeric_array(as_pandas(y_std), "y_std")
+    if values.shape == (len(outputs), 1) and outputs.ndim == 1:
+        values = values[:, 0]
+    if values.ndim > 0 and values.shape != outputs.shape:
+        raise DataError(
+            f"y_std must be one number or have the shape of y, {outputs.shape}, got shape {values.shape}; give the "
+            "standard deviation of each measurement"
+        )
+    values = np.broadcast_to(values, outputs.shape)
+    wrong = np.isfinite(outputs) & ~((values >= 0) & (values < np.inf))
+    if wrong.any():
+        raise DataError(
+            f"y_std must hold standard deviations, finite and not negative, got {values[wrong][0]:g}; use 0 where a "
+            "measurement has no error but the noise"
+        )
+    return np.array(values)
+
+
+def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = None, y_std: Any = None) -> Observations:
     """Check training data of either form and return the observed rows."""
     if y is None:
         raise DataError("fit(X, y, conditions=…) requires y to be passed, but the target y is None")
@@ -136,7 +162,8 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
     if outputs.ndim == 2 and outputs.shape[1] == 1 and _names_rows(inputs, y, conditions):
         outputs = outputs[:, 0]
     if outputs.ndim == 2 and inputs.row_ids is None:
-        return _observed_grid(inputs, outputs, _grid_ids(y, outputs.shape[1], conditions))
+        ids = _grid_ids(y, outputs.shape[1], conditions)
+        return _observed_grid(inputs, outputs, ids, read_errors(y_std, outputs))
     if outputs.ndim == 2:
         raise DataError("y must have one dimension when each row of X names its condition")
     named = inputs.row_ids
@@ -152,6 +179,7 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
             stacklevel=3,
         )
     numbers = named.numbers_in(ids)
+    errors = read_errors(y_std, outputs)
     return Observations(
         inputs.values[observed],
         outputs[observed],
@@ -161,6 +189,7 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
         is_grid=False,
         date_columns=inputs.date_columns,
         output_name=_name_of(y),
+        errors=None if errors is None else errors[observed],
     )
 
 
@@ -178,16 +207,24 @@ def _names_rows(inputs: Inputs, y: Any, conditions: Any) -> bool:
 
 
 def standardised(observations: Observations, scaling: Scaling) -> Data:
-    """The observations in standardised units: a grid if every condition was observed once at every input."""
+    """The observations in standardised units: a grid if every condition was observed once at every input.
+
+    A grid whose measurements have different errors has the long form, since they do not weigh the same.
+    """
+    errors = observations.errors
+    if errors is not None:
+        errors = scaling.error_variances(errors, observations.outputs)
     inputs, outputs = scaling.inputs(observations.inputs), scaling.outputs(observations.outputs)
     n_conditions = len(observations.ids)
     distinct, places = np.unique(inputs, axis=0, return_inverse=True)
     cells = places.reshape(-1) * n_conditions + observations.conditions
-    if len(np.unique(cells)) == len(cells) == len(distinct) * n_conditions:
+    is_even = errors is None or np.all(errors == errors[0])
+    if is_even and len(np.unique(cells)) == len(cells) == len(distinct) * n_conditions:
         grid = np.empty(len(cells))
         grid[cells] = outputs
-        return GridData(jnp.asarray(distinct), jnp.asarray(grid.reshape(len(distinct), n_conditions)))
-    return long_data(inputs, outputs, observations.conditions, n_conditions)
+        error = None if errors is None else jnp.asarray(errors[0])
+        return GridData(jnp.asarray(distinct), jnp.asarray(grid.reshape(len(distinct), n_conditions)), error)
+    return long_data(inputs, outputs, observations.conditions, n_conditions, error_variances=errors)
 
 
 def _grid_ids(y: Any, n_conditions: int, conditions: Any) -> tuple[Id, ...]:
@@ -205,7 +242,7 @@ def _grid_ids(y: Any, n_conditions: int, conditions: Any) -> tuple[Id, ...]:
     return tuple(names)
 
 
-def _observed_grid(inputs: Inputs, outputs: HostFloat, ids: tuple[Id, ...]) -> Observations:
+def _observed_grid(inputs: Inputs, outputs: HostFloat, ids: tuple[Id, ...], errors: HostFloat | None) -> Observations:
     observed = np.isfinite(outputs)
     _check_any_observed(observed)
     numbers, rows = np.nonzero(observed.T)
@@ -217,6 +254,7 @@ def _observed_grid(inputs: Inputs, outputs: HostFloat, ids: tuple[Id, ...]) -> O
         inputs.columns,
         is_grid=True,
         date_columns=inputs.date_columns,
+        errors=None if errors is None else errors[rows, numbers],
     )
 
 

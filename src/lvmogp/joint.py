@@ -150,7 +150,7 @@ def _drawn_functional(model: Posterior, draw: Draw, points: Float[Array, "n Q_X"
     seen = draw.evidence
     curve = curves_at(model, draw.latent[None])
     features = model.input_basis.features(points)
-    noise = jnp.where(seen.present > 0, draw.noise, 1.0)
+    noise = seen.noise_variances(draw.noise)
     scale, spread, weights = curve.prior_variance[0], curve.spread[0], curve.weights[0]
     within = scale * seen.gram + seen.features @ spread @ seen.features.T + jnp.diag(noise)
     to_evidence = scale * seen.cross_gram(model.input_basis, points) + features @ spread @ seen.features.T

@@ -16,7 +16,7 @@ from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fit import MINIBATCHES
 from lvmogp.intake import Observations, standardised
 from lvmogp.mixtures import Mixture, gaussian_rows, log_density, moments_in_units, quantile
-from lvmogp.parameters import Parameters
+from lvmogp.parameters import Parameters, in_precision
 from lvmogp.posterior import posterior, trained_curves
 from lvmogp.predictions import gaussian_moments
 from lvmogp.scaling import Scaling
@@ -66,7 +66,10 @@ def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
         if trained.draws is not None:
             rows = _left_out_mixtures(trained, trained.draws, observations, data, folds)
         else:
-            rows = gaussian_rows(*_left_out_moments(trained, observations, data, folds))
+            mean, variance = _left_out_moments(trained, observations, data, folds)
+            if observations.errors is not None:
+                variance += trained.scaling.error_variances(observations.errors, observations.outputs)
+            rows = gaussian_rows(mean, variance)
         return _measured(rows, trained.scaling, observations.outputs)
 
 
@@ -117,6 +120,7 @@ def _kept(observations: Observations, chosen: np.ndarray) -> Observations:
         inputs=observations.inputs[chosen],
         outputs=observations.outputs[chosen],
         conditions=observations.conditions[chosen],
+        errors=None if observations.errors is None else observations.errors[chosen],
     )
 
 
@@ -130,8 +134,9 @@ def _without_inducing(parameters: Parameters) -> Parameters:
         latent_mean=parameters.latent_mean,
         latent_variance=parameters.latent_variance,
         noise_variance=parameters.noise_variance,
+        known=parameters.known,
     )
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plain)
+    return in_precision(plain, "float64")
 
 
 def _left_out_mixtures(

@@ -9,6 +9,7 @@ import numpy as np
 
 from lvmogp.__about__ import __version__
 from lvmogp.compiling import compiled
+from lvmogp.descriptions import Descriptions, Feature
 from lvmogp.drawn_condition import DrawnCondition, drawn_condition
 from lvmogp.drawn_curves import few
 from lvmogp.draws import Draws
@@ -18,7 +19,7 @@ from lvmogp.fit import Outcome, Restart
 from lvmogp.intake import Observations
 from lvmogp.new_condition import ConditionPosterior, condition_on
 from lvmogp.optimise import Status
-from lvmogp.parameters import Parameters
+from lvmogp.parameters import KnownCoordinates, Parameters
 from lvmogp.posterior import (
     Covariance,
     DenseCovariance,
@@ -46,6 +47,7 @@ _PARAMETER_ARRAYS = (
 _PRIORS = "priors"
 _DRAWS_ARRAYS = ("latents", "noise_variance", "chain", "log_weight")
 _DRAWS_KERNELS = ("input_kernel", "latent_kernel")
+_KNOWN_ARRAYS = ("values", "missing_condition", "missing_coordinate", "missing_mean", "missing_variance")
 _COVARIANCES: dict[str, type[Covariance]] = {"kronecker": KroneckerCovariance, "dense": DenseCovariance}
 
 
@@ -83,12 +85,17 @@ def save_model(
     }
     if model.draws is not None:
         tensors |= _draws_tensors(model.draws)
+    if model.descriptions is not None:
+        document["features"] = _encode_features(model.descriptions)
+        tensors |= {f"features.{name}": getattr(model.descriptions, name) for name in ("values", "mean", "scale")}
     for number, restart in enumerate(model.outcome.restarts):
         tensors[f"history.{number}"] = np.asarray(restart.history, dtype=float)
     if include_data and model.observations is not None:
         tensors["data.inputs"] = model.observations.inputs
         tensors["data.outputs"] = model.observations.outputs
         tensors["data.conditions"] = model.observations.conditions
+        if model.observations.errors is not None:
+            tensors["data.errors"] = model.observations.errors
     for number, (name, entry) in enumerate(model.added.items()):
         document["added"].append({"id": encode_id(name), "method": entry.method})
         tensors |= {f"added.{number}.{key}": value for key, value in _added_tensors(entry).items()}
@@ -106,6 +113,8 @@ def load_model(path: str | os.PathLike[str]) -> tuple[TrainedModel, dict[str, An
 
 def _posterior_tensors(model: Posterior) -> dict[str, np.ndarray]:
     arrays = {f"parameters.{name}": getattr(model.parameters, name) for name in _PARAMETER_ARRAYS}
+    if model.parameters.known is not None:
+        arrays |= {f"known.{name}": getattr(model.parameters.known, name) for name in _KNOWN_ARRAYS}
     arrays["posterior.mean"] = model.mean
     covariance = model.covariance
     if isinstance(covariance, KroneckerCovariance):
@@ -142,6 +151,8 @@ def _covariance_kind(covariance: Covariance) -> str:
 
 def _added_tensors(entry: AddedCondition) -> dict[str, np.ndarray]:
     tensors = {"inputs": entry.inputs, "outputs": entry.outputs}
+    optional = {"features": entry.features, "errors": entry.errors}
+    tensors |= {name: value for name, value in optional.items() if value is not None}
     found = entry.posterior
     if isinstance(found, ConditionPosterior | DrawnCondition):
         arrays = {"latents": found.latents, "noise": found.noise, "log_weights": found.log_weights}
@@ -169,6 +180,30 @@ def _decode_setting(value: Any) -> Any:
     if _PRIORS in value:
         return Priors(**{name: tuple(pair) for name, pair in value[_PRIORS].items()})
     return decode_kernel(value)
+
+
+def _encode_features(descriptions: Descriptions) -> dict[str, Any]:
+    return {
+        "ids": [encode_id(name) for name in descriptions.ids],
+        "columns": [
+            {"name": each.name, "kind": each.kind, "levels": [encode_id(level) for level in each.levels]}
+            for each in descriptions.features
+        ],
+    }
+
+
+def _decode_features(content: ModelFile) -> Descriptions | None:
+    stored = content.document.get("features")  # files of models without features have none
+    if stored is None:
+        return None
+    features = (
+        Feature(each["name"], each["kind"], tuple(decode_id(level) for level in each["levels"]))
+        for each in stored["columns"]
+    )
+    ids = tuple(decode_id(name) for name in stored["ids"])
+    return Descriptions(
+        tuple(features), ids, *(content.tensors[f"features.{name}"] for name in ("values", "mean", "scale"))
+    )
 
 
 def _encode_outcome(outcome: Outcome) -> dict[str, Any]:
@@ -217,6 +252,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
             document["is_grid"],
             date_columns,
             output_name,
+            tensors.get("data.errors"),
         )
     model = TrainedModel(
         ids=ids,
@@ -232,6 +268,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         bounds_by_n_latent={int(n_latent): bound for n_latent, bound in document["bounds_by_n_latent"]},
         date_columns=date_columns,
         output_name=output_name,
+        descriptions=_decode_features(content),
     )
     draws = _decode_draws(tensors, posterior.parameters)
     if draws is not None:
@@ -241,7 +278,9 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         prefix = f"added.{number}."
         arrays = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         found = _decode_condition(model, arrays, entry["method"])
-        added[decode_id(entry["id"])] = AddedCondition(arrays["inputs"], arrays["outputs"], entry["method"], found)
+        added[decode_id(entry["id"])] = AddedCondition(
+            arrays["inputs"], arrays["outputs"], entry["method"], found, arrays.get("features"), arrays.get("errors")
+        )
     settings = {name: _decode_setting(value) for name, value in document["settings"].items()}
     return model._replace(added=added), settings
 
@@ -254,6 +293,8 @@ def _decode_posterior(content: ModelFile) -> Posterior:
         for name in ("input_kernel", "latent_kernel")
     )
     arrays: dict[str, Any] = {name: jnp.asarray(tensors[f"parameters.{name}"]) for name in _PARAMETER_ARRAYS}
+    if "known.values" in tensors:
+        arrays["known"] = KnownCoordinates(*(jnp.asarray(tensors[f"known.{name}"]) for name in _KNOWN_ARRAYS))
     parameters = Parameters(input_kernel=input_kernel, latent_kernel=latent_kernel, **arrays)
     mean = jnp.asarray(tensors["posterior.mean"])
     if document["covariance"] == "kronecker":
@@ -280,7 +321,9 @@ def _decode_condition(model: TrainedModel, arrays: dict[str, np.ndarray], method
     latents, noise, log_weights = (jnp.asarray(arrays[name]) for name in ("latents", "noise", "log_weights"))
     if model.drawn is not None:
         return drawn_condition(model.drawn, latents, noise, log_weights, few(inputs, values))
-    seen = evidence(posterior, inputs, values)
+    errors = arrays.get("errors")
+    variances = None if errors is None else model.scaling.error_variances(errors, arrays["outputs"])
+    seen = evidence(posterior, inputs, values, variances)
     return condition_on(posterior, seen, latents, noise, log_weights)
 
 

@@ -10,7 +10,8 @@ steps from many starts give a mixture of local Gaussian approximations, from whi
 drawn and weighted by the exact posterior. Everything is deterministic.
 
 Where noise is per condition, log σ² of the new one joins the latents, with a prior fitted to the trained ones;
-θ = (h, z) collects both, z being standard normal a priori.
+θ = (h, z) collects both, z being standard normal a priori. Coordinates of h that are known from the condition's
+features are no part of θ (equation 43).
 """
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from lvmogp.data import rounded_up
 from lvmogp.evidence import Evidence
 from lvmogp.gaussians import LOG_2PI, log_density
 from lvmogp.kernels import diagonal
+from lvmogp.known_latents import KnownLatents, known_latents
 from lvmogp.linalg import cholesky, whiten
 from lvmogp.posterior import Curves, Posterior, Projection, curves_at, positive_part
 from lvmogp.typing import Array, Float, HostFloat, Scalar
@@ -104,16 +106,15 @@ def noise_prior(model: Posterior) -> NoisePrior:
     return NoisePrior(jnp.mean(log_noise), jnp.std(log_noise), shared)
 
 
-def noise_at(theta: Float[Array, " T"], n_latent: int, prior: NoisePrior) -> Scalar:
+def noise_at(theta: Float[Array, " T"], prior: NoisePrior) -> Scalar:
     """The noise variance of θ = (h, z), or the one shared by all."""
     if prior.shared:
         return jnp.exp(prior.mean)
-    return jnp.exp(prior.mean + prior.deviation * theta[n_latent])
+    return jnp.exp(prior.mean + prior.deviation * theta[-1])
 
 
-def _noise_diagonal(seen: Evidence, noise: Scalar) -> Float[Array, " m"]:
-    # A padded place is an observation of nothing with unit noise: a constant.
-    return jnp.where(seen.present > 0, noise, 1.0)
+def _latent_at(theta: Float[Array, " T"], known: KnownLatents) -> Float[Array, " Q_H"]:
+    return known.filled(theta[: known.unknown.shape[0]])
 
 
 def log_posterior(
@@ -122,21 +123,21 @@ def log_posterior(
     seen: Evidence,
     projection: Projection,
     prior: NoisePrior,
+    known: KnownLatents | None = None,
 ) -> Scalar:
-    """Log p(θ) + log p(y | θ) up to a constant (equation 19).
+    """Log p(θ) + log p(y | θ) up to a constant (equations 19 and 43); unless told, nothing of h is known.
 
     ``projection`` is the model's covariance at the inputs of the evidence, which serves all θ.
     """
-    n_latent = model.latent_basis.points.shape[1]
-    latent = theta[:n_latent]
-    noise = noise_at(theta, n_latent, prior)
+    latent = theta[: model.latent_basis.points.shape[1]] if known is None else _latent_at(theta, known)
+    noise = noise_at(theta, prior)
     features = model.latent_basis.features(latent[None])[0]  # c(h)
     prior_variance = model.latent_basis.kernel.evaluate(latent, latent)
     mean = seen.features @ (model.mean @ features)
     covariance = (
         prior_variance * seen.gram + projection.at(features) - (features @ features) * (seen.features @ seen.features.T)
     )
-    factor = cholesky(covariance + jnp.diag(_noise_diagonal(seen, noise)))
+    factor = cholesky(covariance + jnp.diag(seen.noise_variances(noise)))
     likelihood = log_density(seen.values - mean, factor)
     # What compression left out: −½ [(n − m) log 2πσ² + (‖y‖² − ‖Qᵀy‖² + k_H(h, h) tr(K − AAᵀ))/σ²]
     left_out = seen.excess_squares + prior_variance * seen.residual
@@ -166,6 +167,8 @@ class _Mixture(NamedTuple):
 @lru_cache(maxsize=32)
 def unit_nodes(n_points: int, n_dimensions: int) -> HostFloat:
     """Quasi-random points of the unit cube, the same in every call."""
+    if n_dimensions == 0:
+        return np.empty((n_points, 0))
     # Scrambled with a fixed seed: deterministic, and never exactly 0 or 1.
     nodes = qmc.Sobol(n_dimensions, scramble=True, rng=np.random.default_rng(0)).random(n_points)
     return np.clip(nodes, 1e-10, 1 - 1e-10)
@@ -176,25 +179,29 @@ def normal_nodes(n_points: int, n_dimensions: int) -> HostFloat:
     return np.asarray(ndtri(unit_nodes(n_points, n_dimensions)))
 
 
-def starting_points(model: Posterior, prior: NoisePrior) -> HostFloat:
+def starting_points(model: Posterior, prior: NoisePrior, known: KnownLatents) -> HostFloat:
     """Where the search starts: trained latents and points of the prior, with the mean noise where that is sought."""
-    n_latent = model.latent_basis.points.shape[1]
-    trained = np.asarray(model.parameters.latent_mean)
+    unknown = np.asarray(known.unknown)
+    trained = np.asarray(model.parameters.latents.mean)[:, unknown]
     trained = trained[:: -(-len(trained) // SEARCH.most_trained_starts)]
-    starts = np.vstack([trained, normal_nodes(SEARCH.n_prior_starts, n_latent)])
+    starts = np.vstack([trained, normal_nodes(SEARCH.n_prior_starts, len(unknown))])
     return np.pad(starts, ((0, 0), (0, 0 if prior.shared else 1)))
 
 
-def infer(model: Posterior, seen: Evidence) -> ConditionPosterior:
-    """Posterior of a new condition given its evidence; with none, the prior."""
+def infer(model: Posterior, seen: Evidence, known: KnownLatents | None = None) -> ConditionPosterior:
+    """Posterior of a new condition given its evidence; with none, the prior over what is not known of it."""
+    known = known_latents(model, None) if known is None else known
     prior = noise_prior(model)
-    starts = starting_points(model, prior)
+    starts = starting_points(model, prior, known)
     n_theta = starts.shape[1]
     dtype = model.mean.dtype
+    if n_theta == 0:  # all is known: a single particle
+        return condition_on(model, seen, known.values[None], jnp.exp(prior.mean)[None], jnp.zeros(1, dtype))
     return _infer(
         model,
         seen,
         prior,
+        known,
         jnp.asarray(starts, dtype),
         jnp.asarray(unit_nodes(SEARCH.n_scouts, 1 + n_theta), dtype),
         jnp.asarray(unit_nodes(SEARCH.n_particles, 1 + n_theta), dtype),
@@ -206,6 +213,7 @@ def _infer(
     model: Posterior,
     seen: Evidence,
     prior: NoisePrior,
+    known: KnownLatents,
     starts: Float[Array, "S T"],
     scout_nodes: Float[Array, "P0 cube"],
     nodes: Float[Array, "P cube"],
@@ -213,14 +221,14 @@ def _infer(
     projection = model.covariance.projection(seen.features)
 
     def target(theta: Float[Array, " T"]) -> Scalar:
-        return log_posterior(theta, model, seen, projection, prior)
+        return log_posterior(theta, model, seen, projection, prior, known)
 
     # Many points leave little doubt about where the latents are, and cost more each.
     n_starts = SEARCH.n_starts if seen.values.shape[0] <= SEARCH.many_points else SEARCH.n_starts_of_many_points
     thetas, log_weights = weighted_points(target, chosen_starts(target, starts, n_starts), scout_nodes, nodes, SEARCH)
-    n_latent = model.latent_basis.points.shape[1]
-    noise = jax.vmap(lambda theta: noise_at(theta, n_latent, prior))(thetas)
-    return _condition_on(model, seen, thetas[:, :n_latent], noise, jax.nn.log_softmax(log_weights))
+    latents = jax.vmap(lambda theta: _latent_at(theta, known))(thetas)
+    noise = jax.vmap(lambda theta: noise_at(theta, prior))(thetas)
+    return _condition_on(model, seen, latents, noise, jax.nn.log_softmax(log_weights))
 
 
 def weighted_points(
@@ -320,7 +328,7 @@ def _condition_on(
 
     def one_particle(weights: Array, spread: Array, prior_variance: Array, variance: Array) -> tuple[Array, Array]:
         covariance = prior_variance * seen.gram + seen.features @ spread @ seen.features.T
-        factor = cholesky(covariance + jnp.diag(_noise_diagonal(seen, variance)))
+        factor = cholesky(covariance + jnp.diag(seen.noise_variances(variance)))
         residual = seen.values - seen.features @ weights
         return factor, jax.scipy.linalg.cho_solve((factor, True), residual)
 

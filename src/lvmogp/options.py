@@ -25,7 +25,6 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "dtype": ("float64", "float32"),
 }
 _COUNTS = (
-    "n_latent",
     "n_inducing_inputs",
     "n_inducing_latents",
     "n_restarts",
@@ -84,8 +83,9 @@ class Options(NamedTuple):
     n_warmup: int | str = AUTO
     n_draws: int | str = AUTO
 
-    def checked(self) -> "Options":
-        """The same options, once each is known to be one that can be honoured."""
+    def checked(self, *, described: bool = False) -> "Options":
+        """The same options, once each is known to be one that can be honoured; conditions may be ``described``."""
+        _check_n_latent(self.n_latent, described=described)
         for name in _COUNTS:
             _check_count(name, getattr(self, name))
         for name, choices in _CHOICES.items():
@@ -120,8 +120,25 @@ def _priors(options: Options) -> Priors:
     return Priors() if options.priors is None else options.priors.checked()
 
 
-def is_stochastic(options: Options, n_observations: int) -> bool:
-    """Whether to fit by minibatches."""
+def _check_n_latent(value: Any, *, described: bool) -> None:
+    if described and isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) == 0:
+        return
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) == 0:
+        raise SettingError(
+            "n_latent=0 leaves nothing to tell conditions apart; give their condition_features, or use 1"
+        )
+    _check_count("n_latent", value)
+
+
+def is_stochastic(options: Options, n_observations: int, *, beyond: str | None = None) -> bool:
+    """Whether to fit by minibatches; ``beyond`` names something that they know nothing of yet, if it was given."""
+    if beyond is not None and options.inference in ("stochastic", NUTS):
+        raise SettingError(
+            f'inference="{options.inference}" cannot take {beyond}; use "auto", "collapsed" or "kronecker", or leave '
+            "that out"
+        )
+    if beyond is not None:
+        return False
     if options.inference == NUTS and n_observations > _MOST_AT_ONCE:
         raise SettingError(
             f'inference="nuts" looks at all observations in every step, here {n_observations:,}; it is limited to '
@@ -130,11 +147,11 @@ def is_stochastic(options: Options, n_observations: int) -> bool:
     return options.inference == "stochastic" or (options.inference == AUTO and n_observations > _MOST_AT_ONCE)
 
 
-def latent_dimensions(options: Options, n_conditions: int) -> list[int]:
-    """Numbers of latent dimensions to try."""
+def latent_dimensions(options: Options, n_conditions: int, *, n_known: int = 0) -> list[int]:
+    """Numbers of latent dimensions to try; none at all where ``n_known`` coordinates are known from features."""
     if options.n_latent != AUTO:
         return [int(options.n_latent)]
-    return list(range(1, min(_MOST_AUTO_LATENT, max(n_conditions - 1, 1)) + 1))
+    return list(range(0 if n_known else 1, min(_MOST_AUTO_LATENT, max(n_conditions - 1, 1)) + 1))
 
 
 def latent_kernels(options: Options) -> list[Kernel]:
@@ -144,11 +161,13 @@ def latent_kernels(options: Options) -> list[Kernel]:
     return [named(options.latent_kernel)]
 
 
-def fit_settings(options: Options, data: Data, inputs: HostFloat, *, n_latent: int, latent_kernel: Kernel) -> Settings:
-    """Sizes and numbers of starts for these data."""
+def fit_settings(
+    options: Options, data: Data, inputs: HostFloat, *, n_latent: int, latent_kernel: Kernel, n_known: int = 0
+) -> Settings:
+    """Sizes and numbers of starts for these data, ``n_known`` coordinates of each condition being known."""
     n_distinct = len(np.unique(inputs, axis=0))
     fewest, most = _inducing_inputs(options, n_distinct)
-    n_latents = _inducing_latents(options, data.n_conditions, n_latent, latent_kernel)
+    n_latents = _inducing_latents(options, data.n_conditions, n_latent + n_known, latent_kernel)
     # A grid costs the same however many observations it holds.
     n_scattered = 0 if isinstance(data, GridData) else data.n_observations
     if not isinstance(data, GridData) and options.n_inducing_inputs == AUTO:

@@ -24,6 +24,7 @@ from lvmogp.drawn_model import DrawnModel
 from lvmogp.evidence import MOST_EXACT_POINTS, PADDED_SIZES
 from lvmogp.intake import Observations
 from lvmogp.kernels import diagonal
+from lvmogp.known_latents import known_latents
 from lvmogp.linalg import smallest_jitter, symmetric_pairs
 from lvmogp.new_condition import SEARCH, ConditionPosterior, noise_prior, normal_nodes, starting_points, unit_nodes
 from lvmogp.posterior import DenseCovariance, KroneckerCovariance, Posterior
@@ -56,7 +57,7 @@ def page_data(model: TrainedModel) -> Document:
             "outputScale": scaling.output_scale,
             "logOutput": scaling.log_output,
         },
-        "nLatent": posterior.parameters.latent_mean.shape[1],
+        "nLatent": posterior.latent_basis.points.shape[1],
         "inputBasis": _basis(posterior.input_basis),
         "latentBasis": _basis(posterior.latent_basis),
         "mean": encoded(posterior.mean),
@@ -68,7 +69,7 @@ def page_data(model: TrainedModel) -> Document:
             "priorMean": float(noise.mean),
             "priorDeviation": float(noise.deviation),
         },
-        "latentNodes": encoded(normal_nodes(N_NODES, posterior.parameters.latent_mean.shape[1])),
+        "latentNodes": encoded(normal_nodes(N_NODES, posterior.latent_basis.points.shape[1])),
         "search": _search(posterior),
         "fromDraws": model.draws is not None,
         "conditions": _conditions(model),
@@ -129,7 +130,8 @@ def _covariance(posterior: Posterior) -> Document:
 
 
 def _search(posterior: Posterior) -> Document:
-    starts = starting_points(posterior, noise_prior(posterior))
+    # A condition that is typed into the page has no features yet.
+    starts = starting_points(posterior, noise_prior(posterior), known_latents(posterior, None))
     n_theta = starts.shape[1]
     # The particles' nodes are the first of the scouts'.
     nodes = unit_nodes(SEARCH.n_scouts, 1 + n_theta)
@@ -275,6 +277,7 @@ def _particles(condition: ConditionPosterior) -> Document:
             "features": encoded(np.asarray(seen.features)[present]),
             "gram": encoded(np.asarray(seen.gram)[np.ix_(present, present)]),
             "values": encoded(np.asarray(seen.values)[present]),
+            "errors": encoded(np.asarray(seen.errors)[present]),
             "paddedSize": len(present),
             "compressed": bool(seen.compressed),
         },

@@ -1,13 +1,19 @@
 """The one container of everything that is learnt."""
 
+from typing import TypeVar
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.constraints import POINTS, lower_triangular, positive
+from lvmogp.gaussians import kl_to_standard_normal
 from lvmogp.kernels import Kernel
 from lvmogp.psi_statistics import LatentGaussians
-from lvmogp.typing import Array, Float, HostFloat
+from lvmogp.typing import Array, Float, HostFloat, Int, Scalar
+
+_Tree = TypeVar("_Tree")
 
 
 class KroneckerInducing(eqx.Module):
@@ -28,9 +34,37 @@ class FullInducing(eqx.Module):
 Inducing = KroneckerInducing | FullInducing
 
 
+class KnownCoordinates(eqx.Module):
+    """Coordinates of the conditions that come from their features, with a q of those that are missing (equation 41).
+
+    ``values`` has zeros in the places of missing ones, of which ``missing_condition`` and ``missing_coordinate`` tell
+    where they belong. A missing coordinate is inferred like a latent, with the same prior.
+    """
+
+    values: Float[Array, "D F"]
+    missing_condition: Int[Array, " missing"]
+    missing_coordinate: Int[Array, " missing"]
+    missing_mean: Float[Array, " missing"]
+    missing_variance: Float[Array, " missing"] = positive()
+    fixed: tuple[str, ...] = eqx.field(
+        static=True, default=("values", "missing_condition", "missing_coordinate"), kw_only=True
+    )
+
+    @property
+    def gaussians(self) -> LatentGaussians:
+        """The coordinates as Gaussians, of variance zero where they are known."""
+        places = (self.missing_condition, self.missing_coordinate)
+        return LatentGaussians(
+            self.values.at[places].set(self.missing_mean),
+            jnp.zeros_like(self.values).at[places].set(self.missing_variance),
+        )
+
+
 class Parameters(eqx.Module):
     """Kernels, inducing points, q(H), noise and, for the explicit bounds, q(v).
 
+    ``latent_mean`` and ``latent_variance`` are those of the latents. Where conditions have known features, their
+    coordinates follow the latents: ``latents`` is the one place where both are put together.
     ``noise_variance`` has one entry for noise shared by all conditions, D entries for noise per condition.
     ``inducing`` is ``None`` for the collapsed bound, whose q(v) is optimal and never stored.
     """
@@ -39,15 +73,27 @@ class Parameters(eqx.Module):
     latent_kernel: Kernel
     inducing_inputs: Float[Array, "M_X Q_X"] = eqx.field(metadata=POINTS)
     inducing_latents: Float[Array, "M_H Q_H"]
-    latent_mean: Float[Array, "D Q_H"]
-    latent_variance: Float[Array, "D Q_H"] = positive()
+    latent_mean: Float[Array, "D L"]
+    latent_variance: Float[Array, "D L"] = positive()
     noise_variance: Float[Array, " noise"] = positive()
     inducing: Inducing | None = None
+    known: KnownCoordinates | None = None
 
     @property
     def latents(self) -> LatentGaussians:
-        """q(H)."""
-        return LatentGaussians(self.latent_mean, self.latent_variance)
+        """q(H): the latents, then the coordinates of known features."""
+        inferred = LatentGaussians(self.latent_mean, self.latent_variance)
+        if self.known is None:
+            return inferred
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), inferred, self.known.gaussians)
+
+    @property
+    def kl_latents(self) -> Scalar:
+        """KL(q(H) ‖ p(H)) over all that is not known (equation 42)."""
+        divergence = kl_to_standard_normal(self.latent_mean, self.latent_variance)
+        if self.known is None:
+            return divergence
+        return divergence + kl_to_standard_normal(self.known.missing_mean, self.known.missing_variance)
 
     @property
     def noise_per_condition(self) -> Float[Array, " D"]:
@@ -63,3 +109,12 @@ class Parameters(eqx.Module):
     def has_shared_noise(self) -> bool:
         """Whether one noise variance serves all conditions."""
         return self.noise_variance.shape[0] == 1 and self.latent_mean.shape[0] != 1
+
+
+def in_precision(tree: _Tree, dtype: str | jnp.dtype) -> _Tree:
+    """A tree with all its real numbers in the given precision; whole numbers stay as they are."""
+
+    def converted(leaf: Array) -> Array:
+        return jnp.asarray(leaf, dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.asarray(leaf)
+
+    return jax.tree.map(converted, tree)

@@ -18,7 +18,6 @@ from lvmogp.joint import Draw, cross_covariance, new_functional, sample_curves, 
 from lvmogp.mixtures import Mixture, Statistic, output_moments, output_scaling
 from lvmogp.new_condition import ConditionPosterior, block_components, components, condition_on, in_blocks, normal_nodes
 from lvmogp.posterior import Curves, Posterior, components_at, grid_marginals, grid_means, marginals
-from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.scaling import Scaling
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 from lvmogp.variational_condition import GaussianCondition
@@ -41,11 +40,11 @@ class Moments(NamedTuple):
 
 def trained_condition(model: Posterior, shapes: Curves, number: int, place: int) -> GaussianCondition:
     """One of the trained conditions, whose curve is at ``place`` of ``shapes``."""
-    parameters = model.parameters
-    one, there = slice(number, number + 1), slice(place, place + 1)
-    latents = LatentGaussians(parameters.latent_mean[one], parameters.latent_variance[one])
-    curve = jax.tree.map(lambda leaf: leaf[there], shapes)
-    return GaussianCondition(latents, parameters.noise_per_condition[number], curve)
+    latents, curve = (
+        jax.tree.map(lambda leaf, at=at: leaf[at : at + 1], tree)
+        for tree, at in ((model.parameters.latents, number), (shapes, place))
+    )
+    return GaussianCondition(latents, model.parameters.noise_per_condition[number], curve)
 
 
 def gaussian_moments(
@@ -122,7 +121,7 @@ def trained_statistic(
 ) -> HostFloat:
     """A statistic of the predictive mixtures of rows of trained conditions, many conditions in one call."""
     parameters, dtype = model.parameters, model.mean.dtype
-    nodes = jnp.asarray(normal_nodes(N_NODES, parameters.latent_mean.shape[1]), dtype)
+    nodes = jnp.asarray(normal_nodes(N_NODES, model.latent_basis.points.shape[1]), dtype)
     layout = block_layout(numbers, len(parameters.latent_mean), block_cost=_PARTICLES_COST)
     present = layout.present > 0
     noise = parameters.host_noise * include_noise

@@ -4,9 +4,11 @@
 posterior is one use of it (docs/mathematics.md, equations 5 to 9):
 
 - G = A_H ⊗ A_X on a grid, A_X = V_X V_Xᵀ, A_H = Σ_d T_d/σ_d²;
-- G = Σ_d T_d/σ_d² ⊗ A_d on long data, A_d = Σ_{n in d} v_n v_nᵀ;
+- G = Σ_d T_d ⊗ A_d/σ_d² on long data, A_d = Σ_{n in d} v_n v_nᵀ;
 - B = Σ_d (Σ_{n in d} y_n v_n/σ_d²) ⟨c(h_d)⟩ᵀ;
 - constant = −½ Σ_d [N_d log 2πσ_d² + ‖y_d‖²/σ_d² + (ψ_d tr K_d − tr T_d tr A_d)/σ_d²].
+
+Where measurements have known variances s_n², σ_d² + s_n² takes the place of σ_d² in every sum (equation 45).
 """
 
 from abc import abstractmethod
@@ -70,9 +72,9 @@ class GridQuadratic(Quadratic):
 
 
 class LongQuadratic(Quadratic):
-    """G = Σ_d T_d/σ_d² ⊗ A_d: two small matrices a condition.
+    """G = Σ_d T_d ⊗ A_d, A_d = Σ_{n in d} v_n v_nᵀ/(σ_d² + s_n²): two small matrices a condition.
 
-    ``latent_seconds`` are Φ_d/σ_d², not yet whitened, and ``whitener`` is L_H⁻¹: T_d = L_H⁻¹ Φ_d L_H⁻ᵀ.
+    ``latent_seconds`` are Φ_d, not yet whitened, and ``whitener`` is L_H⁻¹: T_d = L_H⁻¹ Φ_d L_H⁻ᵀ.
     """
 
     constant: Scalar
@@ -86,7 +88,7 @@ class LongQuadratic(Quadratic):
         return dense_evidence(self.dense_gram(), vec(self.linear))
 
     def dense_gram(self) -> Float[Array, "M M"]:
-        """Σ_d T_d/σ_d² ⊗ A_d as one matrix product over conditions."""
+        """Σ_d T_d ⊗ A_d as one matrix product over conditions."""
         n_conditions, n_inputs, _ = self.input_grams.shape
         n_latents = self.whitener.shape[0]
         latents = (self.whitener @ self.latent_seconds @ self.whitener.T).reshape(n_conditions, n_latents**2)
@@ -95,7 +97,7 @@ class LongQuadratic(Quadratic):
         return blocks.transpose(0, 2, 1, 3).reshape(n_latents * n_inputs, n_latents * n_inputs)
 
     def kronecker_trace(self, inducing: KroneckerInducing) -> Scalar:
-        """Σ_d [tr(Mᵀ A_d M T_d) + tr(A_d Σ_X) tr(T_d Σ_H)]/σ_d²."""
+        """Σ_d [tr(Mᵀ A_d M T_d) + tr(A_d Σ_X) tr(T_d Σ_H)]."""
         # tr(T_d R) = tr(Φ_d L_H⁻ᵀRL_H⁻¹): whitening R spares whitening a matrix for each condition.
         mapped = inducing.mean @ self.whitener  # M L_H⁻¹
         projected = jnp.einsum("xh,dxy,yk->dhk", mapped, self.input_grams, mapped)
@@ -121,7 +123,7 @@ def quadratic(parameters: Parameters, data: Data) -> Quadratic:
 
 
 def _grid_quadratic(parameters: Parameters, data: GridData, input_basis: Basis, latent_basis: Basis) -> GridQuadratic:
-    precision = 1 / parameters.noise_per_condition
+    precision = data.precisions(parameters.noise_per_condition)
     covariance = cross(input_basis.kernel, input_basis.points, data.inputs)  # K_uf
     latent_features = whitened_mean(latent_basis, parameters.latents)  # V_Hᵀ
     # A_X = V_X V_Xᵀ and B = V_X Y diag(1/σ_d²) V_Hᵀ, beginning with the thinner product with Y.
@@ -139,47 +141,60 @@ def _grid_quadratic(parameters: Parameters, data: GridData, input_basis: Basis, 
     )
     residual = prior - jnp.trace(input_gram) * jnp.trace(latent_gram)
     squares = data.squares @ precision
-    constant = _constant(data.counts, precision, squares, residual)
+    constant = _constant(data.counts, jnp.log(precision) * data.counts, squares, residual)
     return GridQuadratic(constant, linear, input_gram, latent_gram)
 
 
 def _long_quadratic(parameters: Parameters, data: LongData, input_basis: Basis, latent_basis: Basis) -> LongQuadratic:
-    precision = 1 / parameters.noise_per_condition
     kernel, points, latents = latent_basis.kernel, latent_basis.points, parameters.latents
-    sums = condition_sums(input_basis, data)
+    sums = condition_sums(input_basis, data, parameters.noise_per_condition)
     whitener = triangular_inverse(latent_basis.factor)  # L_H⁻¹
-    seconds = psi2(kernel, points, latents) * precision[:, None, None]  # Φ_d/σ_d²
-    linear = (sums.projections * precision[:, None]).T @ whitened_mean(latent_basis, latents)  # B
-    # Σ_d (ψ_d tr K_d − tr T_d tr A_d)/σ_d², tr T_d = tr(Φ_d K_H⁻¹)
+    seconds = psi2(kernel, points, latents)  # Φ_d
+    linear = sums.projections.T @ whitened_mean(latent_basis, latents)  # B
+    # Σ_d (ψ_d tr K_d − tr T_d tr A_d), tr T_d = tr(Φ_d K_H⁻¹)
     traces = _inner(seconds, whitener.T @ whitener) @ jnp.trace(sums.grams, axis1=1, axis2=2)
-    residual = (psi0(kernel, latents) * precision) @ sums.prior_variances - traces
-    constant = _constant(data.counts, precision, sums.squares @ precision, residual)
+    residual = psi0(kernel, latents) @ sums.prior_variances - traces
+    constant = _constant(data.counts, sums.log_precisions, jnp.sum(sums.squares), residual)
     return LongQuadratic(constant, linear, sums.grams, seconds, whitener)
 
 
-def _constant(counts: Float[Array, " D"], precision: Float[Array, " D"], squares: Scalar, residual: Scalar) -> Scalar:
-    # −½ [Σ_d N_d log 2πσ_d² + Σ_d ‖y_d‖²/σ_d² + residual]
-    return -(counts @ (LOG_2PI - jnp.log(precision)) + squares + residual) / 2
+def _constant(
+    counts: Float[Array, " D"], log_precisions: Float[Array, " D"], squares: Scalar, residual: Scalar
+) -> Scalar:
+    # −½ [Σ_n log 2π/p_n + Σ_n p_n y_n² + residual] with the precisions p_n of the observations
+    return -(jnp.sum(counts) * LOG_2PI - jnp.sum(log_precisions) + squares + residual) / 2
 
 
 class ConditionSums(eqx.Module):
-    """Sums over the observations of each condition: A_d = Σ v vᵀ, Σ y v, Σ y², Σ k(x, x)."""
+    """Sums over the observations of each condition, each weighted by its precision p = 1/(σ_d² + s²).
+
+    A_d = Σ p v vᵀ, Σ p y v, Σ p y², Σ p k(x, x) and Σ log p.
+    """
 
     grams: Float[Array, "D M_X M_X"]
     projections: Float[Array, "D M_X"]
     squares: Float[Array, " D"]
     prior_variances: Float[Array, " D"]
+    log_precisions: Float[Array, " D"]
 
 
-def condition_sums(input_basis: Basis, data: LongData) -> ConditionSums:
-    """Accumulate long data by condition, as batched matrix products of its blocks."""
+def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]) -> ConditionSums:
+    """Accumulate long data by condition, as batched matrix products of its blocks (equation 45)."""
     n_blocks, block_size, n_columns = data.inputs.shape
     points = data.inputs.reshape(-1, n_columns)
-    features = input_basis.features(points).reshape(n_blocks, block_size, -1) * data.present[..., None]
-    variances = diagonal(input_basis.kernel, points).reshape(n_blocks, block_size) * data.present
+    # Without errors of the measurements all observations of a condition weigh the same, which is taken out of the sums.
+    places, common, logs = data.present, 1 / noise, -data.counts * jnp.log(noise)
+    if data.error_variances is not None:
+        variances = noise[data.block_condition][:, None] + data.error_variances
+        places, common = data.present / jnp.sqrt(variances), jnp.ones_like(noise)
+        logs = data.sum_by_condition(jnp.sum(-jnp.log(variances) * data.present, axis=1))
+    features = input_basis.features(points).reshape(n_blocks, block_size, -1) * places[..., None]
+    outputs = data.outputs * places
+    prior = diagonal(input_basis.kernel, points).reshape(n_blocks, block_size) * places**2
     return ConditionSums(
-        grams=data.sum_by_condition(jnp.swapaxes(features, 1, 2) @ features),
-        projections=data.sum_by_condition(jnp.einsum("kbm,kb->km", features, data.outputs)),
-        squares=data.sum_by_condition(jnp.sum(data.outputs**2, axis=1)),
-        prior_variances=data.sum_by_condition(jnp.sum(variances, axis=1)),
+        grams=data.sum_by_condition(jnp.swapaxes(features, 1, 2) @ features) * common[:, None, None],
+        projections=data.sum_by_condition(jnp.einsum("kbm,kb->km", features, outputs)) * common[:, None],
+        squares=data.sum_by_condition(jnp.sum(outputs**2, axis=1)) * common,
+        prior_variances=data.sum_by_condition(jnp.sum(prior, axis=1)) * common,
+        log_precisions=logs,
     )

@@ -1,4 +1,4 @@
-"""How much each input and each latent dimension matters for what a fitted model predicts."""
+"""How much each input, latent dimension and condition feature matters for what a fitted model predicts."""
 
 from collections.abc import Callable
 
@@ -30,6 +30,13 @@ def input_names(model: LVMOGPRegressor) -> list[str]:
     return [f"input {q + 1}" for q in range(trained.n_columns)]
 
 
+def coordinate_names(model: LVMOGPRegressor) -> list[str]:
+    """Names of all coordinates of a condition: its latents, then those of its features."""
+    trained = fitted_model(model)
+    features = () if trained.descriptions is None else trained.descriptions.coordinate_names
+    return [*(f"latent {number + 1}" for number in range(model.n_latent_)), *features]
+
+
 def input_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
     """Share of the variance of the predictions in which each input has a part.
 
@@ -45,32 +52,54 @@ def input_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
 def latent_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
     """Share of the variance of the predictions in which each latent dimension has a part, as for inputs."""
     trained = fitted_model(model)
-    found = _total_effects(trained)[trained.n_columns :]
-    return pd.DataFrame({"dimension": np.arange(1, len(found) + 1), "relevance": found})
+    n_latent = trained.posterior.parameters.latent_mean.shape[1]
+    found = _total_effects(trained)[trained.n_columns :][:n_latent]
+    return pd.DataFrame({"dimension": np.arange(1, n_latent + 1), "relevance": found})
+
+
+def feature_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
+    """Share of the variance of the predictions in which each known feature of the conditions has a part, as for inputs.
+
+    The coordinates of a category are moved together.
+    """
+    trained = fitted_model(model)
+    names = [] if trained.descriptions is None else [feature.name for feature in trained.descriptions.features]
+    found = _total_effects(trained)[trained.n_columns + trained.posterior.parameters.latent_mean.shape[1] :]
+    return pd.DataFrame({"feature": names, "relevance": found})
 
 
 def _total_effects(trained: TrainedModel) -> HostFloat:
     with jax.enable_x64(True):
         if trained.draws is not None:
             return _effects_over_draws(trained, trained.draws)
-        latents = np.asarray(trained.posterior.parameters.latent_mean, dtype=float)
-        return _effects(_observed_points(trained, latents), lambda points: _means(trained, points))
+        latents = np.asarray(trained.posterior.parameters.latents.mean, dtype=float)
+        points = _observed_points(trained, latents)
+        return _effects(points, lambda points: _means(trained, points), _places(trained))
 
 
-def _effects(points: HostFloat, means: Callable[[HostFloat], HostFloat]) -> HostFloat:
-    # T_q = ⟨(f(z) − f(z with z_q from z'))²⟩ / 2 Var f over pairs of observations z = (x, h), z' = (x', h').
+def _effects(points: HostFloat, means: Callable[[HostFloat], HostFloat], places: list[slice]) -> HostFloat:
+    # T_q = ⟨(f(z) − f(z with z_q from z'))²⟩ / 2 Var f over pairs of observations z = (x, h), z' = (x', h'), for each
+    # input, latent and feature q.
     rng = np.random.default_rng(0)
     here, other = (points[rng.integers(len(points), size=_N_POINTS)] for _ in range(2))
     values = means(here)
     variance = np.var(values)
     if variance == 0:
-        return np.zeros(points.shape[1])
+        return np.zeros(len(places))
     effects = []
-    for q in range(points.shape[1]):
+    for q in places:
         moved = here.copy()
         moved[:, q] = other[:, q]
         effects.append(np.mean((means(moved) - values) ** 2) / (2 * variance))
     return np.asarray(effects)
+
+
+def _places(trained: TrainedModel) -> list[slice]:
+    # Columns of a point that belong to each input, latent and feature.
+    n_single = trained.n_columns + trained.posterior.parameters.latent_mean.shape[1]
+    features = () if trained.descriptions is None else trained.descriptions.places
+    singles = [slice(q, q + 1) for q in range(n_single)]
+    return singles + [slice(n_single + place.start, n_single + place.stop) for place in features]
 
 
 def _effects_over_draws(trained: TrainedModel, draws: Draws) -> HostFloat:
@@ -89,7 +118,7 @@ def _effects_over_draws(trained: TrainedModel, draws: Draws) -> HostFloat:
                 inputs, latents = points[:, : trained.n_columns], points[:, trained.n_columns :] @ turn.T
                 return np.asarray(_mean_under_draw(process, jnp.asarray(inputs), jnp.asarray(latents)))
 
-            effects += weights[number] * _effects(_observed_points(trained, aligned[number]), means)
+            effects += weights[number] * _effects(_observed_points(trained, aligned[number]), means, _places(trained))
     return effects
 
 

@@ -19,6 +19,7 @@ from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.kernels import Composite, Kernel, Sum
 from lvmogp.page_data import page_data
+from lvmogp.relevance import coordinate_names
 from lvmogp.storage import encode_kernel, replace_file
 from lvmogp.typing import HostFloat
 
@@ -110,6 +111,8 @@ def _shown(model: LVMOGPRegressor, found: Summary) -> dict[str, Any]:
         "latentRelevance": [
             [f"latent {name}", float(value)] for name, value in found.latent_relevance.itertuples(index=False)
         ],
+        "featureRelevance": [[name, float(value)] for name, value in found.feature_relevance.itertuples(index=False)],
+        "coordinateNames": coordinate_names(model),
         "remarks": found.remarks,
         "version": __version__,
     }
@@ -144,10 +147,14 @@ def _counted(number: int, noun: str) -> str:
 
 def _kernel_rows(model: LVMOGPRegressor, inputs: list[str]) -> list[Row]:
     parameters = model.model_.posterior.parameters
-    latents = [f"latent {number + 1}" for number in range(model.n_latent_)]
+    descriptions = model.model_.descriptions
+    scale, over_conditions = np.ones(model.n_latent_), "Over latents"
+    if descriptions is not None:
+        over_conditions = "Over latents and features"
+        scale = np.concatenate([scale, descriptions.scale])
     return [
         ("Over inputs", _described(parameters.input_kernel, inputs, model.model_.scaling.input_scale)),
-        ("Over latents", _described(parameters.latent_kernel, latents, np.ones(len(latents)))),
+        (over_conditions, _described(parameters.latent_kernel, coordinate_names(model), scale)),
     ]
 
 

@@ -28,6 +28,11 @@ class Scaling(NamedTuple):
         values = np.log(outputs) if self.log_output else outputs
         return (values - self.output_mean) / self.output_scale
 
+    def error_variances(self, errors: HostFloat, outputs: HostFloat) -> HostFloat:
+        """Variances of measurements in standardised units; errors s of y are errors s/y of log y."""
+        own = errors / outputs if self.log_output else errors
+        return (own / self.output_scale) ** 2
+
     def location(self, values: AnyArray) -> AnyArray:
         """Standardised values of the modelled quantity (the output or its logarithm) in its own units."""
         return values * self.output_scale + self.output_mean

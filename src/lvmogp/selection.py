@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from lvmogp.checkpoints import Checkpoints
 from lvmogp.data import Data
+from lvmogp.descriptions import Coordinates
 from lvmogp.fit import Outcome, Progress, fit
 from lvmogp.optimise import Status
 from lvmogp.options import Options, fit_settings, latent_dimensions, latent_kernels
@@ -21,19 +22,25 @@ def search(
     scaling: Scaling,
     on_progress: Callable[[Progress], None] | None,
     checkpoints: Checkpoints | None = None,
+    *,
+    coordinates: Coordinates | None = None,
 ) -> list[Outcome]:
     """The best outcome for each number of latents that was tried."""
     outcomes: list[Outcome] = []
-    for n_latent in latent_dimensions(options, data.n_conditions):
+    n_known = 0 if coordinates is None else coordinates.values.shape[1]
+    for n_latent in latent_dimensions(options, data.n_conditions, n_known=n_known):
         candidates = []
         for number, latent_kernel in enumerate(latent_kernels(options)):
             keeper = None if checkpoints is None else FinishedRestarts(checkpoints, f"latents{n_latent}kernel{number}")
-            settings = fit_settings(options, data, inputs, n_latent=n_latent, latent_kernel=latent_kernel)
-            candidates.append(fit(data, inputs, scaling.input_scale, settings, on_progress, keeper))
+            settings = fit_settings(
+                options, data, inputs, n_latent=n_latent, n_known=n_known, latent_kernel=latent_kernel
+            )
+            found = fit(data, inputs, scaling.input_scale, settings, on_progress, keeper, coordinates=coordinates)
+            candidates.append(found)
             if candidates[-1].status is Status.INTERRUPTED:
                 # Whichever is best, the search for it was cut short.
-                found = [*outcomes, best(candidates)]
-                return [outcome._replace(status=Status.INTERRUPTED) for outcome in found]
+                tried = [*outcomes, best(candidates)]
+                return [outcome._replace(status=Status.INTERRUPTED) for outcome in tried]
         outcomes.append(best(candidates))
         if len(outcomes) > 1 and outcomes[-1].bound < outcomes[-2].bound + _LEAST_GAIN_PER_DIMENSION:
             break

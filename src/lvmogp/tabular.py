@@ -43,11 +43,11 @@ def numeric_table(frame: pd.DataFrame) -> Table:
     columns, date_columns = [], []
     for name in frame.columns:
         column = pd.Series(frame[name])
-        days = _days(column)
-        if days is not None:
+        in_days = days(column)
+        if in_days is not None:
             date_columns.append(str(name))
         try:
-            columns.append(column.to_numpy(dtype=float, na_value=np.nan) if days is None else days)
+            columns.append(column.to_numpy(dtype=float, na_value=np.nan) if in_days is None else in_days)
         except (TypeError, ValueError):
             example = next((value for value in column if not _is_number(value)), column.iloc[0])
             raise DataError(
@@ -58,7 +58,8 @@ def numeric_table(frame: pd.DataFrame) -> Table:
     return Table(values, tuple(str(name) for name in frame.columns), tuple(date_columns))
 
 
-def _days(column: pd.Series) -> HostFloat | None:
+def days(column: pd.Series) -> HostFloat | None:
+    """Dates as days since 1970-01-01, durations as days; ``None`` for a column of anything else."""
     if column.dtype.kind == "O" and len(column) and all(isinstance(value, datetime.date) for value in column):
         column = pd.to_datetime(column, utc=True)
     if isinstance(column.dtype, pd.DatetimeTZDtype):

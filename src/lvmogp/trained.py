@@ -10,6 +10,7 @@ import numpy as np
 
 from lvmogp.compiling import compiled
 from lvmogp.data import rounded_up
+from lvmogp.descriptions import Descriptions
 from lvmogp.drawn_condition import DrawnCondition, infer_under_draws
 from lvmogp.drawn_curves import few
 from lvmogp.drawn_joint import Asked
@@ -17,10 +18,11 @@ from lvmogp.drawn_latents import aligned_latents, similarities_under_draws
 from lvmogp.drawn_model import DrawnModel, drawn_model
 from lvmogp.draws import Draws, thinned
 from lvmogp.errors import DataError, NumericalError, SettingError
-from lvmogp.evidence import evidence
+from lvmogp.evidence import Evidence, evidence
 from lvmogp.fit import Outcome
 from lvmogp.ids import Id, unknown_condition
 from lvmogp.intake import Observations, standardised
+from lvmogp.known_latents import KnownLatents, known_latents
 from lvmogp.mcmc_diagnostics import Account
 from lvmogp.new_condition import infer
 from lvmogp.posterior import Curves, Posterior, curves_at, trained_curves
@@ -45,12 +47,18 @@ _Tree = TypeVar("_Tree")
 
 
 class AddedCondition(NamedTuple):
-    """A condition added after the fit: its observations in the user's units, and what they say of it."""
+    """A condition added after the fit: its observations in the user's units, and what they say of it.
+
+    ``features`` are the values of its features, where it has any, as in :class:`lvmogp.descriptions.Descriptions`, and
+    ``errors`` known standard deviations of the measurements.
+    """
 
     inputs: HostFloat
     outputs: HostFloat
     method: str
     posterior: Condition | DrawnCondition
+    features: HostFloat | None = None
+    errors: HostFloat | None = None
 
 
 class TrainedModel(NamedTuple):
@@ -76,6 +84,7 @@ class TrainedModel(NamedTuple):
     draws: Draws | None = None
     sampling: Account | None = None
     drawn: DrawnModel | None = None
+    descriptions: Descriptions | None = None
 
     @property
     def all_ids(self) -> tuple[Id, ...]:
@@ -170,7 +179,7 @@ def find_condition(model: TrainedModel, name: Id, *, unseen: str) -> Condition:
         return trained_condition(model.posterior, shapes, number, int(place))
     if unseen == "prior":
         nothing = evidence(model.posterior, np.empty((0, model.n_columns)), np.empty(0))
-        return infer(model.posterior, nothing)
+        return infer(model.posterior, nothing, known_of(model, features_of(model, name)))
     raise unknown_condition(name, model.all_ids)
 
 
@@ -185,6 +194,20 @@ def find_under_draws(model: TrainedModel, drawn: DrawnModel, name: Id, *, unseen
     if unseen == "prior":
         return infer_under_draws(drawn, few(np.empty((0, model.n_columns)), np.empty(0)))
     raise unknown_condition(name, model.all_ids)
+
+
+def features_of(model: TrainedModel, name: Id) -> HostFloat | None:
+    """The values of a condition's features: those it was added with, else those of the table of the fit."""
+    if name in model.added:
+        return model.added[name].features
+    return None if model.descriptions is None else model.descriptions.row(name)
+
+
+def known_of(model: TrainedModel, features: HostFloat | None) -> KnownLatents:
+    """Which coordinates of a new condition are known from its features, if it has any."""
+    if model.descriptions is None or features is None:
+        return known_latents(model.posterior, None)
+    return known_latents(model.posterior, model.descriptions.standardised(features))
 
 
 def latent_gaussian(condition: Condition | DrawnCondition) -> LatentGaussians:
@@ -223,9 +246,20 @@ def similarities(model: TrainedModel) -> HostFloat:
 
 
 def with_condition(
-    model: TrainedModel, name: Id, inputs: HostFloat, outputs: HostFloat, *, method: str
+    model: TrainedModel,
+    name: Id,
+    inputs: HostFloat,
+    outputs: HostFloat,
+    *,
+    method: str,
+    features: HostFloat | None = None,
+    errors: HostFloat | None = None,
 ) -> TrainedModel:
-    """The model with a condition added, or with more observations of one added earlier."""
+    """The model with a condition added, or with more observations of one added earlier.
+
+    ``features`` are values of its features; without them, those known already. ``errors`` are standard deviations of
+    the measurements.
+    """
     if name in model.ids:
         raise DataError(
             f"condition {name!r} was part of the training; its curve is already learnt. Use another name, or refit "
@@ -233,24 +267,50 @@ def with_condition(
         )
     if name in model.added:
         earlier = model.added[name]
+        errors = _together(earlier, errors, len(outputs))
         inputs = np.vstack([earlier.inputs, inputs])
         outputs = np.concatenate([earlier.outputs, outputs])
-    found = _inferred(model, model.scaling.inputs(inputs), model.scaling.outputs(outputs), method)
+    features = features_of(model, name) if features is None else features
+    found = _inferred(model, inputs, outputs, errors, known_of(model, features), method)
     if not np.all(np.isfinite(latent_gaussian(found).mean)):
         raise NumericalError(f"the posterior of condition {name!r} is not finite; are its points of extreme size?")
-    return model._replace(added={**model.added, name: AddedCondition(inputs, outputs, method, found)})
+    return model._replace(added={**model.added, name: AddedCondition(inputs, outputs, method, found, features, errors)})
 
 
-def _inferred(model: TrainedModel, inputs: HostFloat, values: HostFloat, method: str) -> Condition | DrawnCondition:
-    if model.drawn is not None:
-        if method != "exact":
-            raise SettingError(
-                f"method={method!r} is an answer of the variational fit, and this model answers from posterior draws; "
-                'leave it at method="exact"'
-            )
-        return infer_under_draws(model.drawn, few(inputs, values))
-    seen = evidence(model.posterior, inputs, values)
-    return infer(model.posterior, seen) if method == "exact" else infer_gaussian(model.posterior, seen)
+def _together(earlier: AddedCondition, errors: HostFloat | None, n_new: int) -> HostFloat | None:
+    # Errors of earlier and new measurements, zero where none were given.
+    if earlier.errors is None and errors is None:
+        return None
+    before = np.zeros(len(earlier.outputs)) if earlier.errors is None else earlier.errors
+    return np.concatenate([before, np.zeros(n_new) if errors is None else errors])
+
+
+def evidence_of(model: TrainedModel, inputs: HostFloat, outputs: HostFloat, errors: HostFloat | None) -> Evidence:
+    """Observations in the user's units as evidence about a condition."""
+    scaling = model.scaling
+    variances = None if errors is None else scaling.error_variances(errors, outputs)
+    return evidence(model.posterior, scaling.inputs(inputs), scaling.outputs(outputs), variances)
+
+
+def _inferred(
+    model: TrainedModel,
+    inputs: HostFloat,
+    outputs: HostFloat,
+    errors: HostFloat | None,
+    known: KnownLatents,
+    method: str,
+) -> Condition | DrawnCondition:
+    if model.drawn is None:
+        seen = evidence_of(model, inputs, outputs, errors)
+        return (infer if method == "exact" else infer_gaussian)(model.posterior, seen, known)
+    if method != "exact":
+        raise SettingError(
+            f"method={method!r} is an answer of the variational fit, and this model answers from posterior draws; "
+            'leave it at method="exact"'
+        )
+    if errors is not None:
+        raise SettingError("y_std of a new condition is not known to models with posterior draws; leave it out")
+    return infer_under_draws(model.drawn, few(model.scaling.inputs(inputs), model.scaling.outputs(outputs)))
 
 
 def without_condition(model: TrainedModel, name: Id) -> TrainedModel:

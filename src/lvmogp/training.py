@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from lvmogp.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.compiling import compiled
 from lvmogp.data import Data
+from lvmogp.descriptions import Descriptions
 from lvmogp.errors import DataError, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id
@@ -18,6 +18,7 @@ from lvmogp.large import fit_large, shards_of
 from lvmogp.model_file import encode_setting
 from lvmogp.optimise import Status
 from lvmogp.options import AUTO, NUTS, Options, is_stochastic, sampling_settings
+from lvmogp.parameters import in_precision
 from lvmogp.posterior import posterior
 from lvmogp.sampling import sample_posterior
 from lvmogp.scaling import scaling_of
@@ -49,8 +50,15 @@ class Keeping(NamedTuple):
         return checkpoints(self.folder, about, resume=self.resume)
 
 
-def checked_store(store: ObservationStore, y: Any, conditions: Any, options: Options) -> ObservationStore:
-    """A store that a user hands in, once it is known to be one that can be fitted."""
+def checked_store(
+    store: ObservationStore, y: Any, conditions: Any, options: Options, *, beyond: str | None = None
+) -> ObservationStore:
+    """A store that a user hands in, once it is known to be one that can be fitted; ``beyond`` as in the options."""
+    if beyond is not None:
+        raise SettingError(
+            f"an ObservationStore is fitted by minibatches, which cannot take {beyond}; load the observations, or "
+            "leave that out"
+        )
     if y is not None or conditions is not None:
         raise DataError("an ObservationStore holds the outputs and conditions itself; pass nothing beside it")
     if options.inference not in (AUTO, "stochastic"):
@@ -62,28 +70,46 @@ def checked_store(store: ObservationStore, y: Any, conditions: Any, options: Opt
 
 
 def train(
-    given: Observations | ObservationStore, options: Options, on_progress: Report, keeping: Keeping
+    given: Observations | ObservationStore,
+    options: Options,
+    on_progress: Report,
+    keeping: Keeping,
+    descriptions: Descriptions | None = None,
 ) -> TrainedModel:
     """The model of all observations; those of a store are not kept with it, since they were never loaded."""
     if isinstance(given, ObservationStore):
         return _by_minibatches(given, observations_of(given), options, on_progress, keeping)._replace(observations=None)
-    if is_stochastic(options, len(given.outputs)):
+    beyond = "y_std" if given.errors is not None else None if descriptions is None else "condition_features"
+    if is_stochastic(options, len(given.outputs), beyond=beyond):
         return _by_minibatches(store_of(given), given, options, on_progress, keeping)
-    return _at_once(given, options, on_progress, keeping)
+    return _at_once(given, options, on_progress, keeping, descriptions)
 
 
-def _at_once(observations: Observations, options: Options, on_progress: Report, keeping: Keeping) -> TrainedModel:
+def _at_once(
+    observations: Observations,
+    options: Options,
+    on_progress: Report,
+    keeping: Keeping,
+    descriptions: Descriptions | None,
+) -> TrainedModel:
     scaling = scaling_of(observations.inputs, observations.outputs, log_output=options.output_transform == "log")
     data = standardised(observations, scaling)
     inputs = scaling.inputs(observations.inputs)
     arrays = {"inputs": observations.inputs, "outputs": observations.outputs, "conditions": observations.conditions}
-    outcomes = search(options, data, inputs, scaling, on_progress, keeping.opened(options, observations.ids, arrays))
+    if observations.errors is not None:
+        arrays["errors"] = observations.errors
+    coordinates = None
+    if descriptions is not None:
+        coordinates = descriptions.coordinates(len(observations.ids))
+        arrays["coordinates"] = coordinates.values
+    checkpoints = keeping.opened(options, observations.ids, arrays)
+    outcomes = search(options, data, inputs, scaling, on_progress, checkpoints, coordinates=coordinates)
     outcome = best(outcomes)
-    model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), _posterior(outcome.parameters, data))
+    model = in_precision(_posterior(outcome.parameters, data), options.dtype)
     kept = outcome._replace(runners_up=())
     fitted = trained_model(model, kept, ids=observations.ids, scaling=scaling, observations=observations)
     bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
-    fitted = fitted._replace(bounds_by_n_latent=bounds)
+    fitted = fitted._replace(bounds_by_n_latent=bounds, descriptions=descriptions)
     if options.inference != NUTS or outcome.status is Status.INTERRUPTED:
         return fitted
     return _with_draws(fitted, outcome, data, options, on_progress)
@@ -99,9 +125,7 @@ def _with_draws(
     fitted = fitted._replace(sampling=account)
     if draws is None:
         return fitted
-    return with_draws(
-        fitted, jax.tree.map(lambda leaf: leaf.astype(options.dtype) if leaf.dtype.kind == "f" else leaf, draws)
-    )
+    return with_draws(fitted, in_precision(draws, options.dtype))
 
 
 def _by_minibatches(
@@ -119,5 +143,5 @@ def _by_minibatches(
         checkpoints=keeping.opened(options, ids, arrays),
         checkpoint_seconds=keeping.seconds,
     )
-    model = jax.tree.map(lambda leaf: leaf.astype(options.dtype), found.posterior)
+    model = in_precision(found.posterior, options.dtype)
     return trained_model(model, found.outcome, ids=ids, scaling=scaling, observations=observations)

@@ -7,7 +7,10 @@ Axes, as in the paper (see ``docs/notation.md``):
 ``D``    conditions
 ``n``    observations, or rows of a prediction
 ``Q_X``  columns of an input
-``Q_H``  dimensions of the latent space
+``Q_H``  coordinates of a condition, L + F
+``L``    latents of a condition, which are inferred
+``F``    coordinates of a condition that come from its features
+``U``    coordinates of a new condition that are not known
 ``M_X``  inducing inputs
 ``M_H``  inducing latents
 ``M``    inducing points in all, M_X · M_H

@@ -15,7 +15,15 @@ from rich.prompt import Confirm
 from lvmogp.command_line.interrupts import first_interrupt_asks
 from lvmogp.command_line.large_work import Keeping, Processes, is_streamed, streamed
 from lvmogp.command_line.printing import INTERRUPTED, Screen
-from lvmogp.command_line.table_work import add_from_file, add_points, check_target, predict_table, write_table
+from lvmogp.command_line.table_work import (
+    add_described,
+    add_from_file,
+    add_points,
+    check_target,
+    features_of_file,
+    predict_table,
+    write_table,
+)
 from lvmogp.command_line.telling import (
     missing_words,
     records,
@@ -29,6 +37,7 @@ from lvmogp.command_line.telling import (
 from lvmogp.diagnostics import summary
 from lvmogp.errors import ConvergenceWarning, SettingError
 from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.files.features import read_features
 from lvmogp.files.roles import Training, long_form, wide_form
 from lvmogp.files.tables import Table, read_table
 from lvmogp.fit import Progress
@@ -54,16 +63,20 @@ class FitRequest(NamedTuple):
     keeping: Keeping
     processes: Processes
     keep_on_interrupt: bool
+    condition_features: Path | None = None
+    error_column: str | None = None
 
 
 class NewPoints(NamedTuple):
-    """Where observations of new conditions come from: a file, or points given one by one."""
+    """Where observations of new conditions come from: a file, or points given one by one; features may stand alone."""
 
     data: Path | None
     points: Sequence[str]
     condition: str | None
     condition_column: str | None
     output: str | None
+    condition_features: Path | None = None
+    error_column: str | None = None
 
 
 def fit(screen: Screen, request: FitRequest) -> None:
@@ -71,15 +84,28 @@ def fit(screen: Screen, request: FitRequest) -> None:
     check_target(request.model, request.data)
     request.processes.join(request.data, request.settings)
     if is_streamed(request.data, request.settings):
+        if request.condition_features is not None or request.error_column is not None:
+            raise SettingError(
+                "data that are read in pieces cannot be fitted with --condition-features or --error-column; leave that "
+                "out, or give a smaller file"
+            )
         _fit_stream(screen, request)
         return
     table, training = _understood(request)
+    features = _features(request, training)
     estimator = LVMOGPRegressor(condition=None if request.wide else request.condition, **request.settings)
     with _until_asked_to_stop(screen, may_keep=request.keep_on_interrupt or _can_ask(screen)) as stopping:
         tell_understood(screen, table, training, output=request.output)
         with progress_bar(shown=screen.for_people) as shown, warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the summary says so
-            estimator.fit(training.X, training.y, on_progress=stopping(shown), **request.keeping.arguments())
+            estimator.fit(
+                training.X,
+                training.y,
+                condition_features=features,
+                y_std=training.errors,
+                on_progress=stopping(shown),
+                **request.keeping.arguments(),
+            )
     understood = {
         "file": str(table.path),
         "written": table.written,
@@ -133,12 +159,29 @@ def _understood(request: FitRequest) -> tuple[Table, Training]:
     if request.wide:
         if request.condition is not None:
             raise SettingError("--wide has one column per condition, so there is no --condition column to name")
+        if request.error_column is not None:
+            raise SettingError("--wide has one column per condition, so there is no --error-column to name")
         table = read_table(request.data)
         return table, wide_form(table, inputs=request.inputs)
     if request.output is None or request.condition is None:
         raise SettingError(_NAME_THE_COLUMNS)
     table = read_table(request.data, ids=[request.condition])
-    return table, long_form(table, output=request.output, condition=request.condition, inputs=request.inputs)
+    training = long_form(
+        table,
+        output=request.output,
+        condition=request.condition,
+        inputs=request.inputs,
+        errors=request.error_column,
+    )
+    return table, training
+
+
+def _features(request: FitRequest, training: Training) -> pd.DataFrame | None:
+    if request.condition_features is None:
+        return None
+    wide = isinstance(training.y, pd.DataFrame)
+    known = training.y.columns if wide else training.X[request.condition].unique()
+    return read_features(request.condition_features, condition=request.condition, known=list(known))
 
 
 def _can_ask(screen: Screen) -> bool:
@@ -189,6 +232,7 @@ def predict(
     *,
     condition: str | None,
     condition_column: str | None,
+    condition_features: Path | None,
     output_file: Path | None,
     level: float,
     function: bool,
@@ -202,6 +246,7 @@ def predict(
         data,
         condition=condition,
         condition_column=condition_column,
+        condition_features=condition_features,
         level=level,
         function=function,
         unseen=unseen,
@@ -223,13 +268,17 @@ def predict(
 
 def add_condition(screen: Screen, path: Path, given: NewPoints, *, out: Path | None) -> None:
     """Take in new conditions and save the model again."""
-    if (given.data is None) == (not given.points):
+    alone = given.data is None and not given.points and given.condition_features is not None
+    if (given.data is None) == (not given.points) and not alone:
         raise SettingError("give the points of the new condition as a file, or with --point, one of the two")
     target = path if out is None else out
     check_target(target, given.data)
     model = LVMOGPRegressor.load(path)
-    if given.data is None:
-        added = add_points(model, given.points, condition=given.condition, output=given.output)
+    features = features_of_file(model, given.condition_features)
+    if alone:
+        added = add_described(model, features, condition=given.condition)
+    elif given.data is None:
+        added = add_points(model, given.points, condition=given.condition, output=given.output, features=features)
     else:
         added = add_from_file(
             model,
@@ -237,6 +286,8 @@ def add_condition(screen: Screen, path: Path, given: NewPoints, *, out: Path | N
             condition=given.condition,
             condition_column=given.condition_column,
             output=given.output,
+            features=features,
+            errors=given.error_column,
         )
     if added.left_out:
         screen.note(f"some rows say nothing and are left out: {missing_words(added.left_out)}")

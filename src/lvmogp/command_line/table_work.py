@@ -9,6 +9,7 @@ import pandas as pd
 
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.files.features import read_features
 from lvmogp.files.roles import Rows, known_ids, new_ids, new_rows
 from lvmogp.files.tables import read_table, table_bytes
 from lvmogp.storage import replace_file
@@ -63,6 +64,7 @@ def predict_table(
     *,
     condition: str | None,
     condition_column: str | None,
+    condition_features: Path | None,
     level: float,
     function: bool,
     unseen: str,
@@ -70,22 +72,29 @@ def predict_table(
     """Predict the rows of a table."""
     inputs = input_names(model)
     rows = _rows(model, path, inputs, condition, condition_column)
-    known = model.conditions_
+    features = features_of_file(model, condition_features)
+    known = [*model.conditions_, *([] if features is None else features.index)]
     if rows.condition is not None:
         ids = known_ids(rows.condition, known, others=unseen == "prior")
     elif condition is not None:
         ids = known_ids([condition.strip()] * len(rows.X), known, others=unseen == "prior")
     elif model.model_.is_grid:  # every condition at every row
-        ids = [name for name in known for _ in range(len(rows.X))]
-        rows = rows._replace(X=pd.concat([rows.X] * len(known), ignore_index=True))
+        ids = [name for name in model.conditions_ for _ in range(len(rows.X))]
+        rows = rows._replace(X=pd.concat([rows.X] * len(model.conditions_), ignore_index=True))
     else:
         ids = _only(model, path) * len(rows.X)
     model.unseen = unseen
-    mean, deviation = model.predict(rows.X, ids, return_std=True, include_noise=not function)
-    lower, upper = model.predict_interval(rows.X, ids, level=level, include_noise=not function)
+    asked: dict[str, Any] = {"include_noise": not function, "condition_features": features}
+    mean, deviation = model.predict(rows.X, ids, return_std=True, **asked)
+    lower, upper = model.predict_interval(rows.X, ids, level=level, **asked)
     found = {"mean": mean, "sd": deviation, "lower": lower, "upper": upper}
     name = condition_column or model.condition or "condition"
     return Predicted(rows.X.assign(**{name: pd.Series(ids, dtype=object)}, **found), rows.left_out)
+
+
+def features_of_file(model: LVMOGPRegressor, path: Path | None) -> pd.DataFrame | None:
+    """What a file says of conditions, if there is one."""
+    return None if path is None else read_features(path, condition=model.condition, known=model.conditions_)
 
 
 def _rows(
@@ -109,9 +118,16 @@ def _only(model: LVMOGPRegressor, path: Path) -> list[Any]:
 
 
 def add_from_file(
-    model: LVMOGPRegressor, path: Path, *, condition: str | None, condition_column: str | None, output: str | None
+    model: LVMOGPRegressor,
+    path: Path,
+    *,
+    condition: str | None,
+    condition_column: str | None,
+    output: str | None,
+    features: pd.DataFrame | None = None,
+    errors: str | None = None,
 ) -> Added:
-    """Take in the conditions of a table."""
+    """Take in the conditions of a table; ``errors`` names a column of standard deviations of the measurements."""
     column = None if condition is not None else condition_column or model.condition
     if condition is None and column is None:
         raise DataError(
@@ -124,23 +140,47 @@ def add_from_file(
         dates=model.model_.date_columns,
         condition=column,
         output=output_name(model, output),
+        errors=errors,
     )
-    return _added(model, rows, condition)
+    return _added(model, rows, condition, features)
 
 
-def add_points(model: LVMOGPRegressor, points: Sequence[str], *, condition: str | None, output: str | None) -> Added:
+def add_points(
+    model: LVMOGPRegressor,
+    points: Sequence[str],
+    *,
+    condition: str | None,
+    output: str | None,
+    features: pd.DataFrame | None = None,
+) -> Added:
     """Take in one condition from points written as ``speed=20,distance=25``."""
     if condition is None:
         raise DataError("say which condition the points belong to with --condition NAME")
     inputs, target = input_names(model), output_name(model, output)
     parsed = pd.DataFrame([_point(text, inputs, target, model.model_.date_columns) for text in points])
-    return _added(model, Rows(parsed.drop(columns=target), None, pd.Series(parsed[target]), {}), condition)
+    return _added(model, Rows(parsed.drop(columns=target), None, pd.Series(parsed[target]), {}), condition, features)
 
 
-def _added(model: LVMOGPRegressor, rows: Rows, condition: str | None) -> Added:
+def add_described(model: LVMOGPRegressor, features: pd.DataFrame | None, *, condition: str | None) -> Added:
+    """Take in conditions of which nothing but features is known: those of the table that are new, or the one named."""
+    table = pd.DataFrame(features)
+    names = [name for name in table.index if name not in model.conditions_]
+    if condition is not None:
+        names = [name for name in names if str(name) == condition.strip()]
+    if not names:
+        raise DataError(
+            f"the table of features describes no condition that is new to the model"
+            f"{'' if condition is None else f' and called {condition!r}'}; give the name of one that is"
+        )
+    for name in names:
+        model.add_condition(name, [], [], features=table.loc[name].to_dict())
+    return Added(model, dict.fromkeys(names, 0), {})
+
+
+def _added(model: LVMOGPRegressor, rows: Rows, condition: str | None, features: pd.DataFrame | None) -> Added:
     texts = rows.condition if condition is None else [condition.strip()] * len(rows.X)
     ids = new_ids(texts or [], model.conditions_)
-    model.add_conditions(rows.X, rows.y, ids)
+    model.add_conditions(rows.X, rows.y, ids, condition_features=features, y_std=rows.errors)
     counts = pd.Series(ids, dtype=object).value_counts(sort=False)
     return Added(model, {name: int(count) for name, count in counts.items()}, rows.left_out)
 

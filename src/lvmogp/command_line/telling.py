@@ -88,7 +88,8 @@ def tell_summary(screen: Screen, found: Summary) -> None:
     _tell_facts(screen, facts)
     screen.say()
     latents = [(f"latent {number}", relevance) for number, relevance in found.latent_relevance.itertuples(index=False)]
-    _tell_relevance(screen, [*found.input_relevance.itertuples(index=False, name=None), *latents])
+    features = found.feature_relevance.itertuples(index=False, name=None)
+    _tell_relevance(screen, [*found.input_relevance.itertuples(index=False, name=None), *features, *latents])
     for remark in found.remarks:
         screen.note(remark)
 

@@ -24,6 +24,7 @@ class Training(NamedTuple):
     n_rows: int
     left_out: dict[str, int]
     ignored: tuple[str, ...]
+    errors: pd.Series | None = None
 
 
 class Rows(NamedTuple):
@@ -33,16 +34,26 @@ class Rows(NamedTuple):
     condition: list[str] | None
     y: pd.Series | None
     left_out: dict[str, int]
+    errors: pd.Series | None = None
 
 
-def long_form(table: Table, *, output: str, condition: str, inputs: Sequence[str]) -> Training:
-    """One row an observation; without named inputs, all other columns of numbers or dates."""
-    _check_roles([output, condition, *inputs])
-    check_columns(table, [output, condition, *inputs])
+def long_form(
+    table: Table, *, output: str, condition: str, inputs: Sequence[str], errors: str | None = None
+) -> Training:
+    """One row an observation; without named inputs, all other columns of numbers or dates.
+
+    ``errors`` names a column with the standard deviations of the measurements.
+    """
+    taken = [output, condition, *([] if errors is None else [errors])]
+    _check_roles([*taken, *inputs])
+    check_columns(table, [*taken, *inputs])
     observed = readable(table, output, dates=False).values
     texts = id_texts(table.column(condition))
-    chosen, ignored = _inputs(table, inputs, (output, condition))
+    chosen, ignored = _inputs(table, inputs, taken)
     absent = {output: observed.isna(), condition: texts == "", **{each.name: each.values.isna() for each in chosen}}
+    deviations = None if errors is None else readable(table, errors, dates=False).values
+    if errors is not None and deviations is not None:
+        absent[errors] = deviations.isna()
     kept, left_out = _kept(table, absent)
     ids = as_ids(texts[kept].tolist())
     n_conditions = len(set(ids))
@@ -56,7 +67,8 @@ def long_form(table: Table, *, output: str, condition: str, inputs: Sequence[str
     X = _frame(chosen, kept).assign(**{condition: pd.Series(ids, dtype=object)})
     y = _observed(observed, kept, output)
     names, dates = _names(chosen)
-    return Training(X, y, names, dates, len(y), n_conditions, len(table.frame), left_out, ignored)
+    known = None if deviations is None else _observed(deviations, kept, errors)
+    return Training(X, y, names, dates, len(y), n_conditions, len(table.frame), left_out, ignored, known)
 
 
 def wide_form(table: Table, *, inputs: Sequence[str]) -> Training:
@@ -93,27 +105,32 @@ def new_rows(
     dates: Sequence[str],
     condition: str | None,
     output: str | None = None,
+    errors: str | None = None,
 ) -> Rows:
-    """Rows with the inputs of a trained model and, where asked for, their condition and output."""
-    check_columns(table, [*inputs, *(name for name in (condition, output) if name is not None)])
+    """Rows with the inputs of a trained model and, where asked for, their condition, output and its error."""
+    check_columns(table, [*inputs, *(name for name in (condition, output, errors) if name is not None)])
     chosen = [readable(table, name, dates=name in dates) for name in inputs]
     for column in chosen:
         if column.name in dates and column.kind != DATE:
             raise DataError(f"column {column.name!r} of {table.path} must hold dates, as those the model was fitted to")
     absent = {column.name: column.values.isna() for column in chosen}
-    texts = observed = None
+    texts = observed = deviations = None
     if condition is not None:
         texts = id_texts(table.column(condition))
         absent[condition] = texts == ""
     if output is not None:
         observed = readable(table, output, dates=False).values
         absent[output] = observed.isna()
+    if errors is not None:
+        deviations = readable(table, errors, dates=False).values
+        absent[errors] = deviations.isna()
     kept, left_out = _kept(table, absent)
     return Rows(
         _frame(chosen, kept),
         None if texts is None else texts[kept].tolist(),
         None if observed is None else _observed(observed, kept, output),
         left_out,
+        None if deviations is None else _observed(deviations, kept, errors),
     )
 
 

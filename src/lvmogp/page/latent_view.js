@@ -46,7 +46,7 @@ function latentView(model, state, actions) {
       frame,
       across,
       up,
-      state.axes.map((q) => `latent ${q + 1}`),
+      state.axes.map((q) => model.coordinateNames[q]),
     );
     if (!isLine)
       svg

@@ -164,7 +164,7 @@ function startPage() {
     holder.replaceChildren();
     sliders.length = 0;
     if (model.nLatent < 3) return;
-    const names = d3.range(model.nLatent).map((q) => `latent ${q + 1}`);
+    const names = model.coordinateNames;
     ["across", "up"].forEach((label, axis) =>
       holder.append(
         chooser(label, names, state.axes[axis], (q) => {

@@ -14,6 +14,7 @@ function evidenceOf(model, inputs, outputs) {
     features: prepared.features,
     gram,
     values: Float64Array.from(outputs, (value) => standardisedOutput(model, value)),
+    errors: new Float64Array(n),
     paddedSize: model.search.paddedSizes.find((size) => size >= n),
     compressed: false,
   });
@@ -40,7 +41,7 @@ function likelihoodAt(model, seen, latent, noise) {
     residual[i] = seen.values[i] - dot(row(seen.shape, i, model.nLatents), at.features);
     for (let j = 0; j <= i; j++) {
       const explained = dot(row(seen.pairs, i * n + j, model.form.size), at.products);
-      covariance[i * n + j] = at.variance * seen.gram[i * n + j] - explained + (i === j ? noise : 0);
+      covariance[i * n + j] = at.variance * seen.gram[i * n + j] - explained + (i === j ? noise + seen.errors[i] : 0);
     }
     trace += covariance[i * n + i];
   }

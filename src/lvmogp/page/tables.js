@@ -42,7 +42,7 @@ function relevanceTable(name, rows) {
 
 function conditionTable(model, actions) {
   const latents = d3.range(model.nLatent).flatMap((q) => [
-    { name: `latent ${q + 1}`, number: true },
+    { name: model.coordinateNames[q], number: true },
     { name: "± sd", number: true },
   ]);
   const columns = [
@@ -76,7 +76,12 @@ function fillTables(model, actions) {
   const relevances = element("div");
   relevances.append(
     relevanceTable("input", model.inputRelevance),
-    relevanceTable("latent dimension", model.latentRelevance),
+    ...[
+      ["latent dimension", model.latentRelevance],
+      ["feature", model.featureRelevance],
+    ]
+      .filter(([, rows]) => rows.length > 0)
+      .map(([name, rows]) => relevanceTable(name, rows)),
     element(
       "p",
       "Relevance: share of the variance of the predictions in which it has a part; 0 means that it does not matter.",

@@ -1,11 +1,20 @@
 // The words around the pictures.
 
+function spaceInWords(model) {
+  const n = model.latentRelevance.length,
+    features = model.featureRelevance.map(([name]) => name);
+  const latent = `a latent space of ${n} dimension${n === 1 ? "" : "s"}`;
+  if (features.length === 0) return latent;
+  const known = `the known feature${features.length === 1 ? "" : "s"} ${features.join(", ")} (standardised)`;
+  return n === 0 ? `the space of ${known}` : `${latent} beside ${known}`;
+}
+
 function writeWords(model) {
   byId("title").textContent = model.title;
   const n = d3.sum(model.conditions, ({ nObservations }) => nObservations);
   byId("lead").textContent =
     `${n > 0 ? `${d3.format(",")(n)} observations of ` : ""}${model.conditions.length} conditions, each a point ` +
-    `in a latent space of ${model.nLatent} dimension${model.nLatent === 1 ? "" : "s"}. ${model.inputNames.length > 1 ? "Inputs" : "Input"}: ${model.inputNames.join(", ")}.`;
+    `in ${spaceInWords(model)}. ${model.inputNames.length > 1 ? "Inputs" : "Input"}: ${model.inputNames.join(", ")}.`;
   byId("latent").setAttribute(
     "aria-label",
     "Latent space; arrow keys move the point, with shift in larger steps, Home to the middle",

@@ -10,21 +10,25 @@ from scipy.stats import binom
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.plots.style import COLOURS, LINE_STYLES, own_axes, tidy
-from lvmogp.relevance import input_relevance, latent_relevance
+from lvmogp.relevance import feature_relevance, input_relevance, latent_relevance
 
 LEVELS = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
 
 
 def plot_relevance(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
-    """Share of the variance of the predictions in which each input and each latent dimension has a part."""
-    inputs, latents = input_relevance(model), latent_relevance(model)
-    names = [str(name) for name in inputs["input"]]
+    """Share of the variance of the predictions in which each input, feature and latent dimension has a part."""
+    inputs, features, latents = input_relevance(model), feature_relevance(model), latent_relevance(model)
+    names = [str(name) for name in (*inputs["input"], *features["feature"])]
     names += [f"latent dimension {dimension}" for dimension in latents["dimension"]]
-    values = np.concatenate([inputs["relevance"], latents["relevance"]]).astype(float)
-    kinds = np.arange(len(names)) >= len(inputs)
+    values = np.concatenate([table["relevance"] for table in (inputs, features, latents)]).astype(float)
+    kinds = np.repeat([0, 1, 2], [len(inputs), len(features), len(latents)])
     ax = own_axes(ax, height=0.9 + 0.34 * len(names))
-    for is_latent, colour, hatch, label in ((False, COLOURS[0], "", "inputs"), (True, COLOURS[1], "///", "latents")):
-        chosen = np.flatnonzero(kinds == is_latent)
+    for kind, colour, hatch, label in (
+        (0, COLOURS[0], "", "inputs"),
+        (1, COLOURS[2], "...", "features"),
+        (2, COLOURS[1], "///", "latents"),
+    ):
+        chosen = np.flatnonzero(kinds == kind)
         ax.barh(chosen, values[chosen], height=0.6, color=colour, hatch=hatch, edgecolor="white", label=label)
     for place, value in enumerate(values):
         ax.annotate(f"{value:.2f}", (value, place), (3, 0), textcoords="offset points", va="center", fontsize="small")

@@ -179,7 +179,8 @@ def _chosen(model: LVMOGPRegressor, conditions: Sequence[Id] | None) -> list[Id]
     if isinstance(conditions, str):
         raise SettingError(f"conditions must be a list of ids, got the string {conditions!r}; write [{conditions!r}]")
     if conditions is None:
-        by_latent = model.latents_.sort_values("mean_1", kind="stable")["condition"].tolist()
+        table = model.latents_
+        by_latent = (table.sort_values("mean_1", kind="stable") if model.n_latent_ else table)["condition"].tolist()
         spread = np.unique(np.linspace(0, len(by_latent) - 1, _MOST_CURVES).round().astype(int))
         kept = {by_latent[place] for place in spread}
         return [condition for condition in model.conditions_ if condition in kept]

@@ -7,6 +7,7 @@ from jax.scipy.special import logsumexp
 
 from lvmogp.compiling import compiled
 from lvmogp.evidence import Evidence
+from lvmogp.known_latents import KnownLatents
 from lvmogp.new_condition import NoisePrior, log_posterior, noise_prior
 from lvmogp.posterior import Posterior
 from lvmogp.typing import Array, Float, HostFloat, Scalar
@@ -15,8 +16,13 @@ _N_NOISE_NODES = 31
 _POINTS_AT_ONCE = 512
 
 
-def log_latent_density(model: Posterior, seen: Evidence, latents: HostFloat) -> HostFloat:
-    """Log p(h | y) up to a constant (equation 19); a noise of its own is integrated out by Gauss–Hermite."""
+def log_latent_density(
+    model: Posterior, seen: Evidence, latents: HostFloat, known: KnownLatents | None = None
+) -> HostFloat:
+    """Log p(h | y) up to a constant (equation 19); a noise of its own is integrated out by Gauss–Hermite.
+
+    ``latents`` are all the coordinates that are not ``known``.
+    """
     with jax.enable_x64(True):
         prior = noise_prior(model)
         nodes, weights = (np.zeros((1, 0)), np.ones(1)) if prior.shared else _noise_nodes()
@@ -25,6 +31,7 @@ def log_latent_density(model: Posterior, seen: Evidence, latents: HostFloat) -> 
             model,
             seen,
             prior,
+            known,
             jnp.asarray(latents, dtype),
             jnp.asarray(nodes, dtype),
             jnp.asarray(np.log(weights), dtype),
@@ -43,15 +50,16 @@ def _on_grid(
     model: Posterior,
     seen: Evidence,
     prior: NoisePrior,
-    latents: Float[Array, "G Q_H"],
+    known: KnownLatents | None,
+    latents: Float[Array, "G U"],
     nodes: Float[Array, "K z"],
     log_weights: Float[Array, " K"],
 ) -> Float[Array, " G"]:
     projection = model.covariance.projection(seen.features)
 
-    def at(latent: Float[Array, " Q_H"]) -> Scalar:
+    def at(latent: Float[Array, " U"]) -> Scalar:
         def given(node: Float[Array, " z"]) -> Scalar:
-            return log_posterior(jnp.concatenate([latent, node]), model, seen, projection, prior)
+            return log_posterior(jnp.concatenate([latent, node]), model, seen, projection, prior, known)
 
         return logsumexp(jax.vmap(given)(nodes) + log_weights)
 

@@ -14,7 +14,7 @@ from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.ids import Id, unknown_condition
 from lvmogp.plots.labels import label_points
 from lvmogp.plots.style import ADDED_COLOUR, COLOURS, current_axes, own_axes, tidy
-from lvmogp.relevance import latent_relevance
+from lvmogp.relevance import feature_relevance, latent_relevance
 
 _MOST_LABELS = 40
 _IRRELEVANT = 0.005
@@ -30,6 +30,8 @@ def plot_latents(
     ax: Axes | None = None,
 ) -> Axes:
     """One latent dimension of the trained conditions against known values, with bars of two standard deviations."""
+    if not 1 <= dimension <= model.n_latent_:
+        raise SettingError(f"dimension must be a number from 1 to {model.n_latent_}, got {dimension!r}")
     ax = current_axes(ax)
     table = model.latents_
     table = table[~table["added"]]
@@ -65,14 +67,25 @@ def plot_latent_space(
     Notes
     -----
     Conditions added after the fit are black stars with dashed ellipses. An added condition's posterior may have
-    several peaks; here it is shown by its mean and standard deviations (see :func:`plot_new_condition`).
+    several peaks; here it is shown by its mean and standard deviations (see :func:`plot_new_condition`). A model
+    without latents says so.
     """
+    if model.n_latent_ == 0:
+        return tell_features(model, own_axes(ax))
     chosen = _dimensions(model, dimensions)
     table = model.latents_
     named = _labelled(model, labels)
     if len(chosen) == 1:
         return _list(table, chosen[0], named, n_sd, ax)
     return _map(table, chosen, named, n_sd, ax)
+
+
+def tell_features(model: LVMOGPRegressor, ax: Axes) -> Axes:
+    """Words in the place of a latent space that is not there."""
+    names = ", ".join(feature_relevance(model)["feature"])
+    ax.text(0.5, 0.5, f"no latents: conditions are told apart by\n{names}", ha="center", va="center", wrap=True)
+    ax.set_axis_off()
+    return ax
 
 
 def main_dimensions(model: LVMOGPRegressor) -> tuple[int, ...]:

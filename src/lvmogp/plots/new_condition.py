@@ -14,16 +14,18 @@ from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.evidence import Evidence
 from lvmogp.intake import read_inputs, read_outputs
+from lvmogp.known_latents import KnownLatents
 from lvmogp.new_condition import ConditionPosterior
 from lvmogp.plots.curves import plot_curve, plot_data
 from lvmogp.plots.latent_density import log_latent_density
-from lvmogp.plots.latent_space import main_dimensions
+from lvmogp.plots.latent_space import main_dimensions, tell_features
 from lvmogp.plots.slices import column_of, label_input, output_name
 from lvmogp.plots.style import COLOURS, tidy
+from lvmogp.trained import known_of
 from lvmogp.variational_condition import GaussianCondition
 
 _MOST_STEPS = 4
-_N_LINE, _N_EACH_WAY = 801, 121
+_N_LINE, _N_EACH_WAY, _N_BINS = 801, 121, 60
 _MASSES = (0.95, 0.5)
 _CROSSES = {"linestyle": "none", "marker": "x", "markersize": 4, "color": "0.3"}
 _SHADES = ("#BFD9EA", "#4F93C0")
@@ -34,6 +36,7 @@ def plot_new_condition(
     X: Any,
     y: Any,
     *,
+    features: Any = None,
     steps: Sequence[int] | None = None,
     along: str | int | None = None,
     at: Mapping[Any, Any] | None = None,
@@ -51,6 +54,8 @@ def plot_new_condition(
         A fitted model.
     X, y : arrays of shape (n, columns) and (n,)
         Observations of the new condition, in the order in which they come in.
+    features : mapping or sequence, optional
+        Its known features, as for ``add_condition``.
     steps : sequence of int, optional
         After how many observations to draw, one column of panels each; 0 is the prior. Unless given: 0, 1, 2, … up
         to four, and all.
@@ -65,8 +70,9 @@ def plot_new_condition(
 
     With one or two latent dimensions the posterior is computed exactly on a grid: its density relative to
     the peak, or the regions of highest density that hold half and 95 % of it. With more, its particles are drawn in
-    the two dimensions that matter most, large where they weigh much; so they are of a model with posterior draws,
-    whose density in one dimension is smoothed from them. Trained conditions are marked by crosses.
+    the two dimensions that matter most, large where they weigh much; so they are where features of the condition are
+    missing, and of a model with posterior draws, whose density in one dimension is smoothed from them. Trained
+    conditions are marked by crosses.
     """
     fitted = model.model_
     points = read_inputs(X, columns=fitted.columns, n_columns=fitted.n_columns).values
@@ -75,7 +81,9 @@ def plot_new_condition(
         raise DataError(f"y must hold one finite output for each of the {len(points)} rows of X")
     counts = _steps(steps, len(points))
     name, column = _unused_name(model), column_of(model, along)
-    stages = [copy.copy(model).add_condition(name, points[:count], outputs[:count]) for count in counts]
+    stages = [
+        copy.copy(model).add_condition(name, points[:count], outputs[:count], features=features) for count in counts
+    ]
     reach = max(_reach(extended) for extended in stages)
     panels = _panels(axes, len(counts))
     for place, (count, extended) in enumerate(zip(counts, stages, strict=True)):
@@ -130,6 +138,8 @@ def _reach(model: LVMOGPRegressor) -> float:
     # How far from the origin the picture of the latent space goes: the prior, all conditions, the new one surely.
     table = model.latents_
     dimensions = range(1, model.n_latent_ + 1)
+    if not dimensions:
+        return 0.0
     mean = np.abs(table[[f"mean_{dimension}" for dimension in dimensions]].to_numpy())
     deviation = table[[f"sd_{dimension}" for dimension in dimensions]].to_numpy()
     return float(max(3.0, 1.05 * mean.max(), (mean + 3 * deviation)[-1].max()))
@@ -138,18 +148,26 @@ def _reach(model: LVMOGPRegressor) -> float:
 def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> None:
     condition = model.model_.added[name].posterior
     assert not isinstance(condition, GaussianCondition)  # method="exact" gives particles
+    if model.n_latent_ == 0:
+        tell_features(model, ax)
+        return
     means = [f"mean_{dimension + 1}" for dimension in range(model.n_latent_)]
     trained = model.latents_[means].to_numpy()[: len(model.model_.ids)]
+    known = known_of(model.model_, model.model_.added[name].features)
+    exact = len(known.unknown) == model.n_latent_
     if model.n_latent_ == 1:
-        _draw_density(model, condition, reach, ax)
+        if exact:
+            _draw_density(model, condition, reach, ax, known)
+        else:
+            _draw_histogram(condition, reach, ax)
         height = np.full(len(trained), 0.03)
         ax.plot(trained[:, 0], height, transform=ax.get_xaxis_transform(), **_CROSSES)
         ax.set_xlabel("latent")
         ax.set_ylabel("density, peak = 1")
     else:
         first, second = main_dimensions(model)
-        if model.n_latent_ == 2 and isinstance(condition, ConditionPosterior):
-            _draw_regions(model, condition.evidence, reach, ax)
+        if model.n_latent_ == 2 and exact and isinstance(condition, ConditionPosterior):
+            _draw_regions(model, condition.evidence, reach, ax, known)
         else:
             _draw_particles(condition, (first - 1, second - 1), ax)
         ax.plot(trained[:, first - 1], trained[:, second - 1], **_CROSSES)
@@ -159,12 +177,18 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
     tidy(ax)
 
 
+def _draw_histogram(condition: ConditionPosterior | DrawnCondition, reach: float, ax: Axes) -> None:
+    weights = np.exp(np.asarray(condition.log_weights, dtype=float))
+    heights, edges = np.histogram(np.asarray(condition.latents)[:, 0], _N_BINS, (-reach, reach), weights=weights)
+    ax.stairs(heights / heights.max(), edges, fill=True, color=_SHADES[0])
+
+
 def _draw_density(
-    model: LVMOGPRegressor, condition: ConditionPosterior | DrawnCondition, reach: float, ax: Axes
+    model: LVMOGPRegressor, condition: ConditionPosterior | DrawnCondition, reach: float, ax: Axes, known: KnownLatents
 ) -> None:
     grid = np.linspace(-reach, reach, _N_LINE)
     if isinstance(condition, ConditionPosterior):
-        density = _to_peak(log_latent_density(model.model_.posterior, condition.evidence, grid[:, None]))
+        density = _to_peak(log_latent_density(model.model_.posterior, condition.evidence, grid[:, None], known))
     else:
         latents, weights = np.asarray(condition.aligned).reshape(-1), condition.weights.reshape(-1)
         density = gaussian_kde(latents, weights=weights)(grid)
@@ -173,11 +197,13 @@ def _draw_density(
     ax.plot(grid, density, color=COLOURS[0])
 
 
-def _draw_regions(model: LVMOGPRegressor, seen: Evidence, reach: float, ax: Axes) -> None:
+def _draw_regions(
+    model: LVMOGPRegressor, seen: Evidence, reach: float, ax: Axes, known: KnownLatents | None = None
+) -> None:
     grid = np.linspace(-reach, reach, _N_EACH_WAY)
     across, up = np.meshgrid(grid, grid)
     latents = np.column_stack([across.reshape(-1), up.reshape(-1)])
-    density = _to_peak(log_latent_density(model.model_.posterior, seen, latents))
+    density = _to_peak(log_latent_density(model.model_.posterior, seen, latents, known))
     levels = [_height_that_holds(density, mass) for mass in _MASSES]
     shown = density.reshape(across.shape)
     ax.contourf(grid, grid, shown, levels=[*levels, np.inf], colors=_SHADES)
