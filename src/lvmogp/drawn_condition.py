@@ -118,13 +118,13 @@ def _from_prior(model: DrawnModel, prior: NoisePrior, n_theta: int, seen: Few) -
     # Different points for each draw, all of them together well spread.
     thetas = normal_nodes(_padded(n_draws * n_each), n_theta)[: n_draws * n_each].reshape(n_each, n_draws, n_theta)
     thetas = jnp.asarray(np.swapaxes(thetas, 0, 1))
-    noise = _noises(thetas, n_latent, prior)
+    noise = _noises(thetas, prior)
     log_weights = jnp.broadcast_to(model.draws.log_weight[:, None] - np.log(n_each), noise.shape)
     return drawn_condition(model, thetas[..., :n_latent], noise, log_weights, seen)
 
 
-def _noises(thetas: Float[Array, "S K T"], n_latent: int, prior: NoisePrior) -> Float[Array, "S K"]:
-    return jax.vmap(lambda own, of_draw: jax.vmap(lambda theta: noise_at(theta, n_latent, of_draw))(own))(thetas, prior)
+def _noises(thetas: Float[Array, "S K T"], prior: NoisePrior) -> Float[Array, "S K"]:
+    return jax.vmap(lambda own, of_draw: jax.vmap(lambda theta: noise_at(theta, of_draw))(own))(thetas, prior)
 
 
 def _starts(model: DrawnModel, n_theta: int) -> Float[Array, "S starts T"]:
