@@ -26,7 +26,7 @@ from lvmogp.simulate import BRAKING_NOISE, FRICTIONS, SPEEDS, braking, braking_d
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- made by benchmarks/suggest.py, do not edit -->", "<!-- end of what it made -->"
 FOLDER, PAGE = ROOT / "results" / "suggest", ROOT / "docs" / "next-measurement.md"
-N_SETS, N_NEW, N_MEASUREMENTS, N_RANDOM = 5, 10, 6, 3
+N_SETS, N_NEW, N_MEASUREMENTS, N_RANDOM = 5, 10, 6, 2
 TITLES = {"braking": "Braking distances", "synthetic": "Synthetic, two latents"}
 
 
@@ -45,7 +45,7 @@ def braking_sets() -> Iterator[tuple[LVMOGPRegressor, list[NewCondition]]]:
     for seed in range(N_SETS):
         rng = np.random.default_rng(seed)
         drawn = braking(rng)
-        model = LVMOGPRegressor(1).fit(drawn.speed[:, None], drawn.distance, conditions=drawn.condition)
+        model = LVMOGPRegressor(1, n_restarts=2).fit(drawn.speed[:, None], drawn.distance, conditions=drawn.condition)
         new = []
         for friction in rng.uniform(*FRICTIONS, N_NEW):
             truth = braking_distance(speeds[:, 0], friction)
@@ -59,7 +59,7 @@ def synthetic_sets() -> Iterator[tuple[LVMOGPRegressor, list[NewCondition]]]:
     for seed in range(N_SETS):
         data = synthetic_grid(seed)
         n_trained = data.train_outputs.shape[1] - N_NEW
-        model = LVMOGPRegressor(2).fit(data.train_inputs, data.train_outputs[:, :n_trained])
+        model = LVMOGPRegressor(2, n_restarts=2).fit(data.train_inputs, data.train_outputs[:, :n_trained])
         yield (
             model,
             [
@@ -91,7 +91,7 @@ def farthest(_: LVMOGPRegressor, new: NewCondition, measured: list[int]) -> int:
 
 
 def evenly(_: LVMOGPRegressor, new: NewCondition, measured: list[int]) -> int:
-    """The free candidate nearest to the next number of van der Corput's sequence, 1/2, 1/4, 3/4, 1/8, …"""
+    """The free candidate nearest to the next number of van der Corput's sequence (1/2, 1/4, 3/4, 1/8, …)."""
     number = len(measured) + 1
     share = int(f"{number:b}"[::-1], 2) / 2 ** number.bit_length()
     low, high = new.candidates.min(), new.candidates.max()

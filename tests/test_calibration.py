@@ -1,4 +1,4 @@
-"""Calibration: coverage against a loop, tests that keep their promises on simulated forecasts, a model's own answers."""
+"""Calibration: coverage against a loop, tests that keep their promises on simulated forecasts, a model's answers."""
 
 import numpy as np
 import pytest

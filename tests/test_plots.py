@@ -16,7 +16,7 @@ from matplotlib.contour import QuadContourSet
 from matplotlib.patches import Ellipse
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
-from scipy.stats import binom, norm
+from scipy.stats import norm
 
 from lvmogp import DataError, LVMOGPRegressor, SettingError, UnknownConditionError
 from lvmogp.diagnostics import input_relevance, latent_relevance

@@ -170,8 +170,8 @@ def _about_intervals(coverage: pd.DataFrame, n: int) -> list[str]:
     level, share, size = f"{100 * worst['level']:g}", f"{100 * worst['coverage']:.0f}", f"{sizes.abs().max():.1f}"
     if worst["verdict"] == "too narrow":
         return [
-            f"{level} % intervals hold only {share} % of {n} observations, {size} standard errors too few: they are too "
-            "narrow. Try noise='per-condition', more inducing points, another kernel, or inference='nuts'."
+            f"{level} % intervals hold only {share} % of {n} observations, {size} standard errors too few: they are "
+            "too narrow. Try noise='per-condition', more inducing points, another kernel, or inference='nuts'."
         ]
     return [
         f"{level} % intervals hold {share} % of {n} observations, {size} standard errors too many: they are too wide. "

@@ -545,7 +545,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         goal : {"predictions", "latents"}, default="predictions"
             What to learn about: the condition's curve over the region, or its latents.
         region : array or DataFrame of shape (r, columns), optional
-            Inputs where predictions matter; the candidates unless given. Of many, 128 stand for all.
+            Inputs where predictions matter; the candidates unless given. Of many, 64 stand for all.
         """
         model = self._fitted()
         if goal not in suggestions.GOALS:

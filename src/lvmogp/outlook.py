@@ -2,12 +2,10 @@
 
 A condition is a mixture of particles, so that an outcome y of a measurement at x changes the curve of each particle
 and the weights of all (docs/mathematics.md, equations 28 to 30). What is to be known better are its curve over a
-region, or its latents: *targets* t with mean and variance under each particle. By the law of total variance
-
-    ⟨Var(t | y)⟩_y = Var(t) − Var_y(⟨t | y⟩),
-
-and the last term, the expected reduction, is averaged over quasi-random outcomes. Measurements already decided on,
-whose outcomes are not known yet, are imagined in several equally likely scenarios. Everything is deterministic.
+region, or its latents: *targets* t with mean and variance under each particle. The variance that is left of them has a
+part within particles, which no outcome changes, and one between them, which is averaged over quasi-random outcomes.
+Measurements already decided on, whose outcomes are not known yet, are imagined in several equally likely scenarios.
+Everything is deterministic.
 """
 
 from typing import NamedTuple
@@ -96,28 +94,28 @@ def _targets(curves: ParticleCurves, decided: Scenarios, given: _Given, region: 
     return _conditioned(given, latents, jnp.zeros_like(latents), nothing)
 
 
-@compiled
-def expected_variance(curves: ParticleCurves, decided: Scenarios, region: Region) -> Scalar:
-    """Variance of the targets, averaged over them and over the scenarios."""
-    targets = _targets(curves, decided, _given(curves, decided), region)
-    weights = jnp.exp(decided.log_weights)
-    means = jnp.einsum("sp,pst->st", weights, targets.means)
-    between = jnp.einsum("sp,pst->st", weights, (targets.means - means) ** 2)
-    return jnp.mean(weights @ targets.variances + between)
+class Outlook(NamedTuple):
+    """Expected variance of the targets, averaged over them: as things stand, and after measuring each candidate."""
+
+    now: Scalar
+    after: Float[Array, "B c"]
 
 
 @compiled
-def expected_reductions(
+def outlook(
     curves: ParticleCurves,
     decided: Scenarios,
     region: Region,
     candidates: Float[Array, "B c Q_X"],
     nodes: Float[Array, "S K 2"],
-) -> Float[Array, "B c"]:
-    """Var_y(⟨t | y⟩) of a measurement at each candidate, averaged over targets and scenarios (equation 30)."""
+) -> Outlook:
+    """⟨Var(t | y)⟩ of a measurement at each candidate, averaged over targets and scenarios (equation 29)."""
     given = _given(curves, decided)
     targets = _targets(curves, decided, given, region)
-    centre = jnp.einsum("sp,pst->st", jnp.exp(decided.log_weights), targets.means)
+    own_weights = jnp.exp(decided.log_weights)
+    centred = targets.means - jnp.einsum("sp,pst->st", own_weights, targets.means)
+    overall = jnp.mean(own_weights, axis=0)
+    now = overall @ jnp.mean(targets.variances, axis=1) + jnp.mean(jnp.einsum("sp,pst->st", own_weights, centred**2))
 
     def one_block(points: Float[Array, "c Q_X"]) -> Float[Array, " c"]:
         rows = _rows_at(curves, decided, given, points)
@@ -128,20 +126,28 @@ def expected_reductions(
         variances = rows.variances + curves.noise[:, None]
         gains = shared / variances[:, :, None]
 
-        def one_candidate(mean: Float[Array, "P S"], variance: Float[Array, " P"], gain: Float[Array, "P T"]) -> Scalar:
-            def one_scenario(own_mean: Array, log_weights: Array, target_means: Array, own: Array, at: Array) -> Array:
-                outcomes = _outcomes(log_weights, own_mean, variance, at)
+        def between(mean: Float[Array, "P S"], variance: Float[Array, " P"], gain: Float[Array, "P T"]) -> Scalar:
+            # Variance of the means m + g(y − μ) between particles; squares are needed as averages over targets only.
+            order = jnp.argsort(jnp.mean(mean, axis=1))  # one for all scenarios, which differ less than candidates do
+
+            def one_scenario(own_mean: Array, log_weights: Array, target_means: Array, at: Array) -> Array:
+                outcomes = _outcomes(log_weights, own_mean, variance, order, at)
                 surprises = outcomes[:, None] - own_mean
                 weights = jax.nn.softmax(log_weights + _log_likelihood(surprises, variance), axis=1)
-                expected = weights @ target_means + (weights * surprises) @ gain  # ⟨t | y⟩
-                return jnp.mean((expected - own) ** 2)
+                pushed = weights * surprises
+                expected = weights @ target_means + pushed @ gain  # ⟨t | y⟩
+                squares = weights @ jnp.mean(target_means**2, axis=1)
+                squares += 2 * pushed @ jnp.mean(target_means * gain, axis=1)
+                squares += (pushed * surprises) @ jnp.mean(gain**2, axis=1)
+                return jnp.mean(squares - jnp.mean(expected**2, axis=1))
 
-            by_scenario = jax.vmap(one_scenario, in_axes=(1, 0, 1, 0, 0))
-            return jnp.mean(by_scenario(mean, decided.log_weights, targets.means, centre, nodes))
+            return jnp.mean(jax.vmap(one_scenario, in_axes=(1, 0, 1, 0))(mean, decided.log_weights, centred, nodes))
 
-        return jax.vmap(one_candidate, in_axes=(2, 1, 1))(rows.means, variances, gains)
+        # Weights are on average what they were, and so is the variance within particles.
+        within = overall @ jnp.mean(jnp.maximum(targets.variances[:, None] - gains * shared, 0.0), axis=2)
+        return within + jax.vmap(between, in_axes=(2, 1, 1))(rows.means, variances, gains)
 
-    return jax.lax.map(one_block, candidates)
+    return Outlook(now, jax.lax.map(one_block, candidates))
 
 
 @compiled
@@ -157,7 +163,7 @@ def with_measurement(
     means, variances = rows.means[:, :, 0].T, rows.variances[:, 0] + curves.noise
 
     def one_scenario(log_weights: Array, own_means: Array, node: Array) -> tuple[Array, Array]:
-        outcome = _outcomes(log_weights, own_means, variances, node[None])[0]
+        outcome = _outcomes(log_weights, own_means, variances, jnp.argsort(own_means), node[None])[0]
         return outcome, jax.nn.log_softmax(log_weights + _log_likelihood(outcome - own_means, variances))
 
     outcomes, log_weights = jax.vmap(one_scenario)(decided.log_weights, means, nodes)
@@ -173,11 +179,13 @@ def _outcomes(
     log_weights: Float[Array, " P"],
     means: Float[Array, " P"],
     variances: Float[Array, " P"],
+    order: Int[Array, " P"],
     nodes: Float[Array, "K 2"],
 ) -> Float[Array, " K"]:
-    """Points of the unit square pushed through a mixture: the first coordinate picks the particle, in order of mean."""
-    # Neighbours in the first coordinate are alike only if the particles are in order.
-    order = jnp.argsort(means)
+    """Points of the unit square pushed through a mixture: the first coordinate picks the particle, in a given order.
+
+    The closer the order to that of the means, the more alike are neighbours in the first coordinate.
+    """
     ends = jnp.cumsum(jnp.exp(log_weights)[order])
     chosen = order[jnp.minimum(jnp.searchsorted(ends, nodes[:, 0] * ends[-1]), len(order) - 1)]
     return means[chosen] + jnp.sqrt(variances[chosen]) * ndtri(nodes[:, 1])

@@ -10,7 +10,7 @@ from lvmogp.data import rounded_up
 from lvmogp.errors import DataError
 from lvmogp.ids import Id
 from lvmogp.new_condition import unit_nodes
-from lvmogp.outlook import expected_reductions, expected_variance, nothing_decided, with_measurement
+from lvmogp.outlook import nothing_decided, outlook, with_measurement
 from lvmogp.particle_curves import ConditionCurves, ParticleCurves
 from lvmogp.predictions import as_particles
 from lvmogp.tabular import dates_of
@@ -19,8 +19,8 @@ from lvmogp.typing import HostFloat
 
 GOALS = ("predictions", "latents")
 # Outcomes that are imagined of each candidate in all, and scenarios of what was decided on before it.
-N_OUTCOMES, _N_SCENARIOS = 128, 32
-MOST_REGION_POINTS = 128
+N_OUTCOMES, _N_SCENARIOS = 64, 16
+MOST_REGION_POINTS = 64
 _CANDIDATES_AT_ONCE = 16
 _N_DEFAULT = 64
 
@@ -111,21 +111,17 @@ def _chosen(curves: ParticleCurves, candidates: HostFloat, targets: Any, n: int)
     places: list[int] = []
     before, shares_of_all = 0.0, []
     for number in range(n):
-        left = float(expected_variance(curves, decided, targets))
+        expected = outlook(curves, decided, targets, blocks, nodes)
+        left, after = float(expected.now), np.asarray(expected.after, dtype=float)
         before = before or left
-        reductions = np.asarray(expected_reductions(curves, decided, targets, blocks, nodes), dtype=float)
-        # What is left of the variance after each candidate; quadrature may promise a little more than there is.
-        shares = np.maximum(1 - reductions.reshape(-1)[: len(candidates)] / left, 0.0)
+        # What each candidate leaves of the variance; by quadrature a little more than all where it tells nothing.
+        shares = np.minimum(after.reshape(-1)[: len(candidates)] / left, 1.0)
         shares_of_all.append(shares)
         best = int(np.argmin(np.where(np.isin(np.arange(len(candidates)), places), np.inf, shares)))
         places.append(best)
-        decided = with_measurement(
-            curves,
-            decided,
-            jnp.asarray(number),
-            jnp.asarray(candidates[best], dtype),
-            jnp.asarray(imagined[:, number], dtype),
-        )
+        if len(places) < n:
+            point, node = jnp.asarray(candidates[best], dtype), jnp.asarray(imagined[:, number], dtype)
+            decided = with_measurement(curves, decided, jnp.asarray(number), point, node)
     # Shares are multiplied, since scenarios differ from step to step.
     after = before * np.cumprod([shares[place] for shares, place in zip(shares_of_all, places, strict=True)])
     return _Chosen(places, before, after, before * shares_of_all[0])

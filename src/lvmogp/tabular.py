@@ -70,9 +70,9 @@ def _days(column: pd.Series) -> HostFloat | None:
     return (column / _DAY).to_numpy(dtype=float)
 
 
-def dates_of(days: HostFloat) -> pd.Series:
+def dates_of(days: HostFloat) -> pd.DatetimeIndex:
     """Days since 1970-01-01 as dates."""
-    return pd.Series(_FIRST_DAY + pd.to_timedelta(days, unit="D"))
+    return _FIRST_DAY + pd.to_timedelta(days, unit="D")
 
 
 def _is_number(value: Any) -> bool:

@@ -122,8 +122,8 @@ def calibration(
 
 def _tell_calibration(screen: Screen, found: Calibration) -> None:
     screen.say(
-        f"{counted(found.n_observations, 'observation')} of {counted(found.n_conditions, 'condition')}: root mean square "
-        f"error {number(found.rmse)}, mean log density {number(found.log_density)}"
+        f"{counted(found.n_observations, 'observation')} of {counted(found.n_conditions, 'condition')}: root mean "
+        f"square error {number(found.rmse)}, mean log density {number(found.log_density)}"
     )
     screen.show(
         [

@@ -32,7 +32,7 @@ function imaginedOutcomes(nodes, weights, means, variances) {
   });
 }
 
-// Mean variance of the curve over all inputs, now and as expected after a measurement at each of them (equation 30).
+// Mean variance of the curve over all inputs, now and as expected after a measurement at each of them (equation 29).
 function expectedVariances(model, inputs, condition) {
   const prepared = prepare(model, inputs);
   const { weights, noises, curves } = particleCurves(model, prepared, condition);
@@ -46,21 +46,30 @@ function expectedVariances(model, inputs, condition) {
     const means = curves.map(({ mean }) => mean[x]);
     const variances = curves.map(({ variance }, p) => variance[x] + noises[p]);
     const outcomes = imaginedOutcomes(model.outcomeNodes, weights, means, variances);
-    const reduction = d3.mean(outcomes, (outcome) => {
+    const within = d3.sum(curves, ({ variance }, p) => {
+      const left = (t) => Math.max(variance[t] - covariances[p][x * n + t] ** 2 / variances[p], 0);
+      return weights[p] * d3.mean(d3.range(n), left);
+    });
+    const between = d3.mean(outcomes, (outcome) => {
       const logWeights = weights.map(
         (weight, p) => Math.log(weight) - (Math.log(variances[p]) + (outcome - means[p]) ** 2 / variances[p]) / 2,
       );
       const total = logSumExp(logWeights);
-      const expected = new Float64Array(n); // ⟨f | y⟩
+      const expected = new Float64Array(n); // ⟨f | y⟩, and its square under each particle
+      const squares = new Float64Array(n);
       logWeights.forEach((value, p) => {
         const weight = Math.exp(value - total);
         if (weight < NEGLIGIBLE) return;
-        const push = (weight * (outcome - means[p])) / variances[p];
-        for (let t = 0; t < n; t++) expected[t] += weight * curves[p].mean[t] + push * covariances[p][x * n + t];
+        const push = (outcome - means[p]) / variances[p];
+        for (let t = 0; t < n; t++) {
+          const own = curves[p].mean[t] - centre[t] + push * covariances[p][x * n + t];
+          expected[t] += weight * own;
+          squares[t] += weight * own * own;
+        }
       });
-      return d3.mean(expected, (value, t) => (value - centre[t]) ** 2);
+      return d3.mean(squares, (value, t) => value - expected[t] ** 2);
     });
-    return Math.max(before - reduction, 0);
+    return Math.min(within + between, before);
   });
   return { before, after };
 }
