@@ -17,8 +17,10 @@ from lvmogp.ids import Id, listed
 from lvmogp.typing import HostFloat, HostInt
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-# How often right intervals may be called wrong, over all levels or all conditions together.
+# How often right intervals may be called wrong, over all levels together.
 _FALSE_ALARMS = 0.05
+# The same over all conditions, were their observations independent; they share errors, so it is much smaller.
+_FALSE_ALARMS_OF_CONDITIONS = 1e-4
 _FEWEST_CLUSTERS = 5
 
 
@@ -202,7 +204,7 @@ def _about_conditions(by_condition: pd.DataFrame, level: float) -> list[str]:
         binomtest(int(hit), int(n), level, alternative="less").pvalue
         for hit, n in zip(hits, by_condition["n"], strict=True)
     ]
-    poor = by_condition.loc[np.asarray(chances) < _FALSE_ALARMS / len(by_condition), "condition"]
+    poor = by_condition.loc[np.asarray(chances) < _FALSE_ALARMS_OF_CONDITIONS / len(by_condition), "condition"]
     if len(poor) == 0:
         return []
     return [f"Intervals are too narrow for {listed(list(poor))}: look at the data there, or try noise='per-condition'."]
