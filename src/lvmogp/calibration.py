@@ -167,9 +167,9 @@ def _about_intervals(coverage: pd.DataFrame, n: int) -> list[str]:
     off = coverage[coverage["verdict"] != ""]
     if len(off) == 0:
         return []
-    sizes = (off["coverage"] - off["level"]) / off["standard_error"]
-    worst = off.loc[sizes.abs().idxmax()]
-    level, share, size = f"{100 * worst['level']:g}", f"{100 * worst['coverage']:.0f}", f"{sizes.abs().max():.1f}"
+    sizes = np.abs((off["coverage"] - off["level"]) / off["standard_error"]).to_numpy()
+    worst = off.iloc[int(np.argmax(sizes))]
+    level, share, size = f"{100 * worst['level']:g}", f"{100 * worst['coverage']:.0f}", f"{sizes.max():.1f}"
     if worst["verdict"] == "too narrow":
         return [
             f"{level} % intervals hold only {share} % of {n} observations, {size} standard errors too few: they are "

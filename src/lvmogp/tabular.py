@@ -72,7 +72,7 @@ def _days(column: pd.Series) -> HostFloat | None:
 
 def dates_of(days: HostFloat) -> pd.DatetimeIndex:
     """Days since 1970-01-01 as dates."""
-    return _FIRST_DAY + pd.to_timedelta(days, unit="D")
+    return pd.DatetimeIndex(pd.to_datetime(days, unit="D"))
 
 
 def _is_number(value: Any) -> bool:

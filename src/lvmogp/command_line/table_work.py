@@ -110,7 +110,8 @@ def _rows(
 
 def points_table(model: LVMOGPRegressor, path: Path) -> pd.DataFrame:
     """The inputs in a table, whatever else is in it."""
-    return new_rows(read_table(path), inputs=input_names(model), dates=model.model_.date_columns).X
+    rows = new_rows(read_table(path), inputs=input_names(model), dates=model.model_.date_columns, condition=None)
+    return rows.X
 
 
 def held_out(
