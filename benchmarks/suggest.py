@@ -17,6 +17,7 @@ from typing import NamedTuple
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.metrics import rmse
@@ -177,7 +178,10 @@ def figure(results: dict[str, dict]) -> plt.Figure:
         ax.set_title(TITLES[name], fontsize="medium")
         ax.set_xlabel("measurements of a new condition")
         ax.set_ylabel("root mean square error")
-        ax.set_ylim(bottom=0)
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter(NullFormatter())
         tidy(ax)
     axes[0][0].legend(frameon=False, fontsize="small")
     return drawn

@@ -23,6 +23,7 @@ N_OUTCOMES, _N_SCENARIOS = 64, 16
 MOST_REGION_POINTS = 64
 _CANDIDATES_AT_ONCE = 16
 _N_DEFAULT = 64
+_TINY = float(np.finfo(float).tiny)
 
 
 class Suggestion(NamedTuple):
@@ -112,7 +113,7 @@ def _chosen(curves: ParticleCurves, candidates: HostFloat, targets: Any, n: int)
     before, shares_of_all = 0.0, []
     for number in range(n):
         expected = outlook(curves, decided, targets, blocks, nodes)
-        left, after = float(expected.now), np.asarray(expected.after, dtype=float)
+        left, after = max(float(expected.now), _TINY), np.asarray(expected.after, dtype=float)
         before = before or left
         # What each candidate leaves of the variance; by quadrature a little more than all where it tells nothing.
         shares = np.minimum(after.reshape(-1)[: len(candidates)] / left, 1.0)
