@@ -157,7 +157,7 @@ def test_expected_variance_is_that_of_inference_with_the_outcomes():
     seen = Observed(SEEN.inputs[:1], SEEN.values[:1])
     particles = infer(model, evidence(model, *seen))
     found = _chosen(ConditionCurves(model.input_basis, particles), CANDIDATES, jnp.asarray(REGION), 1)
-    nodes, weights = np.polynomial.legendre.leggauss(10)
+    nodes, weights = np.polynomial.legendre.leggauss(6)
     levels = jnp.asarray((1 + nodes) / 2)[:, None]
     averages = []
     for point in CANDIDATES[:2]:

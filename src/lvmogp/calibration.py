@@ -167,7 +167,7 @@ def _about_intervals(coverage: pd.DataFrame, n: int) -> list[str]:
     off = coverage[coverage["verdict"] != ""]
     if len(off) == 0:
         return []
-    sizes = np.abs((off["coverage"] - off["level"]) / off["standard_error"]).to_numpy()
+    sizes = np.abs(np.asarray((off["coverage"] - off["level"]) / off["standard_error"]))
     worst = off.iloc[int(np.argmax(sizes))]
     level, share, size = f"{100 * worst['level']:g}", f"{100 * worst['coverage']:.0f}", f"{sizes.max():.1f}"
     if worst["verdict"] == "too narrow":
