@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import suggest
 from benchmarks.suite import page, problems
 from benchmarks.suite.fits import time_to_better
 from benchmarks.suite.floors import grid_floor, independent_floor, least_seconds
@@ -28,6 +29,20 @@ MACHINE = {
 
 def test_the_page_is_made_from_the_results():
     assert page.page_text(ROOT / "results" / "benchmarks") == (ROOT / "docs" / "benchmarks.md").read_text()
+
+
+def test_the_page_about_measurements_shows_their_results():
+    text = (ROOT / "docs" / "next-measurement.md").read_text()
+    assert suggest.page_text(text, ROOT / "results" / "suggest") == text
+
+
+def test_suggested_measurements_need_fewer_than_others():
+    """Better than random on average at every number of measurements, and never worse than space-filling ones."""
+    for found in suggest.stored(ROOT / "results" / "suggest").values():
+        errors = {method: np.asarray(curves)[:, 1:] for method, curves in found["errors"].items()}
+        for method in ("farthest", "evenly", "random"):
+            assert np.all(errors["suggest"].mean(axis=0) < errors[method].mean(axis=0))
+        assert errors["suggest"].mean(axis=0)[3] < errors["random"].mean(axis=0)[5]
 
 
 def written(folder: Path, name: str, records: list) -> None:

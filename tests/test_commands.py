@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from lvmogp.cli import app
 from lvmogp.command_line.printing import plain
-from lvmogp.diagnostics import summary
+from lvmogp.diagnostics import leave_out_calibration, summary
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fit import Progress
 from lvmogp.optimise import Status, StopFit
@@ -505,3 +505,73 @@ def test_time_left_follows_the_starts_before():
 
 def test_durations_in_words():
     assert [in_words(seconds) for seconds in (0.4, 61, 600, 7200)] == ["0 s", "61 s", "10 min", "2.0 h"]
+
+
+# Measurements
+
+
+@pytest.mark.parametrize("source", ["grid", "file"])
+def test_suggestions_are_those_of_the_library(folder, model, direct, source):
+    speeds = pd.DataFrame({"speed": np.linspace(1, 5, 9)})
+    speeds.assign(note="x").to_csv(folder / "candidates.csv", index=False)
+    asked = ["--grid", "speed=1:5:9"] if source == "grid" else ["--candidates", folder / "candidates.csv"]
+    result = succeeded("suggest", model, "--condition", "009", *asked, "--n", 2, "--json")
+    document = json.loads(result.stdout)
+    expected = direct.suggest("009", speeds, n=2)
+    assert document["sd_before"] == pytest.approx(expected.sd_before, rel=1e-9)
+    assert [row["speed"] for row in document["measurements"]] == expected.inputs[:, 0].tolist()
+    np.testing.assert_allclose([row["sd_after"] for row in document["measurements"]], expected.sd_after, rtol=1e-9)
+    assert document["notes"] == [
+        "the model knows no condition '009'; it is taken to be new, with nothing measured so far"
+    ]
+
+
+def test_suggestions_for_people(folder, model, direct):
+    asked = ["--condition", "003", "--goal", "latents"]
+    result = succeeded("suggest", model, *asked)
+    expected = direct.suggest("003", goal="latents")
+    assert f"003  6 points so far; sd of the latents now {expected.sd_before:.4g}" in result.stdout
+    assert f"{expected.inputs[0, 0]:.4g}" in result.stdout
+    assert f"{expected.sd_after[0]:.4g}" in result.stdout
+    far = succeeded("suggest", model, "--condition", "new", "--region", folder / "new.csv", "--json")
+    assert json.loads(far.stdout)["sd_before"] == pytest.approx(
+        direct.suggest("new", region=pd.DataFrame({"speed": [1.5, 3.0, 4.5]})).sd_before, rel=1e-9
+    )
+
+
+def test_suggestions_that_cannot_be_made(folder, model):
+    asked = ["suggest", model, "--condition", "new"]
+    assert "one of the two" in failed(*asked, "--grid", "speed=1:5:9", "--candidates", folder / "new.csv")
+    assert "a grid needs each input once, as in --grid speed=FROM:TO:COUNT, got 'load=2'" in failed(
+        *asked, "--grid", "load=2"
+    )
+    assert "the values of a grid must be FROM:TO:COUNT or one value, got '1:5'" in failed(*asked, "--grid", "speed=1:5")
+    assert "n must be a whole number from 1 to the 1 candidates" in failed(*asked, "--grid", "speed=2", "--n", 2)
+
+
+def test_calibration_is_that_of_the_library(folder, model, direct, tmp_path):
+    frame = data().assign(distance=lambda table: table["distance"] + np.where(table["tyre"] == "002", 2, 0))
+    frame.to_csv(tmp_path / "held-out.csv", index=False)
+    asked = ["calibration", model, tmp_path / "held-out.csv", "--plot", tmp_path / "calibration.png"]
+    document = json.loads(succeeded(*asked, "--json").stdout)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        expected = direct.calibration(frame[["speed", "tyre"]], frame["distance"])
+    assert document["coverage"] == expected.as_dict()["coverage"]
+    assert document["notes"] == [
+        *(str(each.message) for each in caught),
+        *expected.remarks[int(expected.intervals_are_off) :],
+    ]
+    assert (tmp_path / "calibration.png").read_bytes().startswith(b"\x89PNG")
+    shown = succeeded("calibration", model, tmp_path / "held-out.csv").stdout
+    assert "30 observations of 5 conditions" in shown
+    assert re.search(r"^002 +6 ", shown, flags=re.MULTILINE)
+
+
+def test_calibration_without_data_leaves_out_the_training_data(model, direct):
+    document = json.loads(succeeded("calibration", model, "--json").stdout)
+    expected = leave_out_calibration(direct)
+    np.testing.assert_allclose(document["rmse"], expected.rmse, rtol=1e-6)
+    bare = LVMOGPRegressor.load(model)
+    bare.save(model, include_data=False)
+    assert "give held-out data as a file" in failed("calibration", model)

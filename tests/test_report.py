@@ -345,6 +345,45 @@ def test_a_new_condition_is_that_of_python(models, opened, name, n_points):
         assert np.max(np.abs(mine - expected) / std) < 1e-3
 
 
+@pytest.mark.parametrize(("name", "n_points"), [("long", 1), ("grid", 2), ("log", 3)])
+def test_expected_deviations_are_those_of_python(models, opened, name, n_points):
+    model = models[name]
+    candidates, seen = rows_for(model, 12), rows_for(model, n_points, seed=8)
+    outputs = model.predict_at_latent(seen, np.full(model.n_latent_, 0.4))
+    page = opened[name].ask(
+        "lvmogp.newCondition(a[0], a[1]).expectedDeviations(a[2])",
+        seen.tolist(),
+        outputs.tolist(),
+        candidates.tolist(),
+    )
+    model.add_condition("new", seen, outputs)
+    expected = model.suggest("new", candidates)
+    model.remove_condition("new")
+    assert page["before"] == pytest.approx(expected.sd_before, rel=1e-3)
+    np.testing.assert_allclose(page["after"], expected.candidate_sd, rtol=1e-2)
+    assert np.argmin(page["after"]) == np.argmin(expected.candidate_sd)
+
+
+def test_the_page_marks_where_to_measure_next(models, fresh):
+    opened = fresh("long")
+    page = opened.page
+    page.fill("#observations", "8, 7.5")
+    page.wait_for_selector("#posterior table")
+    found = opened.shown["next"]
+    low, high = (end(models["long"].model_.observations.inputs) for end in (np.min, np.max))
+    candidates = np.linspace(low, high, 25)[:, None]
+    expected = models["long"].add_condition("new", [[8.0]], [7.5]).suggest("new", candidates)
+    models["long"].remove_condition("new")
+    assert found["value"] == pytest.approx(expected.inputs[0, 0])
+    assert found["after"] == pytest.approx(expected.sd_after[0], rel=1e-2)
+    assert page.locator("#curve .next text").text_content() == "measure here next"
+    assert page.inner_text("#next").startswith("Measure next at speed <b> ")
+    page.click("#clear")
+    page.locator("#curve .next line").wait_for(state="detached")
+    assert page.inner_text("#next") == ""
+    assert opened.complaints == []
+
+
 def test_dragging_moves_the_curve(models, fresh):
     opened = fresh()
     box = opened.page.locator("#latent").bounding_box()

@@ -64,6 +64,13 @@ class Unseen(StrEnum):
     PRIOR = "prior"
 
 
+class Goal(StrEnum):
+    """What a measurement is to tell about."""
+
+    PREDICTIONS = "predictions"
+    LATENTS = "latents"
+
+
 def _count_or_auto(text: str) -> str:
     if text != "auto" and not (text.isdecimal() and int(text) >= 1):
         raise typer.BadParameter(f"{text!r} is neither a whole number of at least 1 nor 'auto'")
@@ -309,6 +316,78 @@ def add_condition(
             data, point or [], condition, condition_column, output, condition_features, error_column
         )
         commands.add_condition(screen, model, new, out=out)
+
+
+@app.command()
+def suggest(
+    model: Model,
+    condition: Annotated[
+        str, typer.Option(help="The condition to measure: a new one, or one of the model's.", show_default=False)
+    ],
+    candidates: Annotated[
+        Path | None, typer.Option(help="Table with the inputs that could be measured.", show_default=False)
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(help="Candidates as a grid, such as speed=3:30:28 or load=2; once for each input."),
+    ] = None,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="How many measurements to choose.")] = 1,
+    goal: Annotated[Goal, typer.Option(help="Learn about the condition's predictions, or its latents.")] = (
+        Goal.PREDICTIONS
+    ),
+    region: Annotated[
+        Path | None, typer.Option(help="Table with the inputs where predictions matter; default: the candidates.")
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Say where to measure a condition next, and how much each measurement is expected to tell.
+
+    Without candidates, the range of the training inputs is covered.
+
+    [bold]Example:[/] lvmogp suggest brakes.lvmogp --condition tyre-K --grid speed=3:30:28 --n 3
+    """
+    with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
+        import lvmogp.command_line.measuring as measuring
+
+        choice = measuring.Choice(candidates, grid or [], region, n, goal.value)
+        measuring.suggest(screen, model, condition, choice)
+
+
+@app.command()
+def calibration(
+    model: Model,
+    data: Annotated[
+        Path | None,
+        typer.Argument(help="Table with held-out observations; default: the training data, left out in turn."),
+    ] = None,
+    condition: Annotated[str | None, typer.Option(help="One condition for all rows.")] = None,
+    condition_column: ConditionColumn = None,
+    output: Annotated[
+        str | None, typer.Option(help="Column with the output; default: the one the model was fitted with.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw coverage against level into this file.")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Check whether intervals hold as many observations as they promise.
+
+    [bold]Example:[/] lvmogp calibration brakes.lvmogp held-out.csv --plot calibration.png
+    """
+    with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
+        import lvmogp.command_line.measuring as measuring
+
+        measuring.calibration(
+            screen,
+            model,
+            data,
+            condition=condition,
+            condition_column=condition_column,
+            output=output,
+            plot=plot,
+        )
 
 
 @app.command()

@@ -5,13 +5,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from lvmogp.calibration import Calibration
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
-from lvmogp.ids import Id
-from lvmogp.leave_out import LEVEL, LeaveOut, leave_out
+from lvmogp.ids import Id, listed
+from lvmogp.leave_out import LEVEL, LeaveOut, leave_out, leave_out_calibration
 from lvmogp.relevance import feature_relevance, input_names, input_relevance, latent_relevance
 from lvmogp.trained import TrainedModel, noise_variances
 
 __all__ = [
+    "Calibration",
     "LeaveOut",
     "Summary",
     "feature_relevance",
@@ -19,6 +21,7 @@ __all__ = [
     "input_relevance",
     "latent_relevance",
     "leave_out",
+    "leave_out_calibration",
     "noise",
     "remarks",
     "summary",
@@ -182,7 +185,7 @@ def _about_noise(trained: TrainedModel, noises: pd.DataFrame) -> list[str]:
     if len(quiet) == len(noises):
         return ["The noise is nearly zero. With exact data that is right; otherwise the model follows the noise."]
     if len(quiet):
-        return [f"The noise of {_listed(list(quiet))} is nearly zero; the model may follow the noise there."]
+        return [f"The noise of {listed(list(quiet))} is nearly zero; the model may follow the noise there."]
     return []
 
 
@@ -207,13 +210,8 @@ def _about_conditions(trained: TrainedModel) -> list[str]:
         return []
     counts = np.bincount(trained.observations.conditions, minlength=len(trained.ids))
     empty = [trained.ids[number] for number in np.flatnonzero(counts == 0)]
-    found = [f"{_listed(empty)} had no observation; only the prior speaks for that."] if empty else []
+    found = [f"{listed(empty)} had no observation; only the prior speaks for that."] if empty else []
     single = int(np.sum(counts == 1))
     if single:
         found.append(f"{single} of {len(counts)} conditions had a single observation.")
     return found
-
-
-def _listed(names: list[Id]) -> str:
-    shown = ", ".join(repr(name) for name in names[:3])
-    return f"{len(names)} conditions ({shown}, …)" if len(names) > 3 else f"condition {shown}"

@@ -4,7 +4,7 @@ import functools
 import numbers
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 import jax
@@ -18,9 +18,12 @@ from sklearn.utils.validation import check_is_fitted
 
 import lvmogp.answers as answers
 import lvmogp.answers_from_draws as answers_from_draws
+import lvmogp.suggestions as suggestions
 import lvmogp.trained as trained
 from lvmogp.absorb import absorbed
 from lvmogp.arviz_export import inference_data
+from lvmogp.calibration import LEVELS, Calibration, Forecasts, checked_levels
+from lvmogp.calibration import calibration as calibration_of
 from lvmogp.description_tables import read_descriptions, read_later, read_row, warn_of_constants
 from lvmogp.descriptions import Descriptions, feature_table
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
@@ -525,6 +528,30 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         return inference_data(self._fitted())
 
+    @_in_double_precision
+    def calibration(self, X: Any, y: Any, conditions: Any = None, *, levels: Sequence[float] = LEVELS) -> Calibration:
+        """Whether intervals hold as many held-out observations as they promise; a warning if not.
+
+        Parameters
+        ----------
+        X, y, conditions
+            Observations that the model was not fitted to, as for ``predict``; outputs that are NaN do not count.
+        levels : sequence of float, default=(0.5, 0.8, 0.9, 0.95)
+            Levels of the central intervals to check.
+        """
+        model, asked = self._fitted(), checked_levels(levels)
+        rows = self._rows(X, conditions)
+        outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
+        known = np.isfinite(outputs)
+        inputs, ids, outputs = rows.inputs[known], RowIds(rows.ids.distinct, rows.ids.numbers[known]), outputs[known]
+        mean, _ = self._answers.moments(model, inputs, ids, unseen=self.unseen, include_noise=True)
+        below = self._answers.probabilities_below(model, inputs, ids, outputs, unseen=self.unseen)
+        density = self._answers.log_densities(model, inputs, ids, outputs, unseen=self.unseen)
+        found = calibration_of(Forecasts(below, density, mean - outputs, ids.numbers, ids.distinct), asked)
+        if found.intervals_are_off:
+            warnings.warn(f"predictions are not calibrated: {found.remarks[0]}", LVMOGPWarning, stacklevel=3)
+        return found
+
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, conditions: Any = None) -> float:
         """Coefficient of determination R² of the predictions; entries of ``y`` that are NaN do not count."""
         predicted = self.predict(X, conditions)
@@ -624,6 +651,40 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """Fold all added conditions into the trained model in closed form, with its hyperparameters as they are."""
         self.model_ = absorbed(self._fitted())
         return self
+
+    @_in_double_precision
+    def suggest(
+        self, name: Id, candidates: Any = None, n: int = 1, *, goal: str = "predictions", region: Any = None
+    ) -> suggestions.Suggestion:
+        """Choose the inputs whose measurement is expected to tell most about a condition.
+
+        Parameters
+        ----------
+        name : id
+            A condition: trained, added, or new, with nothing measured so far.
+        candidates : array or DataFrame of shape (m, columns), optional
+            Inputs that could be measured, each once. Left out, they cover the box of the training inputs.
+        n : int, default=1
+            Number of inputs to choose. Each is the best given those before it, whose outcomes are not known yet; with
+            time to measure one after the other, ask for one, add its outcome by ``add_condition`` and ask again.
+        goal : {"predictions", "latents"}, default="predictions"
+            What to learn about: the condition's curve over the region, or its latents.
+        region : array or DataFrame of shape (r, columns), optional
+            Inputs where predictions matter; the candidates unless given. Of many, 64 stand for all.
+        """
+        model = self._fitted()
+        if goal not in suggestions.GOALS:
+            raise SettingError(f"goal must be one of {list(suggestions.GOALS)}, got {goal!r}")
+        if region is not None and goal == "latents":
+            raise SettingError('region says where predictions matter; leave it out with goal="latents"')
+        (plain_name,) = row_conditions(name if is_single_id(name) else [name], 1).distinct
+        inputs = suggestions.default_candidates(model) if candidates is None else self._inputs(candidates).values
+        wanted = None if region is None else self._inputs(region).values
+        if not isinstance(n, numbers.Integral) or not 1 <= n <= len(inputs):
+            raise SettingError(f"n must be a whole number from 1 to the {len(inputs)} candidates, got {n!r}")
+        if wanted is not None and len(wanted) == 0:
+            raise DataError("region has no rows; give the inputs where predictions matter, or leave it out")
+        return suggestions.suggest(model, plain_name, inputs, n=int(n), goal=goal, region=wanted)
 
     # Files
 

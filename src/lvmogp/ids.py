@@ -200,3 +200,9 @@ def unknown_condition(value: Id, known: Sequence[Id]) -> UnknownConditionError:
         f"condition {value!r} is not known to the model{hint}; add it with add_condition(name, X, y), or create the "
         'estimator with unseen="prior" to predict it from the prior'
     )
+
+
+def listed(names: list[Id]) -> str:
+    """Some conditions in words, the first three by name."""
+    shown = ", ".join(repr(name) for name in names[:3])
+    return f"{len(names)} conditions ({shown}, …)" if len(names) > 3 else f"condition {shown}"

@@ -1,5 +1,6 @@
 """How well a fitted model predicts its own observations when they are left out."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lvmogp.calibration import LEVELS, Calibration, Forecasts, calibration, checked_levels
 from lvmogp.compiling import compiled
 from lvmogp.data import Data, GridData, LongData, block_layout
 from lvmogp.drawn_curves import curves_of_rows
@@ -15,7 +17,7 @@ from lvmogp.draws import Draws, thinned
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fit import MINIBATCHES
 from lvmogp.intake import Observations, standardised
-from lvmogp.mixtures import Mixture, gaussian_rows, log_density, moments_in_units, quantile
+from lvmogp.mixtures import Mixture, distributions, gaussian_rows, log_density, moments_in_units, quantile, statistic_of
 from lvmogp.parameters import Parameters, in_precision
 from lvmogp.posterior import posterior, trained_curves
 from lvmogp.predictions import gaussian_moments
@@ -52,25 +54,59 @@ def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
     this is kinder than a refit; it costs no more than a few evaluations of the bound. ``None`` where the model has
     not kept its data or the check would need too large a matrix.
     """
-    trained = fitted_model(model)
+    with jax.enable_x64(True):
+        found = _left_out(fitted_model(model), n_folds)
+        return None if found is None else _measured(found)
+
+
+def leave_out_calibration(
+    model: LVMOGPRegressor, *, levels: Sequence[float] = LEVELS, n_folds: int = 5
+) -> Calibration | None:
+    """Calibration of the predictions of each fold of the training data from the others, as for ``leave_out``."""
+    asked = checked_levels(levels)
+    with jax.enable_x64(True):
+        trained = fitted_model(model)
+        found = _left_out(trained, n_folds)
+        if found is None:
+            return None
+        actual = found.observations.outputs
+        predicted, _ = moments_in_units(found.rows, found.scaling)
+        below = statistic_of(found.rows, found.scaling.outputs(actual)[:, None], distributions)[:, 0]
+        forecasts = Forecasts(
+            probability_below=below,
+            log_density=log_density(found.rows, found.scaling, actual),
+            error=predicted - actual,
+            conditions=found.observations.conditions,
+            names=trained.ids,
+        )
+        return calibration(forecasts, asked)
+
+
+class _LeftOut(NamedTuple):
+    # Predictive distributions of all observations, each given the other folds.
+    rows: Mixture
+    scaling: Scaling
+    observations: Observations
+
+
+def _left_out(trained: TrainedModel, n_folds: int) -> _LeftOut | None:
     observations = trained.observations
     if observations is None or len(observations.outputs) < 2:
         return None
     if trained.outcome.restarts[0].recipe == MINIBATCHES:
         return None  # for data that are too many to go through at once
-    with jax.enable_x64(True):
-        data = standardised(observations, trained.scaling)
-        if not isinstance(data, GridData) and trained.posterior.mean.size > _MOST_INDUCING:
-            return None
-        folds = _folds(observations, n_folds=n_folds, whole_inputs=isinstance(data, GridData))
-        if trained.draws is not None:
-            rows = _left_out_mixtures(trained, trained.draws, observations, data, folds)
-        else:
-            mean, variance = _left_out_moments(trained, observations, data, folds)
-            if observations.errors is not None:
-                variance += trained.scaling.error_variances(observations.errors, observations.outputs)
-            rows = gaussian_rows(mean, variance)
-        return _measured(rows, trained.scaling, observations.outputs)
+    data = standardised(observations, trained.scaling)
+    if not isinstance(data, GridData) and trained.posterior.mean.size > _MOST_INDUCING:
+        return None
+    folds = _folds(observations, n_folds=n_folds, whole_inputs=isinstance(data, GridData))
+    if trained.draws is not None:
+        rows = _left_out_mixtures(trained, trained.draws, observations, data, folds)
+    else:
+        mean, variance = _left_out_moments(trained, observations, data, folds)
+        if observations.errors is not None:
+            variance += trained.scaling.error_variances(observations.errors, observations.outputs)
+        rows = gaussian_rows(mean, variance)
+    return _LeftOut(rows, trained.scaling, observations)
 
 
 def _folds(observations: Observations, *, n_folds: int, whole_inputs: bool) -> HostInt:
@@ -160,7 +196,8 @@ def _left_out_mixtures(
     return Mixture(jnp.exp(some.log_weight), jnp.asarray(found[0]), jnp.asarray(found[1]))
 
 
-def _measured(rows: Mixture, scaling: Scaling, actual: HostFloat) -> LeaveOut:
+def _measured(found: _LeftOut) -> LeaveOut:
+    rows, scaling, actual = found.rows, found.scaling, found.observations.outputs
     predicted, _ = moments_in_units(rows, scaling)
     lower, upper = (quantile(rows, scaling, (1 + side * LEVEL) / 2) for side in (-1, 1))
     return LeaveOut(

@@ -31,6 +31,7 @@ from lvmogp.posterior import DenseCovariance, KroneckerCovariance, Posterior
 from lvmogp.predictions import N_NODES, Condition
 from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.storage import encode_kernel
+from lvmogp.suggestions import N_OUTCOMES
 from lvmogp.trained import TrainedModel
 from lvmogp.typing import HostFloat
 from lvmogp.whitening import Basis, latent_moments
@@ -72,6 +73,7 @@ def page_data(model: TrainedModel) -> Document:
         "latentNodes": encoded(normal_nodes(N_NODES, posterior.latent_basis.points.shape[1])),
         "search": _search(posterior),
         "fromDraws": model.draws is not None,
+        "outcomeNodes": encoded(np.column_stack([unit_nodes(N_OUTCOMES, 2)[:, 0], normal_nodes(N_OUTCOMES, 2)[:, 1]])),
         "conditions": _conditions(model),
     }
 

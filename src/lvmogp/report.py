@@ -32,6 +32,7 @@ _SCRIPTS = (
     "model.js",
     "particles.js",
     "new_condition.js",
+    "next_measurement.js",
     "drawing.js",
     "latent_view.js",
     "curve_view.js",

@@ -71,6 +71,11 @@ def days(column: pd.Series) -> HostFloat | None:
     return (column / _DAY).to_numpy(dtype=float)
 
 
+def dates_of(days: HostFloat) -> pd.DatetimeIndex:
+    """Days since 1970-01-01 as dates."""
+    return pd.DatetimeIndex(pd.to_datetime(days, unit="D"))
+
+
 def _is_number(value: Any) -> bool:
     try:
         float(value)

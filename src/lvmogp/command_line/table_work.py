@@ -30,6 +30,15 @@ class Predicted(NamedTuple):
     left_out: dict[str, int]
 
 
+class HeldOut(NamedTuple):
+    """Observations with their conditions, and how many rows were not complete for lack of what."""
+
+    X: pd.DataFrame
+    y: pd.Series | None
+    ids: list[Any]
+    left_out: dict[str, int]
+
+
 def check_target(path: Path, *sources: Path | None) -> None:
     """Refuse, before any long work, a file that could not be written or would replace the data."""
     if path.is_dir():
@@ -106,6 +115,33 @@ def _rows(
     if asked is None and default is not None and default in table.frame.columns:
         asked = default
     return new_rows(table, inputs=inputs, dates=model.model_.date_columns, condition=asked)
+
+
+def points_table(model: LVMOGPRegressor, path: Path) -> pd.DataFrame:
+    """The inputs in a table, whatever else is in it."""
+    rows = new_rows(read_table(path), inputs=input_names(model), dates=model.model_.date_columns, condition=None)
+    return rows.X
+
+
+def held_out(
+    model: LVMOGPRegressor, path: Path, *, condition: str | None, condition_column: str | None, output: str | None
+) -> HeldOut:
+    """Observations in a table of conditions that the model knows."""
+    column = None if condition is not None else condition_column or model.condition
+    rows = new_rows(
+        read_table(path, ids=[] if column is None else [column]),
+        inputs=input_names(model),
+        dates=model.model_.date_columns,
+        condition=column,
+        output=output_name(model, output),
+    )
+    if rows.condition is not None:
+        ids = known_ids(rows.condition, model.conditions_)
+    elif condition is not None:
+        ids = known_ids([condition.strip()] * len(rows.X), model.conditions_)
+    else:
+        ids = _only(model, path) * len(rows.X)
+    return HeldOut(rows.X, rows.y, ids, rows.left_out)
 
 
 def _only(model: LVMOGPRegressor, path: Path) -> list[Any]:

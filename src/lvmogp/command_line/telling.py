@@ -14,6 +14,7 @@ from lvmogp.files.roles import Training
 from lvmogp.files.tables import Table
 from lvmogp.progress import in_words
 from lvmogp.stores import ObservationStore
+from lvmogp.suggestions import Suggestion
 
 _MOST_ROWS = 20
 _BAR = 20
@@ -135,6 +136,21 @@ def tell_predictions(screen: Screen, frame: pd.DataFrame, level: float) -> None:
     texts = [name for name in given if not pd.api.types.is_numeric_dtype(first[name])]
     screen.show(pd.concat([given, found], axis=1).to_numpy().tolist(), columns, left=texts)
     _tell_rest(screen, len(frame), len(first))
+
+
+def tell_suggested(screen: Screen, found: Suggestion, output: str | None, *, is_log: bool) -> None:
+    """Measurements to make, with what is expected to be left of the uncertainty after each."""
+    quantity = "the latents" if found.goal == "latents" else f"{'log ' if is_log else ''}{output or 'the output'}"
+    screen.say(
+        f"[bold]{escape(str(found.condition))}[/]  [dim]{counted(found.n_measured, 'point')} so far; "
+        f"sd of {escape(quantity)} now {number(found.sd_before)}[/]"
+    )
+    frame = found.table
+    rows = [
+        [str(place), *map(_cell, values[:-1]), number(values[-1])]
+        for place, values in zip(frame.index, frame.to_numpy().tolist(), strict=True)
+    ]
+    screen.show(rows, ["measure", *map(str, frame.columns[:-1]), "expected sd after"])
 
 
 def _tell_rest(screen: Screen, n_rows: int, n_shown: int) -> None:

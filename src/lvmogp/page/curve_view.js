@@ -99,6 +99,7 @@ function curveView(model, state, actions) {
     const inside = svg.append("g").attr("clip-path", "url(#inside)");
     inside.append("g").selectAll("path").data(others).join("path").attr("class", "other").attr("d", lineThrough);
     layers = { bands: inside.append("g"), lines: inside.append("g"), points: inside.append("g") };
+    layers.next = inside.append("g").attr("class", "next");
     layers.reader = inside
       .append("line")
       .attr("class", "reader")
@@ -106,6 +107,7 @@ function curveView(model, state, actions) {
       .attr("y2", height - frame.bottom)
       .attr("visibility", "hidden");
     drawPoints();
+    drawNext();
     update();
   }
 
@@ -148,6 +150,27 @@ function curveView(model, state, actions) {
       .attr("d", size)
       .attr("transform", ({ input, output }) => `translate(${x.place(input[state.inputAxis])},${y(output)})`)
       .attr("opacity", ({ input }) => nearness(input));
+  }
+
+  // Where a measurement of the new condition would tell most.
+  function drawNext() {
+    state.next = state.posterior === null ? null : nextMeasurement(model, state);
+    if (state.next === null) return;
+    const place = x.place(state.next.value);
+    const isRight = place > (frame.left + frame.width - frame.right) / 2;
+    layers.next
+      .append("line")
+      .attr("x1", place)
+      .attr("x2", place)
+      .attr("y1", frame.top)
+      .attr("y2", frame.height - frame.bottom);
+    layers.next
+      .append("text")
+      .attr("x", place + (isRight ? -6 : 6))
+      .attr("y", frame.top + 14)
+      .attr("text-anchor", isRight ? "end" : "start")
+      .text("measure here next");
+    actions.showNext();
   }
 
   // Bands and lines; all else stays while a point is dragged.

@@ -23,6 +23,7 @@ function interfaceOf(model, state) {
         noises: Array.from(found.noises),
         predict: (points, includeNoise = true) =>
           plain(predictParticles(model, prepare(model, points), found, includeNoise)),
+        expectedDeviations: (points) => expectedDeviations(model, points, found),
       };
     },
     // What is shown now.
@@ -30,6 +31,7 @@ function interfaceOf(model, state) {
       active: state.active,
       condition: model.conditions[state.selected].name,
       latent: Array.from(state.probe),
+      next: state.next,
       ...plain(state.curve),
     }),
   };

@@ -17,6 +17,7 @@ function startPage() {
     posterior: null,
     curve: null,
     reading: null,
+    next: null,
   };
   let latents = null,
     curves = null,
@@ -47,6 +48,14 @@ function startPage() {
       const box = byId("observations");
       box.value = `${box.value.trimEnd()}\n${observationLine(model, input, output)}`.trimStart();
       readObservations();
+    },
+    showNext() {
+      const { value, before, after } = state.next;
+      const quantity = `${model.scaling.logOutput ? "log " : ""}${model.outputName}`;
+      byId("next").textContent =
+        `Measure next at ${model.inputNames[state.inputAxis]} ${formatInput(model.inputs[state.inputAxis], value)}: the ` +
+        `standard deviation of ${quantity} along this curve is ${formatNumber(before)}, and expected to be ` +
+        `${formatNumber(after)} after it.`;
     },
     read(place) {
       state.reading = place;
@@ -109,6 +118,7 @@ function startPage() {
   function readObservations() {
     const found = parseObservations(model, byId("observations").value);
     byId("posterior").replaceChildren();
+    byId("next").textContent = "";
     if (found.error !== undefined || found.observations.length === 0)
       return forgetPosterior(found.observations ?? [], found.error ?? NOTHING_TYPED);
     byId("observations-message").textContent = "Computing …";

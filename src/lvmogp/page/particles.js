@@ -57,8 +57,8 @@ function latentMoments(condition) {
   return { mean: Array.from(mean), sd: Array.from(variance, Math.sqrt) };
 }
 
-// Curves of the particles, each conditioned on the evidence (equation 22).
-function predictParticles(model, prepared, condition, includeNoise) {
+// Curves of the particles, each conditioned on the evidence (equation 22), with L⁻¹κ(X, x) of each input as `explained`.
+function particleCurves(model, prepared, condition) {
   const { evidence: seen } = condition;
   const between = new Float64Array(prepared.n * seen.n); // k_X(x, X)
   for (let i = 0; i < prepared.n; i++)
@@ -72,24 +72,29 @@ function predictParticles(model, prepared, condition, includeNoise) {
     const given = likelihoodAt(model, seen, condition.latents[p], condition.noises[p]);
     const curve = curveAt(model, prepared, condition.latents[p]);
     const solution = unwhiten(given.factor, seen.n, whiten(given.factor, seen.n, Float64Array.from(given.residual)));
+    const explained = new Float64Array(prepared.n * seen.n);
     for (let i = 0; i < prepared.n; i++) {
-      const covariance = new Float64Array(seen.n);
+      const covariance = row(explained, i, seen.n);
       for (let j = 0; j < seen.n; j++) {
-        const explained = dot(row(cross, i * seen.n + j, model.form.size), given.at.products);
-        covariance[j] = given.at.variance * between[i * seen.n + j] - explained;
+        const missing = dot(row(cross, i * seen.n + j, model.form.size), given.at.products);
+        covariance[j] = given.at.variance * between[i * seen.n + j] - missing;
       }
       curve.mean[i] += dot(covariance, solution);
       whiten(given.factor, seen.n, covariance);
       const left = curve.variance[i] - dot(covariance, covariance);
       curve.variance[i] = Math.max(left, ROUNDING * given.at.variance * prepared.prior[i]);
     }
-    return curve;
+    return { ...curve, at: given.at, explained };
   });
-  const mixture = mixtureOf(
+  return mixtureOf(
     kept.map((p) => condition.weights[p]),
     kept.map((p) => condition.noises[p]),
     curves,
   );
+}
+
+function predictParticles(model, prepared, condition, includeNoise) {
+  const mixture = particleCurves(model, prepared, condition);
   return { ...outputMoments(model, mixture, includeNoise), ...outputInterval(model, mixture, includeNoise) };
 }
 

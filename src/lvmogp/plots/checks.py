@@ -1,13 +1,14 @@
 """Pictures that tell whether to trust a fit: relevance, convergence, calibration."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from scipy.stats import binom
 
-from lvmogp.errors import DataError, SettingError
+from lvmogp.calibration import Calibration
+from lvmogp.errors import DataError, LVMOGPWarning
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.plots.style import COLOURS, LINE_STYLES, own_axes, tidy
 from lvmogp.relevance import feature_relevance, input_relevance, latent_relevance
@@ -107,31 +108,36 @@ def plot_calibration(
 
     Notes
     -----
-    The grey band holds 95 % of such shares if the intervals are right and the observations independent. Those of
-    one condition share its errors, so that a line somewhat outside says little where conditions are few.
+    The grey band holds 95 % of such shares if the intervals are right, observations of one condition sharing its
+    errors as these do (see ``LVMOGPRegressor.calibration``).
     """
-    asked = np.asarray(levels, dtype=float)
-    if asked.ndim != 1 or len(asked) == 0 or not np.all((asked > 0) & (asked < 1)):
-        raise SettingError(f"levels must be numbers between 0 and 1, got {levels!r}")
-    below = model.predictive_cdf(X, y, conditions)
-    below = below[np.isfinite(below)]
-    n = len(below)
-    if n == 0:
-        raise DataError("there are no held-out observations: y is empty or holds NaN only")
-    # Inside the central interval of a level: neither tail beyond the observation is smaller than (1 − level)/2.
-    shares = [float(np.mean(np.abs(2 * below - 1) <= level)) for level in asked]
-    ax = own_axes(ax, width=4.4, height=4.2)
-    fine = np.linspace(0, 1, 201)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LVMOGPWarning)  # the picture says so
+        found = model.calibration(X, y, conditions, levels=levels)
+    return draw_calibration(found, own_axes(ax, width=4.4, height=4.2))
+
+
+def draw_calibration(found: Calibration, ax: Axes) -> Axes:
+    """The picture of a calibration that was computed before."""
+    levels, errors = found.coverage["level"].to_numpy(), found.coverage["standard_error"].to_numpy()
     ax.fill_between(
-        fine,
-        binom.ppf(0.025, n, fine) / n,
-        binom.ppf(0.975, n, fine) / n,
+        np.r_[0, levels, 1],
+        np.clip(np.r_[0, levels - 1.96 * errors, 1], 0, 1),
+        np.clip(np.r_[0, levels + 1.96 * errors, 1], 0, 1),
         color="0.85",
         linewidth=0,
-        label=f"sampling error of {n} observations (95 %)",
+        label=f"sampling error of {found.n_observations} observations (95 %)",
     )
     ax.plot([0, 1], [0, 1], color="0.4", linewidth=1, linestyle="--")
-    ax.plot(asked, shares, color=COLOURS[0], marker="o", markersize=4.5, markeredgecolor="white", label="observed")
+    ax.plot(
+        levels,
+        found.coverage["coverage"],
+        color=COLOURS[0],
+        marker="o",
+        markersize=4.5,
+        markeredgecolor="white",
+        label="observed",
+    )
     ax.set_xlabel("level of the interval")
     ax.set_ylabel("share of observations inside")
     ax.set_xlim(0, 1)

@@ -1,0 +1,161 @@
+"""The commands about measurements: which to make next, and whether intervals hold those that were made."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lvmogp.calibration import Calibration
+from lvmogp.command_line.printing import Screen, number
+from lvmogp.command_line.table_work import check_target, held_out, input_names, points_table
+from lvmogp.command_line.telling import counted, missing_words, records, tell_suggested, tell_written
+from lvmogp.diagnostics import leave_out_calibration
+from lvmogp.errors import DataError, SettingError
+from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.files.roles import new_ids
+
+_MOST_SHOWN = 20
+
+
+class Choice(NamedTuple):
+    """From what to choose measurements, how many, and what for."""
+
+    candidates: Path | None
+    grid: Sequence[str]
+    region: Path | None
+    n: int
+    goal: str
+
+
+def suggest(screen: Screen, path: Path, condition: str, choice: Choice) -> None:
+    """Choose the inputs of a condition that are worth measuring."""
+    if choice.candidates is not None and choice.grid:
+        raise SettingError(
+            "give the candidates as a file, with --candidates, or as a grid, with --grid, one of the two"
+        )
+    model = LVMOGPRegressor.load(path)
+    candidates = None
+    if choice.candidates is not None:
+        candidates = points_table(model, choice.candidates)
+    elif choice.grid:
+        candidates = grid_table(choice.grid, input_names(model), model.model_.date_columns)
+    region = None if choice.region is None else points_table(model, choice.region)
+    (name,) = new_ids([condition.strip()], model.conditions_)
+    found = model.suggest(name, candidates, choice.n, goal=choice.goal, region=region)
+    if name not in model.conditions_:
+        screen.note(f"the model knows no condition {condition!r}; it is taken to be new, with nothing measured so far")
+    tell_suggested(screen, found, model.model_.output_name, is_log=model.model_.scaling.log_output)
+    screen.document(
+        {
+            "condition": found.condition,
+            "goal": found.goal,
+            "n_measured": found.n_measured,
+            "sd_before": found.sd_before,
+            "measurements": records(found.table),
+            "notes": screen.notes,
+        }
+    )
+
+
+def grid_table(texts: Sequence[str], inputs: tuple[str, ...], dates: tuple[str, ...]) -> pd.DataFrame:
+    """All combinations of values written as ``speed=3:30:28`` (from, to, how many) or ``load=2``."""
+    given = {name.strip(): values for name, _, values in (text.partition("=") for text in texts)}
+    if sorted(given) != sorted(inputs) or len(given) != len(texts):
+        example = " ".join(f"--grid {name}=FROM:TO:COUNT" for name in inputs)
+        raise SettingError(f"a grid needs each input once, as in {example}, got {' '.join(texts)!r}")
+    columns = [_grid_values(given[name], name in dates) for name in inputs]
+    return pd.DataFrame(list(itertools.product(*columns)), columns=pd.Index(inputs))
+
+
+def _grid_values(text: str, are_dates: bool) -> Sequence[Any]:
+    first, *rest = text.split("," if are_dates else ":")
+    try:
+        if not rest:
+            return [pd.Timestamp(first) if are_dates else float(first)]
+        last, count = rest
+        if are_dates:
+            return list(pd.date_range(first, last, periods=int(count)))
+        return np.linspace(float(first), float(last), int(count)).tolist()
+    except ValueError:
+        form = "FROM,TO,COUNT" if are_dates else "FROM:TO:COUNT"
+        raise SettingError(f"the values of a grid must be {form} or one value, got {text!r}") from None
+
+
+def calibration(
+    screen: Screen,
+    path: Path,
+    data: Path | None,
+    *,
+    condition: str | None,
+    condition_column: str | None,
+    output: str | None,
+    plot: Path | None,
+) -> None:
+    """Compare intervals with held-out observations, or with the training data left out in turn."""
+    if plot is not None:
+        check_target(plot, data, path)
+    model = LVMOGPRegressor.load(path)
+    if data is None:
+        found = leave_out_calibration(model)
+        if found is None:
+            raise DataError(
+                "the model has not kept its training data, or they are too many; give held-out data as a file"
+            )
+        for remark in found.remarks:
+            screen.note(remark)
+    else:
+        rows = held_out(model, data, condition=condition, condition_column=condition_column, output=output)
+        if rows.left_out:
+            screen.note(f"some rows say nothing and are left out: {missing_words(rows.left_out)}")
+        found = model.calibration(rows.X, rows.y, rows.ids)
+        for remark in found.remarks[int(found.intervals_are_off) :]:  # the first was a warning
+            screen.note(remark)
+    _tell_calibration(screen, found)
+    if plot is not None:
+        _draw(found, plot)
+        tell_written(screen, "Figure", plot)
+    screen.document({**found.as_dict(), "plot": None if plot is None else str(plot), "notes": screen.notes})
+
+
+def _tell_calibration(screen: Screen, found: Calibration) -> None:
+    screen.say(
+        f"{counted(found.n_observations, 'observation')} of {counted(found.n_conditions, 'condition')}: root mean "
+        f"square error {number(found.rmse)}, mean log density {number(found.log_density)}"
+    )
+    screen.show(
+        [
+            [
+                f"{100 * row['level']:g} %",
+                f"{100 * row['coverage']:.1f} % ± {100 * row['standard_error']:.1f}",
+                row["verdict"] or "as promised",
+            ]
+            for row in found.coverage.to_dict("records")
+        ],
+        ["interval", "holds", "verdict"],
+        left=["verdict"],
+    )
+    worst = found.by_condition.sort_values("coverage", kind="stable").head(_MOST_SHOWN)
+    screen.show(
+        [
+            [str(row["condition"]), str(row["n"]), number(row["rmse"]), f"{100 * row['coverage']:.0f} %"]
+            for row in worst.to_dict("records")
+        ],
+        ["condition", "points", "error", f"inside {100 * found.coverage['level'].max():g} %"],
+        left=["condition"],
+    )
+    if len(worst) < found.n_conditions:
+        screen.say(f"[dim]… and {counted(found.n_conditions - len(worst), 'more condition')}[/]")
+
+
+def _draw(found: Calibration, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    from lvmogp.plots.checks import draw_calibration
+
+    figure, ax = plt.subplots(figsize=(4.4, 4.2), layout="constrained")
+    draw_calibration(found, ax)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

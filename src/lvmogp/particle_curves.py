@@ -1,0 +1,86 @@
+"""A condition as weighted particles, given each of which its curve is Gaussian.
+
+This is all that needs to be known of a condition for choosing its measurements, whatever made the particles.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+
+from lvmogp.kernels import cross
+from lvmogp.linalg import whiten
+from lvmogp.new_condition import ConditionPosterior, block_components
+from lvmogp.posterior import Curves
+from lvmogp.typing import Array, Float
+from lvmogp.whitening import Basis
+
+
+class ParticleCurves(eqx.Module):
+    """Weighted latents with noise, and the Gaussian curve of each in standardised units."""
+
+    @property
+    @abstractmethod
+    def log_weights(self) -> Float[Array, " P"]:
+        """Normalised log weights of the particles."""
+
+    @property
+    @abstractmethod
+    def latents(self) -> Float[Array, "P Q_H"]:
+        """Latents of the particles."""
+
+    @property
+    @abstractmethod
+    def noise(self) -> Float[Array, " P"]:
+        """Noise variance of an observation under each particle."""
+
+    @abstractmethod
+    def moments(self, points: Float[Array, "n Q_X"]) -> tuple[Float[Array, "P n"], Float[Array, "P n"]]:
+        """Mean and variance of f at each point under each particle."""
+
+    @abstractmethod
+    def covariance(self, first: Float[Array, "n Q_X"], second: Float[Array, "m Q_X"]) -> Float[Array, "P n m"]:
+        """Covariance of f between two sets of points under each particle."""
+
+
+class ConditionCurves(ParticleCurves):
+    """Particles of a trained model with one q(v), each conditioned on the observations of the condition."""
+
+    input_basis: Basis
+    condition: ConditionPosterior
+
+    @property
+    def log_weights(self) -> Float[Array, " P"]:
+        """Normalised log weights of the particles."""
+        return self.condition.log_weights
+
+    @property
+    def latents(self) -> Float[Array, "P Q_H"]:
+        """Latents of the particles."""
+        return self.condition.latents
+
+    @property
+    def noise(self) -> Float[Array, " P"]:
+        """Noise variance of an observation under each particle."""
+        return self.condition.noise
+
+    def moments(self, points: Float[Array, "n Q_X"]) -> tuple[Float[Array, "P n"], Float[Array, "P n"]]:
+        """Mean and variance of equation 22."""
+        means, variances = block_components(self.input_basis, self.condition, points[None])
+        return means[0], variances[0]
+
+    def covariance(self, first: Float[Array, "n Q_X"], second: Float[Array, "m Q_X"]) -> Float[Array, "P n m"]:
+        """κ_h(x, x') − κ_h(x, X)(κ_h(X, X) + σ²I)⁻¹κ_h(X, x') of equation 22."""
+        basis, seen = self.input_basis, self.condition.evidence
+        left, right = basis.features(first), basis.features(second)
+        prior = cross(basis.kernel, first, second)
+        left_to_seen, right_to_seen = seen.cross_gram(basis, first), seen.cross_gram(basis, second)
+
+        def one_particle(shape: Curves, factor: Array) -> Array:
+            left_spread, right_spread = left @ shape.spread, right @ shape.spread
+            explained_left = shape.prior_variance * left_to_seen + left_spread @ seen.features.T
+            explained_right = shape.prior_variance * right_to_seen + right_spread @ seen.features.T
+            own = shape.prior_variance * prior + left_spread @ right.T
+            return own - whiten(factor, explained_left.T).T @ whiten(factor, explained_right.T)
+
+        return jax.vmap(one_particle)(self.condition.curves, self.condition.factor)
