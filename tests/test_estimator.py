@@ -885,7 +885,7 @@ def test_parameters_can_be_read_set_and_cloned(fitted):
     settings = fitted.get_params()
     assert settings["n_latent"] == 1
     assert settings["random_state"] == 0
-    assert len(settings) == 16
+    assert len(settings) == 20
     copied = clone(fitted)
     assert copied.get_params() == settings
     assert not hasattr(copied, "model_")

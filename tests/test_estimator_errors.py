@@ -124,7 +124,7 @@ def test_errors_are_value_errors_of_the_library():
 # Settings
 
 BAD_SETTINGS = {
-    "n_latent": [0, -1, 1.5, "two", True, None],
+    "n_latent": [-1, 1.5, "two", True, None],
     "n_inducing_inputs": [0, 2.5, "many"],
     "n_inducing_latents": [0, "few"],
     "n_restarts": [0, "none"],
@@ -140,6 +140,12 @@ def test_a_count_that_is_none_fails_in_words_before_any_work(name, value):
     text = f'{name} must be a whole number of at least 1 or "auto", got {value!r}'
     with pytest.raises(SettingError, match=text):
         regressor(**{name: value}).fit(X, Y)
+
+
+@pytest.mark.usefixtures("no_fitting")
+def test_no_latents_need_features():
+    with pytest.raises(SettingError, match="n_latent=0 leaves nothing to tell conditions apart"):
+        regressor(n_latent=0).fit(X, Y)
 
 
 CHOICES = {

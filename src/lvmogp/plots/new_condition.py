@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -153,7 +154,8 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
         return
     means = [f"mean_{dimension + 1}" for dimension in range(model.n_latent_)]
     trained = model.latents_[means].to_numpy()[: len(model.model_.ids)]
-    known = known_of(model.model_, model.model_.added[name].features)
+    with jax.enable_x64(True):
+        known = known_of(model.model_, model.model_.added[name].features)
     exact = len(known.unknown) == model.n_latent_
     if model.n_latent_ == 1:
         if exact:
