@@ -189,6 +189,7 @@ def test_examples_run_in_the_order_of_reading(tmp_path):
     pages = (
         "quickstart.md",
         "condition-features.md",
+        "fully-bayesian.md",
         "next-measurement.md",
         "calibration.md",
         "large-data.md",

@@ -84,6 +84,7 @@ LADDER = [
     "calibration",
     "absorb",
     "arviz_export",
+    "sampling_account",
     "model_file",
     "options",
     "resuming",

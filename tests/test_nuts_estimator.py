@@ -1,13 +1,18 @@
 """Fully Bayesian inference through the estimator, on data small enough to know what to expect."""
 
+import json
 import pickle
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from lvmogp import LVMOGPRegressor, Priors, SettingError, StopFit
+from lvmogp.cli import app
+from lvmogp.diagnostics import summary
 from lvmogp.draws import aligned
 from lvmogp.errors import ConvergenceWarning
 
@@ -85,6 +90,41 @@ def test_draws_survive_pickling(model):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # ArviZ announces its next version
+def test_a_file_keeps_the_draws_and_how_they_were_found(model, tmp_path):
+    model.save(tmp_path / "model.lvmogp")
+    loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
+    np.testing.assert_array_equal(loaded.predict(X, "b"), model.predict(X, "b"))
+    before, after = model.sampling_, loaded.sampling_
+    assert str(after) == str(before)
+    assert repr((after.chains, after.agreement, after.n_warmup, after.completed)) == repr(
+        (before.chains, dict(before.agreement), before.n_warmup, before.completed)
+    )
+    for one, other in zip(after.statistics, before.statistics, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_remarks_of_chains_are_among_those_of_the_model(model):
+    found = summary(model)
+    assert found.n_draws == 80
+    assert set(model.sampling_.remarks) <= set(found.remarks)
+
+
+def test_the_command_line_draws_from_the_posterior(tmp_path, model):
+    table = pd.DataFrame(
+        {"x": np.repeat(X[:, 0], D), "y": outputs().ravel(), "tyre": np.tile(list("abcde"), N)}
+    )
+    table.to_csv(tmp_path / "data.csv", index=False)
+    options = ["--inference", "nuts", "--chains", "2", "--warmup", "60", "--draws", "40", "--restarts", "2"]
+    arguments = ["fit", str(tmp_path / "data.csv"), "--output", "y", "--condition", "tyre", "--latents", "1"]
+    result = CliRunner().invoke(app, [*arguments, "--model", str(tmp_path / "model.lvmogp"), *options, "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["n_draws"] == 80
+    loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
+    assert loaded.get_params()["n_chains"] == 2
+    points = pd.DataFrame({"x": X[:, 0]})
+    np.testing.assert_allclose(loaded.predict(points, "b"), model.predict(X, "b"), rtol=1e-6)
+
+
 def test_arviz_reads_the_draws(model):
     pytest.importorskip("arviz")
     data = model.to_arviz()

@@ -55,6 +55,7 @@ class Inference(StrEnum):
     FULL = "full"
     KRONECKER = "kronecker"
     STOCHASTIC = "stochastic"
+    NUTS = "nuts"
 
 
 class Unseen(StrEnum):
@@ -169,8 +170,14 @@ def fit(
     restarts: Annotated[str, _count("Starts, of which the best wins.", "Search")] = "auto",
     max_iter: Annotated[str, _count("Most iterations of each start.", "Search")] = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same answer.", rich_help_panel="Search")] = 0,
-    inference: Annotated[Inference, _search("Variational family; stochastic goes by minibatches.")] = Inference.AUTO,
+    inference: Annotated[
+        Inference,
+        _search("Variational family; stochastic goes by minibatches, nuts draws from the posterior."),
+    ] = Inference.AUTO,
     batch_size: Annotated[str, _count("Observations in a minibatch.", "Search")] = "auto",
+    chains: Annotated[str, _count("Markov chains, with --inference nuts.", "Search")] = "auto",
+    warmup: Annotated[str, _count("Steps in which each chain learns how to move.", "Search")] = "auto",
+    draws: Annotated[str, _count("Draws that each chain keeps.", "Search")] = "auto",
     checkpoint: Annotated[
         Path | None, _long("Folder for checkpoints, from which --resume goes on after a crash.", metavar="FOLDER")
     ] = None,
@@ -214,6 +221,9 @@ def fit(
             "n_restarts": _number_or_auto(restarts),
             "max_iter": _number_or_auto(max_iter),
             "batch_size": _number_or_auto(batch_size),
+            "n_chains": _number_or_auto(chains),
+            "n_warmup": _number_or_auto(warmup),
+            "n_draws": _number_or_auto(draws),
             "inference": inference.value,
             "random_state": seed,
         }

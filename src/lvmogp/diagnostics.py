@@ -52,6 +52,7 @@ class Summary(NamedTuple):
     feature_relevance: pd.DataFrame
     leave_out: LeaveOut | None
     remarks: list[str]
+    n_draws: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values that JSON can hold; ids that it cannot hold become text."""
@@ -96,6 +97,7 @@ def summary(model: LVMOGPRegressor) -> Summary:
         feature_relevance=features,
         leave_out=left_out,
         remarks=_remarks(trained, own_noise, (inputs, latents, features), left_out),
+        n_draws=0 if trained.draws is None else trained.draws.n_draws,
     )
 
 
@@ -130,11 +132,16 @@ def _remarks(
 ) -> list[str]:
     return [
         *_about_the_fit(trained),
+        *_about_chains(trained),
         *_about_relevance(*relevances, n_conditions=len(trained.ids)),
         *_about_noise(trained, noises),
         *_about_left_out(left_out),
         *_about_conditions(trained),
     ]
+
+
+def _about_chains(trained: TrainedModel) -> list[str]:
+    return [] if trained.sampling is None else list(trained.sampling.remarks)
 
 
 def _about_the_fit(trained: TrainedModel) -> list[str]:

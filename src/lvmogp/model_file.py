@@ -1,6 +1,7 @@
 """A fitted model as a model file, and back."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ from lvmogp.predictions import Condition
 from lvmogp.priors import Priors
 from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.scaling import Scaling
+from lvmogp.sampling_account import decode_account, encode_account
 from lvmogp.storage import ModelFile, decode_id, decode_kernel, encode_id, encode_kernel, read, write
 from lvmogp.trained import AddedCondition, TrainedModel, kept_curves, with_draws
 from lvmogp.variational_condition import GaussianCondition
@@ -85,6 +87,9 @@ def save_model(
     }
     if model.draws is not None:
         tensors |= _draws_tensors(model.draws)
+    if model.sampling is not None:
+        document["sampling"], statistics = encode_account(model.sampling)
+        tensors |= {f"sampling.{name}": values for name, values in statistics.items()}
     if model.descriptions is not None:
         document["features"] = _encode_features(model.descriptions)
         tensors |= {f"features.{name}": getattr(model.descriptions, name) for name in ("values", "mean", "scale")}
@@ -270,19 +275,25 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         output_name=output_name,
         descriptions=_decode_features(content),
     )
+    if "sampling" in document:
+        model = model._replace(sampling=decode_account(document["sampling"], _group(tensors, "sampling.")))
     draws = _decode_draws(tensors, posterior.parameters)
     if draws is not None:
         model = with_draws(model, draws)
     added = {}
     for number, entry in enumerate(document["added"]):
-        prefix = f"added.{number}."
-        arrays = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        arrays = _group(tensors, f"added.{number}.")
         found = _decode_condition(model, arrays, entry["method"])
         added[decode_id(entry["id"])] = AddedCondition(
             arrays["inputs"], arrays["outputs"], entry["method"], found, arrays.get("features"), arrays.get("errors")
         )
     settings = {name: _decode_setting(value) for name, value in document["settings"].items()}
     return model._replace(added=added), settings
+
+
+def _group(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    # Those whose names begin like this, by the rest of their names.
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _decode_posterior(content: ModelFile) -> Posterior:

@@ -81,6 +81,8 @@ def tell_summary(screen: Screen, found: Summary) -> None:
         f"{in_words(found.seconds)}[/]",
         "noise": f"{number(found.noise_sd)}  [dim]standard deviation{output}[/]",
     }
+    if found.n_draws > 0:
+        facts["answers from"] = f"{counted(found.n_draws, 'draw')}  [dim]from the posterior, by Markov chains[/]"
     if found.leave_out is not None:
         facts["left-out error"] = (
             f"{number(found.leave_out.rmse)}  [dim]of points left out, against {number(found.leave_out.spread)} "
