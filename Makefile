@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check install format results benchmark benchmark-page docs clean
+.PHONY: demo test test-long check install format results benchmark benchmark-page docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lvmogp demo --out out
 
 test: $(VENV)/.installed-dev check
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-long: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

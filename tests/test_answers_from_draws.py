@@ -252,6 +252,7 @@ def test_a_condition_never_seen_is_the_prior_of_all_draws():
     assert np.linalg.eigvalsh(joint).min() > 0
 
 
+@pytest.mark.long
 def test_many_points_leave_little_doubt_about_a_condition():
     model = forgetting(fitted("grid"))
     rng = np.random.default_rng(0)
@@ -371,6 +372,7 @@ def test_many_observations_are_predicted_by_the_sparse_form(monkeypatch):
     np.testing.assert_allclose(found[0], expected[0], atol=0.3)
 
 
+@pytest.mark.long
 def test_draws_too_large_to_keep_are_factorised_in_parts(monkeypatch):
     model = forgetting(fitted("long")).add_condition("f", X_FEW, Y_FEW)
     names = ["a", "f", "f", "c", "f", "a", "c"]

@@ -295,6 +295,7 @@ def test_a_condition_without_data_is_predicted_from_its_features_and_the_prior_o
         model.predict(X, "never")
 
 
+@pytest.mark.long
 def test_all_known_and_no_latents_needs_no_particles():
     frame, y, table = factor_data()
     left_out = (frame["linkage"] == "z").to_numpy()
@@ -369,6 +370,7 @@ def test_pictures_of_a_model_without_latents_say_so(factors):
     plt.close("all")
 
 
+@pytest.mark.long
 def test_the_density_of_a_described_condition_is_that_of_its_latent(slopes):
     model, _, _ = slopes
     X, y = np.array([[0.3]]), np.array([0.5])

@@ -136,6 +136,7 @@ def test_the_first_process_alone_tells_what_came_of_it(together):
     assert second.stdout == ""
 
 
+@pytest.mark.long
 def test_two_processes_go_on_from_the_checkpoints_of_the_first(together, tmp_path):
     _, folder = together
     # As if both had been killed after the first window: a fit of one window, with the fingerprint of the whole one.

@@ -617,7 +617,8 @@ def test_absorbing_nothing_changes_nothing(model, fitted):
     assert_array_equal(model.absorb().predict(X_NEW, return_std=True), fitted.predict(X_NEW, return_std=True))
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.long
 def test_a_new_condition_with_many_points_is_as_good_as_trained():
     rng = np.random.default_rng(8)
     x = np.sort(rng.uniform(0, 10, (50, 1)), axis=0)

@@ -110,9 +110,7 @@ def test_remarks_of_chains_are_among_those_of_the_model(model):
 
 
 def test_the_command_line_draws_from_the_posterior(tmp_path, model):
-    table = pd.DataFrame(
-        {"x": np.repeat(X[:, 0], D), "y": outputs().ravel(), "tyre": np.tile(list("abcde"), N)}
-    )
+    table = pd.DataFrame({"x": np.repeat(X[:, 0], D), "y": outputs().ravel(), "tyre": np.tile(list("abcde"), N)})
     table.to_csv(tmp_path / "data.csv", index=False)
     options = ["--inference", "nuts", "--chains", "2", "--warmup", "60", "--draws", "40", "--restarts", "2"]
     arguments = ["fit", str(tmp_path / "data.csv"), "--output", "y", "--condition", "tyre", "--latents", "1"]

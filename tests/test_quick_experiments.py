@@ -32,6 +32,7 @@ def test_quick_braking_reaches_new_conditions_from_one_observation(quick):
     assert found[OURS]["coverage"] > 0.85
 
 
+@pytest.mark.long
 def test_quick_synthetic_beats_independent_and_coregionalised_gps(quick):
     found = quick("synthetic")
     assert found[OURS]["rmse"] < 0.21
@@ -41,6 +42,7 @@ def test_quick_synthetic_beats_independent_and_coregionalised_gps(quick):
     assert found[GP_IND]["rmse"] == pytest.approx(0.24, abs=0.03)
 
 
+@pytest.mark.long
 def test_quick_uneven_conditions_share_what_they_know(quick):
     found = quick("synthetic-missing")
     assert found[OURS]["rmse"] < 0.85 * found[GP_IND]["rmse"]
@@ -55,6 +57,7 @@ def test_quick_servo_beats_what_ignores_or_codes_the_linkage(quick):
     assert found[OURS]["coverage"] > 0.85
 
 
+@pytest.mark.long
 def test_quick_sensors_beat_one_curve_for_all(quick):
     found = quick("sensors")
     assert found[OURS]["rmse"] < 0.9 * found[GP_WO]["rmse"]

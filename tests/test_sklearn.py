@@ -64,6 +64,7 @@ def test_the_condition_column_travels_through_a_pipeline(shuffled):
     assert list(pipeline[-1].feature_names_in_) == ["x", "line"]
 
 
+@pytest.mark.long
 def test_settings_are_searched_over(shuffled):
     table, y = shuffled
     search = GridSearchCV(

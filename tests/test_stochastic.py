@@ -52,6 +52,7 @@ def rates(state: State, vector: float, table: float, natural: float) -> Rates:
     return Rates(jnp.full(state.vector.shape, vector), jnp.asarray(table), jnp.asarray(natural))
 
 
+@pytest.mark.long
 def test_natural_steps_alone_lead_to_the_optimal_mean():
     parameters = small_parameters(2)
     wanted, _ = optimal_inducing(quadratic(parameters, long_case().data))
@@ -276,6 +277,7 @@ def test_a_condition_is_added_to_a_model_fitted_by_minibatches(fitted):
     fitted.remove_condition("new")
 
 
+@pytest.mark.long
 def test_conditions_outside_the_pilot_are_placed_where_their_observations_put_them(monkeypatch):
     monkeypatch.setattr("lvmogp.pilot.MOST_CONDITIONS", 30)
     inputs, outputs, conditions, latents = many_conditions()
@@ -325,6 +327,7 @@ def test_a_fit_by_minibatches_stops_when_asked():
     assert np.all(np.isfinite(model.predict(inputs[:5], conditions[:5])))
 
 
+@pytest.mark.long
 def test_noise_per_condition_is_learnt_by_minibatches():
     rng = np.random.default_rng(5)
     deviations = np.array([0.05, 0.3, 0.1, 0.2])
@@ -376,6 +379,7 @@ def test_outputs_of_extreme_size_are_reported_in_words(monkeypatch):
         model.fit(inputs, outputs, conditions)
 
 
+@pytest.mark.long
 def test_curves_are_the_same_whether_kept_or_computed_when_asked_for(monkeypatch):
     # Few inducing latents far apart, so that rounding is not magnified.
     inputs, outputs, conditions, _ = many_conditions(600, 60)

@@ -31,8 +31,8 @@ from lvmogp.posterior import (
 from lvmogp.predictions import Condition
 from lvmogp.priors import Priors
 from lvmogp.psi_statistics import LatentGaussians
-from lvmogp.scaling import Scaling
 from lvmogp.sampling_account import decode_account, encode_account
+from lvmogp.scaling import Scaling
 from lvmogp.storage import ModelFile, decode_id, decode_kernel, encode_id, encode_kernel, read, write
 from lvmogp.trained import AddedCondition, TrainedModel, kept_curves, with_draws
 from lvmogp.variational_condition import GaussianCondition
