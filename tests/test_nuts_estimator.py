@@ -96,9 +96,8 @@ def test_a_file_keeps_the_draws_and_how_they_were_found(model, tmp_path):
     np.testing.assert_array_equal(loaded.predict(X, "b"), model.predict(X, "b"))
     before, after = model.sampling_, loaded.sampling_
     assert str(after) == str(before)
-    assert repr((after.chains, after.agreement, after.n_warmup, after.completed)) == repr(
-        (before.chains, dict(before.agreement), before.n_warmup, before.completed)
-    )
+    assert (after.chains, after.n_warmup, after.completed) == (before.chains, before.n_warmup, before.completed)
+    assert after.agreement == before.agreement
     for one, other in zip(after.statistics, before.statistics, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -116,7 +115,7 @@ def test_the_command_line_draws_from_the_posterior(tmp_path, model):
     arguments = ["fit", str(tmp_path / "data.csv"), "--output", "y", "--condition", "tyre", "--latents", "1"]
     result = CliRunner().invoke(app, [*arguments, "--model", str(tmp_path / "model.lvmogp"), *options, "--json"])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["n_draws"] == 80
+    assert json.loads(result.stdout)["summary"]["n_draws"] == 80
     loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
     assert loaded.get_params()["n_chains"] == 2
     points = pd.DataFrame({"x": X[:, 0]})
