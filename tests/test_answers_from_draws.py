@@ -128,6 +128,7 @@ def test_samples_have_the_moments_of_the_predictions():
 
 
 @pytest.mark.parametrize("log", [False, True])
+@pytest.mark.long
 def test_gradients_are_finite_differences(log):
     model = forgetting(fitted("grid", log=log))
     model.add_condition("f", X_NEW[:2], model.predict(X_NEW[:2], "b"))

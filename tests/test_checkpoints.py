@@ -285,6 +285,7 @@ def test_resuming_from_an_empty_folder_begins_anew(tmp_path, undisturbed):
 
 
 @pytest.mark.usefixtures("short_course")
+@pytest.mark.long
 def test_noise_per_condition_is_taken_up_as_well(tmp_path):
     whole = by_minibatches(noise="per-condition", n_latent=1).fit(*observations())
     stopped_after(2, tmp_path, noise="per-condition", n_latent=1)

@@ -51,7 +51,7 @@ def model(**changes: object) -> LVMOGPRegressor:
 
 @pytest.mark.filterwarnings("ignore::lvmogp.ConvergenceWarning")
 @pytest.mark.parametrize("noise", ["shared", "per-condition"])
-@pytest.mark.parametrize("inference", ["collapsed", "kronecker"])
+@pytest.mark.parametrize("inference", ["collapsed", pytest.param("kronecker", marks=pytest.mark.long)])
 def test_a_fit_and_its_summary_compile_whole_steps_and_a_second_fit_nothing(programs, inference, noise):
     jax.clear_caches()
     summary(model(inference=inference, noise=noise).fit(*long_table(1)))

@@ -191,6 +191,7 @@ def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp(factors):
     assert list(model.latents_.columns) == ["condition", "added"]
 
 
+@pytest.mark.long
 def test_the_number_of_latents_left_open_may_be_none():
     frame, y, table = factor_data()
     model = LVMOGPRegressor("auto", condition="linkage", n_inducing_inputs=8, n_restarts=1, max_iter=60)
@@ -325,6 +326,7 @@ def test_all_known_and_no_latents_needs_no_particles():
 # Keeping a model
 
 
+@pytest.mark.long
 def test_a_model_with_features_survives_saving_pickling_and_absorbing(slopes, tmp_path):
     model, _, _ = slopes
     full = copy.copy(model)

@@ -140,6 +140,7 @@ def test_long_data_left_out_are_predicted_from_the_rest(fitted):
     assert found.n_observations == 32
 
 
+@pytest.mark.long
 def test_inputs_of_a_grid_left_out_are_predicted_from_the_rest(fitted_grid):
     with jax.enable_x64(True):
         mean, variance, actual = left_out_by_hand(fitted_grid, grid_of)

@@ -184,13 +184,14 @@ def test_the_example_files_are_fifty_braking_tests():
     assert not pd.read_csv(DOCS / "data" / "new-tyre.csv")["tyre"].isin(table["tyre"]).any()
 
 
-PAGES = (
-    "next-measurement.md",
-    "calibration.md",
+PAGES = ("next-measurement.md", "calibration.md")
+LONG_PAGES = (
+    "condition-features.md",
+    "fully-bayesian.md",
+    "large-data.md",
     "troubleshooting.md",
     *(f"reference/{name}.md" for name in REFERENCE),
 )
-LONG_PAGES = ("condition-features.md", "fully-bayesian.md", "large-data.md")
 
 
 @pytest.mark.parametrize("pages", [PAGES, pytest.param(LONG_PAGES, marks=pytest.mark.long)], ids=["short", "long"])

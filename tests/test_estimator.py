@@ -645,6 +645,7 @@ print(model.conditions_[-1])
 """
 
 
+@pytest.mark.long
 def test_many_points_beside_many_inducing_inputs_come_to_an_end():
     # Batches of LAPACK calls wait for each other for ever in jaxlib 0.10.
     command = [sys.executable, "-W", "ignore", "-c", HUNG]

@@ -152,6 +152,7 @@ def test_predictions_are_those_of_the_dense_gp_with_unequal_noise(measured):
     assert np.sqrt(noise) * scaling.output_scale < 0.2
 
 
+@pytest.mark.long
 def test_errors_are_kept_with_the_model_and_its_added_conditions(measured, tmp_path):
     model, frame = measured
     sure, unsure = copy.copy(model), copy.copy(model)

@@ -25,6 +25,7 @@ def quick(tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_quick_braking_reaches_new_conditions_from_one_observation(quick):
     found = quick("braking")
     assert found[OURS]["rmse"] < found[GP_WO]["rmse"] / 3

@@ -495,6 +495,7 @@ def test_light_and_dark(fresh):
     assert (light.ask(background), dark.ask(background)) == seen[::-1]
 
 
+@pytest.mark.long
 def test_curves_of_draws_are_those_of_python_at_the_inducing_inputs(browser, tmp_path):
     model = forgetting(fitted("long")).add_condition("f", [[0.4], [1.5]], [0.9, -0.2])
     write_report(model, tmp_path / "drawn.html")

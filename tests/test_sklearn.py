@@ -86,6 +86,7 @@ def test_settings_are_searched_over(shuffled):
     assert search.cv_results_["mean_test_r2"].min() > 0.95
 
 
+@pytest.mark.long
 def test_whole_conditions_are_left_out_by_group_splits(shuffled):
     table, y = shuffled
     model = LVMOGPRegressor(condition="line", unseen="prior", **QUICK)

@@ -68,6 +68,7 @@ def test_natural_steps_alone_lead_to_the_optimal_mean():
     assert abs(bounds[-1] - bounds[-2]) < 1e-8
 
 
+@pytest.mark.long
 def test_on_a_grid_natural_steps_lead_to_the_optimal_q(rng):
     parameters = small_parameters(2)
     inputs = rng.uniform(-2, 2, (7, 2))
@@ -252,6 +253,7 @@ def test_minibatches_recover_the_curves_behind_the_data(fitted):
     )
 
 
+@pytest.mark.long
 def test_minibatches_come_close_to_the_collapsed_bound(fitted):
     inputs, outputs, conditions, _ = many_conditions()
     whole = LVMOGPRegressor(
@@ -263,6 +265,7 @@ def test_minibatches_come_close_to_the_collapsed_bound(fitted):
     assert fitted.outcome_.bound > whole.outcome_.bound - 0.05 * len(outputs)
 
 
+@pytest.mark.long
 def test_a_condition_is_added_to_a_model_fitted_by_minibatches(fitted):
     latent = np.array([[0.3, -0.8]])
     inputs = np.linspace(-1.4, 1.4, 5)[:, None]
@@ -302,6 +305,7 @@ def test_conditions_outside_the_pilot_are_placed_where_their_observations_put_th
     assert np.all(found.variance > 0)
 
 
+@pytest.mark.long
 def test_a_store_of_arrays_is_fitted_and_not_kept(fitted):
     inputs, outputs, conditions, _ = many_conditions()
     store = ObservationStore(inputs.astype(np.float32), outputs.astype(np.float32), conditions)

@@ -212,6 +212,7 @@ SPEEDS = pd.DataFrame({"speed": np.linspace(3, 30, 10)})
 
 
 @pytest.mark.parametrize("name", ["new", "added", "tyre-2"])
+@pytest.mark.long
 def test_sd_before_is_that_of_the_predictions(model: LVMOGPRegressor, name: str):
     model.add_condition("added", [[10.0]], [9.0])
     found = model.suggest(name, SPEEDS, n=2 if name == "added" else 1)

@@ -22,9 +22,8 @@ def test_every_tutorial_is_run():
     assert sorted(path.stem for path in FOLDER.glob("*.py")) == SCRIPTS
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "growth_curves" else pytest.mark.long) for name in SCRIPTS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_tutorial_keeps_its_word(name, tmp_path):
     settings = {**os.environ, "MPLBACKEND": "Agg", "LVMOGP_IMAGES": str(tmp_path)}
     command = [sys.executable, "-W", "error::UserWarning", str(FOLDER / f"{name}.py")]
