@@ -300,6 +300,7 @@ def test_joint_answers_with_new_conditions_are_those_of_dense_scenarios():
     np.testing.assert_allclose(mean, scaling.location(expected_mean), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.long
 def test_joint_covariances_agree_with_marginal_ones_and_with_samples():
     model = forgetting(fitted("grid")).add_condition("f", X_FEW, Y_FEW).add_condition("g", X_FEW[:1], Y_FEW[:1])
     names = ["a", "f", "g", "c", "f", "a", "g"]
@@ -535,6 +536,7 @@ def test_noise_is_the_mean_over_draws():
 
 
 @pytest.mark.parametrize("n_latent", [1, 2])
+@pytest.mark.long
 def test_plots_show_a_new_condition_under_draws(n_latent):
     model = fitted("grid", n_latent=n_latent)
     panels = plot_new_condition(model, X_FEW[:1], Y_FEW[:1], steps=[1])

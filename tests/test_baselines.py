@@ -152,6 +152,7 @@ def test_fits_reach_the_optimum_of_scikit_learn(rng):
     assert_allclose(run.bound, model.log_marginal_likelihood_value_, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_the_bilinear_model_finds_two_contents(rng):
     inputs, new = rng.uniform(-1, 1, (40, 1)), rng.uniform(-0.9, 0.9, (10, 1))
     styles = rng.normal(size=(2, 8))

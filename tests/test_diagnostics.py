@@ -179,6 +179,7 @@ def test_remarks_name_what_is_not_used(fitted):
     assert "Input 'x'" not in text
 
 
+@pytest.mark.long
 def test_remarks_count_conditions_with_one_observation():
     X, y = curves()
     lonely = pd.concat([X, pd.DataFrame({"x": [0.5], "idle": [0.5], "line": ["lonely"]})], ignore_index=True)

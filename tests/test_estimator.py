@@ -603,6 +603,7 @@ def test_absorbing_folds_new_conditions_into_the_model(model):
         model.remove_condition("new")
 
 
+@pytest.mark.long
 def test_absorbed_points_pull_the_curve_towards_them(fitted):
     """A condition like "c" but for a bump that the latents cannot express."""
     x = np.linspace(4, 6, 5)[:, None]
@@ -685,6 +686,7 @@ def test_a_loaded_model_predicts_bit_by_bit_the_same(either, path):
     assert_array_equal(loaded.predict_at_latent(X_NEW, latents), either.predict_at_latent(X_NEW, latents))
 
 
+@pytest.mark.long
 def test_one_gaussian_survives_saving(model, path):
     model.add_condition("new", *few_points(0.7, 5), method="gaussian").save(path)
     loaded = LVMOGPRegressor.load(path)

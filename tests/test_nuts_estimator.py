@@ -161,6 +161,7 @@ def test_without_arviz_the_error_says_how_to_install_it(model, monkeypatch):
         model.to_arviz()
 
 
+@pytest.mark.long
 def test_noise_per_condition_and_long_data_and_priors():
     y = outputs()
     noisy = y + np.random.default_rng(0).normal(size=y.shape) * np.array([0, 0, 0, 0, 1.0])

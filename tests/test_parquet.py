@@ -164,6 +164,7 @@ def test_the_arrays_are_gone_afterwards(file, tmp_path):
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_model_is_fitted_to_what_was_read(tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"x": rng.uniform(-1, 1, 400), "id": rng.integers(0, 4, 400)})

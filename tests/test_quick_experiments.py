@@ -50,6 +50,7 @@ def test_quick_uneven_conditions_share_what_they_know(quick):
     assert found[OURS]["rmse"] < found[LMC]["rmse"]
 
 
+@pytest.mark.long
 def test_quick_servo_beats_what_ignores_or_codes_the_linkage(quick):
     found = quick("servo")
     assert found[OURS]["rmse"] < 0.5
