@@ -439,6 +439,7 @@ def test_same_seed_gives_the_same_bits():
 
 
 def test_starts_side_by_side_end_like_starts_one_by_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lvmogp.fit._SIDE_BY_SIDE", 0)
     ends = {}
     for threads in (1, 3):
         monkeypatch.setattr("lvmogp.fit.n_threads", lambda threads=threads: threads)
@@ -455,6 +456,7 @@ def test_a_request_to_stop_ends_all_starts(monkeypatch: pytest.MonkeyPatch, thre
         if progress.iteration == 4:
             raise StopFit
 
+    monkeypatch.setattr("lvmogp.fit._SIDE_BY_SIDE", 0)
     monkeypatch.setattr("lvmogp.fit.n_threads", lambda: threads)
     outcome = fitted(simulated(), SETTINGS, stop)
     assert outcome.status is Status.INTERRUPTED

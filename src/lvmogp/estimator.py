@@ -86,8 +86,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         size. ``"auto"`` takes the first while it is affordable, else the last. ``"nuts"`` goes on from there to
         draws from the posterior of latents and hyperparameters: more accurate, better calibrated, slower.
     n_restarts : int or "auto", default="auto"
-        Starts, different in kind, of which the best bound wins. Those of small data run side by side, one a
-        core; the environment variable ``OMP_NUM_THREADS`` limits how many.
+        Starts, different in kind, of which the best bound wins. Where it pays they run side by side, one a core;
+        the environment variable ``OMP_NUM_THREADS`` limits how many.
     max_iter : int or "auto", default="auto"
         Most iterations of each start; with minibatches, most steps.
     batch_size : int or "auto", default="auto"

@@ -33,6 +33,8 @@ MINIBATCHES = "minibatches"
 SAMPLING = "nuts"
 # Operations of one bound below which threads cost more than they give.
 _LARGE = 2e8
+# Operations of one bound from which starts gain by running side by side; below, Python has them wait for each other.
+_SIDE_BY_SIDE = 5e7
 # Other restarts are remembered if their bounds are at most so much lower.
 _WORTH_KEEPING = 10.0
 
@@ -287,7 +289,7 @@ def _optimised(
     *,
     one_thread: bool,
 ) -> dict[int, Run]:
-    # What became of each start. Small problems leave cores idle, on which other starts can run.
+    # What became of each start. Bounds that run on one thread leave cores idle, on which other starts can run.
     kept = {} if keeper is None else {number: keeper.load(number, start) for number, start in enumerate(starts)}
     runs = {number: run for number, run in kept.items() if run is not None}
     pending = [number for number in range(len(starts)) if number not in runs]
@@ -310,7 +312,7 @@ def _optimised(
         if keeper is not None and run.status is not Status.INTERRUPTED:
             keeper.save(pending[place], run)
 
-    several = one_thread and jax.default_backend() == "cpu"
+    several = one_thread and operations(data, settings) >= _SIDE_BY_SIDE and jax.default_backend() == "cpu"
     side_by_side(
         [partial(work, starts[number]) for number in pending],
         None if on_progress is None else take_report,
