@@ -33,8 +33,9 @@ MINIBATCHES = "minibatches"
 SAMPLING = "nuts"
 # Operations of one bound below which threads cost more than they give.
 _LARGE = 2e8
-# Operations of one bound from which starts gain by running side by side; below, Python has them wait for each other.
-_SIDE_BY_SIDE = 5e7
+# Operations of one bound from which starts gain by running side by side, a quarter of the time on two cores; below,
+# Python has them wait for each other.
+_SIDE_BY_SIDE = 2e5
 # Other restarts are remembered if their bounds are at most so much lower.
 _WORTH_KEEPING = 10.0
 

@@ -1,10 +1,8 @@
 """Markov chains by the No-U-Turn sampler, several at a time, in pieces between which they can be stopped."""
 
 import math
-import os
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -21,6 +19,7 @@ from lvmogp.observed import Observed, SparseData
 from lvmogp.optimise import StopFit
 from lvmogp.priors import Priors, log_prior
 from lvmogp.redrawing import redrawn_latents
+from lvmogp.side_by_side import n_threads, side_by_side
 from lvmogp.typing import Array, Float, Scalar
 from lvmogp.unknowns import Unknowns
 
@@ -44,6 +43,11 @@ class SamplerSettings(NamedTuple):
     n_draws: int
     seed: int
 
+    @property
+    def n_steps(self) -> int:
+        """Steps of one chain."""
+        return self.n_warmup + self.n_draws
+
 
 class Target(eqx.Module):
     """The posterior to be drawn from, a function of the free vector of the unknowns."""
@@ -55,7 +59,7 @@ class Target(eqx.Module):
 
     @property
     def first_latent(self) -> int:
-        """Place in the free vector where the latents begin: after the kernels, which are all that have fixed leaves."""
+        """Place in the free vector where the latents begin: after the kernels, of which some leaves may be fixed."""
         tree = jax.tree.unflatten(self.structure.structure, range(len(self.structure.declarations)))
         n_kernel_leaves = len(jax.tree.leaves((tree.input_kernel, tree.latent_kernel)))
         n_free = sum(not fixed for _, fixed in self.structure.declarations[:n_kernel_leaves])
@@ -128,11 +132,11 @@ def _advance(target: Target, state: Any, n_steps: Array | np.ndarray, n_warmup: 
 
 def _with_redrawn_latents(target: Target, state: Any) -> Any:
     # A condition between two places that explain it seldom crosses over by itself, and can be asked cheaply.
-    if isinstance(target.data, SparseData):
+    unknowns = target.unknowns(state.z)
+    n_conditions, n_latent = unknowns.latents.shape
+    if isinstance(target.data, SparseData) or n_latent == 0:
         return state
     key, next_key = jax.random.split(state.rng_key)
-    unknowns = target.unknowns(state.z)
-    n_conditions = unknowns.latents.shape[0]
     conditions = (state.i * _REDRAWN_AT_ONCE + jnp.arange(min(_REDRAWN_AT_ONCE, n_conditions))) % n_conditions
     latents = redrawn_latents(unknowns, target.data, conditions, key)
     vector = jax.lax.dynamic_update_slice(state.z, latents.reshape(-1), (target.first_latent,))
@@ -169,7 +173,7 @@ def _one_piece_on(target: Target, walk: _Walk, settings: SamplerSettings) -> _Wa
 
 def _piece_length(walk: _Walk, settings: SamplerSettings) -> int:
     # About a second long, and never across the end of the warm-up.
-    limit = settings.n_warmup if walk.n_steps < settings.n_warmup else settings.n_warmup + settings.n_draws
+    limit = settings.n_warmup if walk.n_steps < settings.n_warmup else settings.n_steps
     pace = walk.n_steps / walk.seconds if walk.n_steps else _FIRST_PIECE
     return min(max(int(pace * _PIECE_SECONDS), 1), _LONGEST_PIECE, limit - walk.n_steps)
 
@@ -180,8 +184,8 @@ def run_chains(
     variances: Float[Array, "chains free"],
     settings: SamplerSettings,
     report: Callable[[int, int, float], None] | None = None,
-) -> tuple[list[Chain], bool]:
-    """The chains, and whether they were allowed to end.
+) -> tuple[dict[int, Chain], bool]:
+    """The chains that began, by their numbers, and whether all were allowed to end.
 
     Parameters
     ----------
@@ -196,46 +200,38 @@ def run_chains(
         :class:`lvmogp.StopFit` to keep the draws so far.
     """
     keys = jax.random.split(jax.random.key(settings.seed), settings.n_chains)
-    stopped = False
+    n_steps = dict.fromkeys(range(settings.n_chains), 0)
+    chains: dict[int, Chain] = {}
+
+    def take_report(number: int, walk: _Walk) -> None:
+        n_steps[number] = walk.n_steps
+        if report is not None:
+            report(number, sum(n_steps.values()), -float(walk.state.potential_energy))
+
     # A program of one chain on one thread, as many at once as there are cores.
-    with threadpool_limits(limits=1), ThreadPoolExecutor(min(settings.n_chains, os.cpu_count() or 1)) as pool:
+    with threadpool_limits(limits=1):
         walks = [
             _Walk(_start(target, start, variance, key, settings.n_warmup))
             for start, variance, key in zip(starts, variances, keys, strict=True)
         ]
         _advance(target, walks[0].state, np.asarray(0), settings.n_warmup)  # compiled before threads ask for it at once
-        go_on = _in_this_context(partial(_one_piece_on, target, settings=settings))
-        pending = {pool.submit(go_on, walk): number for number, walk in enumerate(walks)}
-        while pending:
-            for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                number = pending.pop(future)
-                walks[number] = walk = future.result()
-                stopped = stopped or not _may_go_on(report, number, walks)
-                if not stopped and walk.n_steps < settings.n_warmup + settings.n_draws:
-                    pending[pool.submit(go_on, walk)] = number
-    return [_chain(walk) for walk in walks], not stopped
+        side_by_side(
+            [partial(_walked, target, walk, settings) for walk in walks],
+            take_report,
+            chains.__setitem__,
+            threads=n_threads(),
+        )
+    return dict(sorted(chains.items())), all(n_steps[number] == settings.n_steps for number in n_steps)
 
 
-def _may_go_on(report: Callable[[int, int, float], None] | None, number: int, walks: list[_Walk]) -> bool:
-    if report is None:
-        return True
+def _walked(target: Target, walk: _Walk, settings: SamplerSettings, report: Callable[[_Walk], None]) -> Chain:
     try:
-        report(number, sum(walk.n_steps for walk in walks), -float(walks[number].state.potential_energy))
+        while walk.n_steps < settings.n_steps:
+            walk = _one_piece_on(target, walk, settings)
+            report(walk)
     except StopFit:
-        return False
-    return True
-
-
-def _in_this_context(function: Callable[[_Walk], _Walk]) -> Callable[[_Walk], _Walk]:
-    # JAX's precision is a matter of the thread that asks.
-    settings: Any = jax.config  # whose names are made at run time
-    double, precision = settings.jax_enable_x64, settings.jax_default_matmul_precision
-
-    def in_another_thread(walk: _Walk) -> _Walk:
-        with jax.enable_x64(double), jax.default_matmul_precision(precision):
-            return function(walk)
-
-    return in_another_thread
+        pass  # the draws so far are kept
+    return _chain(walk)
 
 
 def _chain(walk: _Walk) -> Chain:

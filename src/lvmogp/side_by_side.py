@@ -55,22 +55,26 @@ def side_by_side(
     If ``on_report`` raises :class:`lvmogp.StopFit`, so does the next report of every piece of work, and what has not
     begun never does. Any other exception does the same and is raised here once all work has ended.
     """
+    take = on_report or _take_no_notice
     if threads == 1 or len(works) == 1:
-        _one_by_one(works, on_report, on_end)
+        _one_by_one(works, take, on_end)
     else:
-        _on_threads(works, on_report, on_end, threads=threads)
+        _on_threads(works, take, on_end, threads=threads)
+
+
+def _take_no_notice(number: int, content: Any) -> None:
+    pass
 
 
 def _one_by_one(
-    works: Sequence[Work[_Report, _Result]], on_report: Taker[_Report] | None, on_end: Callable[[int, _Result], None]
+    works: Sequence[Work[_Report, _Result]], on_report: Taker[_Report], on_end: Callable[[int, _Result], None]
 ) -> None:
     stopped = False
 
     def report(number: int, content: _Report) -> None:
         nonlocal stopped
         try:
-            if on_report is not None:
-                on_report(number, content)
+            on_report(number, content)
         except StopFit:
             stopped = True
             raise
@@ -81,46 +85,37 @@ def _one_by_one(
             return
 
 
+class _Crew(NamedTuple):
+    # What the threads share with the one that asked for the work.
+    inbox: queue.SimpleQueue[_Reported | _Ended]
+    stop: threading.Event
+
+    def report(self, number: int, content: Any) -> None:
+        reported = _Reported(number, content, threading.Event())
+        self.inbox.put(reported)
+        reported.taken.wait()
+        if self.stop.is_set():
+            raise StopFit
+
+    def do(self, number: int, work: Work[Any, Any]) -> None:
+        if self.stop.is_set():
+            self.inbox.put(_Ended(number, _NEVER_BEGUN))
+            return
+        try:
+            self.inbox.put(_Ended(number, work(partial(self.report, number))))
+        except BaseException as error:  # raised again in the thread that asked for the work
+            self.inbox.put(_Ended(number, _NEVER_BEGUN, error))
+
+
 def _on_threads(
     works: Sequence[Work[_Report, _Result]],
-    on_report: Taker[_Report] | None,
+    on_report: Taker[_Report],
     on_end: Callable[[int, _Result], None],
     *,
     threads: int,
 ) -> None:
-    inbox: queue.SimpleQueue[_Reported | _Ended] = queue.SimpleQueue()
-    stop = threading.Event()
-    # Settings of JAX belong to a thread; work is done with those of the thread that asked for it.
-    config: Any = jax.config  # whose attributes are made at run time
-    double, products = config.jax_enable_x64, config.jax_default_matmul_precision
-
-    def report(number: int, content: _Report) -> None:
-        if on_report is not None:
-            reported = _Reported(number, content, threading.Event())
-            inbox.put(reported)
-            reported.taken.wait()
-        if stop.is_set():
-            raise StopFit
-
-    def do(number: int, work: Work[_Report, _Result]) -> None:
-        if stop.is_set():
-            inbox.put(_Ended(number, _NEVER_BEGUN))
-            return
-        try:
-            with jax.enable_x64(double), jax.default_matmul_precision(products):
-                inbox.put(_Ended(number, work(partial(report, number))))
-        except BaseException as error:  # raised again in the thread that asked for the work
-            inbox.put(_Ended(number, _NEVER_BEGUN, error))
-
-    def take(message: _Reported | _Ended) -> None:
-        if isinstance(message, _Reported):
-            assert on_report is not None
-            on_report(message.number, message.content)
-        elif message.error is not None:
-            raise message.error
-        elif message.result is not _NEVER_BEGUN:
-            on_end(message.number, message.result)
-
+    crew = _Crew(queue.SimpleQueue(), threading.Event())
+    do = _in_the_same_precision(crew.do)
     n_running = len(works)
     failure: BaseException | None = None
     with ThreadPoolExecutor(threads) as pool:
@@ -129,16 +124,35 @@ def _on_threads(
         while n_running > 0:
             message: _Reported | _Ended | None = None
             try:
-                message = inbox.get()
-                take(message)
-            except StopFit:
-                stop.set()
+                message = crew.inbox.get()
+                _take(message, _take_no_notice if crew.stop.is_set() else on_report, on_end)
             except BaseException as error:  # Ctrl-C among them; work ends at its next report
-                stop.set()
-                failure = failure or error
+                crew.stop.set()
+                failure = failure or (None if isinstance(error, StopFit) else error)
             if isinstance(message, _Reported):
                 message.taken.set()
             elif message is not None:
                 n_running -= 1
     if failure is not None:
         raise failure
+
+
+def _take(message: _Reported | _Ended, on_report: Taker[Any], on_end: Callable[[int, Any], None]) -> None:
+    if isinstance(message, _Reported):
+        on_report(message.number, message.content)
+    elif message.error is not None:
+        raise message.error
+    elif message.result is not _NEVER_BEGUN:
+        on_end(message.number, message.result)
+
+
+def _in_the_same_precision(function: Callable[..., None]) -> Callable[..., None]:
+    # Settings of JAX belong to a thread; work is done with those of the thread that asked for it.
+    config: Any = jax.config  # whose attributes are made at run time
+    double, products = config.jax_enable_x64, config.jax_default_matmul_precision
+
+    def in_another_thread(*arguments: Any) -> None:
+        with jax.enable_x64(double), jax.default_matmul_precision(products):
+            function(*arguments)
+
+    return in_another_thread
