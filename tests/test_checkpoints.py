@@ -207,7 +207,7 @@ def short_course(monkeypatch):
 
 def shorten(patch):
     patch.setattr("lvmogp.stochastic_fit.STEPS_PER_WINDOW", 10)
-    patch.setattr("lvmogp.course._WINDOWS", 2)
+    patch.setattr("lvmogp.course._FEWEST_WINDOWS", 2)
     patch.setattr("lvmogp.course._SIGNIFICANT", 1e9)
     patch.setattr("lvmogp.options._PILOT_ITERATIONS", 5)
 

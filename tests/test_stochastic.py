@@ -10,7 +10,7 @@ from test_minibatches import all_rows, batch_of, dense, shared_of
 
 from lvmogp import LVMOGPRegressor, ObservationStore, StopFit
 from lvmogp.constraints import split
-from lvmogp.course import STAGES, STEPS_PER_WINDOW, Course, Window, after, window
+from lvmogp.course import STAGES, STEPS_PER_WINDOW, Course, Window, after, begin_course, window
 from lvmogp.data import long_data
 from lvmogp.distributed import AXIS, mesh
 from lvmogp.errors import ConvergenceWarning, DataError, NumericalError, SettingError
@@ -142,6 +142,16 @@ def test_the_last_stage_averages_and_ends_after_its_windows():
         assert not course.ended
         course = after(course, Window(-1000.0 + 100 * number, 1.0), least_gain=1.0)
     assert course.ended
+
+
+@pytest.mark.parametrize(("n_observations", "n_windows"), [(2_000, 10), (1_024_000, 20), (10**8, 40)])
+def test_a_trend_is_looked_for_over_a_pass_through_the_data(n_observations, n_windows):
+    course = begin_course(n_observations, batch_size=1024)
+    for number in range(n_windows):
+        assert course.stage == 0
+        course = after(course, Window(-1000.0 + 3 * (-1) ** number, 5.0), least_gain=1.0)
+    assert course.stage == 1
+    assert course.n_windows == n_windows
 
 
 def test_a_bound_that_is_not_finite_shrinks_the_steps():

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 STEPS_PER_WINDOW = 50
-_WINDOWS = 10
+# Windows over which a trend is looked for: at least as many as a pass through the data has, within these limits.
+_FEWEST_WINDOWS, _MOST_WINDOWS = 10, 40
 _SIGNIFICANT = 2.0
 _SHRINK_AFTER_FAILURE = 0.5
 _MOST_FAILURES = 6
@@ -40,6 +41,7 @@ class Course(NamedTuple):
     stage: int = 0
     windows: tuple[Window, ...] = ()
     n_failures: int = 0
+    n_windows: int = _FEWEST_WINDOWS
 
     @property
     def averages(self) -> bool:
@@ -59,7 +61,7 @@ class Course(NamedTuple):
     @property
     def share(self) -> float:
         """About how much of the run is over; nobody knows how long a stage will take."""
-        of_stage = min(len(self.windows) / (2 * _WINDOWS), 0.95)
+        of_stage = min(len(self.windows) / (2 * self.n_windows), 0.95)
         return min((self.stage + of_stage) / len(STAGES), 1.0)
 
     @property
@@ -67,6 +69,12 @@ class Course(NamedTuple):
         """Step sizes now."""
         shrink = _SHRINK_AFTER_FAILURE**self.n_failures
         return Stage(*(shrink * size for size in STAGES[self.stage]))
+
+
+def begin_course(n_observations: int, batch_size: int) -> Course:
+    """The course of a run; the more observations, the slower and the surer a trend must be."""
+    in_a_pass = round(n_observations / batch_size / STEPS_PER_WINDOW)
+    return Course(n_windows=min(max(in_a_pass, _FEWEST_WINDOWS), _MOST_WINDOWS))
 
 
 def window(estimates: np.ndarray) -> Window:
@@ -79,7 +87,8 @@ def after(course: Course, latest: Window, least_gain: float) -> Course:
     if not math.isfinite(latest.mean):
         return course._replace(n_failures=course.n_failures + 1)
     windows = (*course.windows, latest)
-    if len(windows) < _WINDOWS or not (course.averages or _settled(windows[-_WINDOWS:], least_gain)):
+    latest_windows = windows[-course.n_windows :]
+    if len(windows) < course.n_windows or not (course.averages or _settled(latest_windows, least_gain)):
         return course._replace(windows=windows)
     return course._replace(stage=course.stage + 1, windows=())
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from lvmogp.checkpoints import Checkpoints
 from lvmogp.compiling import compiled
-from lvmogp.course import STEPS_PER_WINDOW, Course
+from lvmogp.course import STEPS_PER_WINDOW, begin_course
 from lvmogp.distributed import (
     first_bytes,
     gathered_documents,
@@ -80,14 +80,15 @@ def fit_large(
 ) -> Fitted:
     """Fit by minibatches, from a pilot or from where a checkpoint left off."""
     began = time.perf_counter()
+    n_observations = int(shards.counts.sum())
+    steps = stochastic_steps(options, n_observations)
     resumed = None if checkpoints is None else load_running(checkpoints)
     if resumed is None:
         start = _started(shards, options, on_progress)
         state = begin(start.shared, start.table)
-        running = Running(state, state, 0, 0, Course(), ())
+        running = Running(state, state, 0, 0, begin_course(n_observations, steps.batch_size), ())
     else:
         start, running = resumed
-    steps = stochastic_steps(options, int(shards.counts.sum()))
     finished = run(
         running,
         start.shared,

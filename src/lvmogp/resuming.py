@@ -96,13 +96,13 @@ def load_running(checkpoints: Checkpoints) -> tuple[Start, Running] | None:
     begun = {name.removeprefix("start."): value for name, value in tensors.items() if name.startswith("start.")}
     start = start_from(ModelFile(begun, document["start"]))
     like = begin(start.shared, start.table)
-    stage, windows, n_failures = document["course"]
+    stage, windows, *others = document["course"]
     return start, Running(
         state=_from_leaves("state", tensors, like),
         average=_from_leaves("average", tensors, like),
         n_averaged=document["n_averaged"],
         step=document["step"],
-        course=Course(stage, tuple(Window(*each) for each in windows), n_failures),
+        course=Course(stage, tuple(Window(*each) for each in windows), *others),
         history=tuple(Window(*each) for each in document["history"]),
     )
 
