@@ -13,7 +13,7 @@ from references import covariance, grams, unwhitened
 from lvmogp.compiling import compiled
 from lvmogp.data import Data, GridData, long_data
 from lvmogp.kernels import RBF, Kernel
-from lvmogp.parameters import FullInducing, KroneckerInducing, Parameters
+from lvmogp.parameters import FullInducing, KnownCoordinates, KroneckerInducing, Parameters
 from lvmogp.posterior import Posterior, posterior
 
 # As many inducing inputs as the fewest padded places of evidence: exact and compressed evidence share programs.
@@ -25,6 +25,7 @@ INDUCING_LATENTS = {
     2: np.array([[-1.1, -0.4], [0.9, -0.8], [0.1, 1.2]]),
 }
 SHARED, PER_CONDITION = (0.05,), (0.02, 0.05, 0.2, 0.1)
+MISSING = (np.array([1, 3]), np.array([1, 0]))  # conditions and coordinates of features that nobody knows
 
 build = compiled(posterior)
 
@@ -187,3 +188,27 @@ class DenseProcess:
             covariance=variance[n_seen:, n_seen:] - gain @ variance[:n_seen, n_seen:],
             gain=gain,
         )
+
+
+def described_parameters() -> Parameters:
+    """One latent and two coordinates from features, two values of which are missing."""
+    rng = np.random.default_rng(40)
+    plain = small_parameters(1)
+    values = rng.normal(size=(D, 2))
+    values[MISSING] = 0.0
+    return Parameters(
+        input_kernel=plain.input_kernel,
+        latent_kernel=rbf([1.3, 1.1, 1.7], 0.9),
+        inducing_inputs=plain.inducing_inputs,
+        inducing_latents=jnp.asarray(rng.normal(size=(3, 3))),
+        latent_mean=plain.latent_mean,
+        latent_variance=plain.latent_variance,
+        noise_variance=plain.noise_variance,
+        known=KnownCoordinates(
+            values=jnp.asarray(values),
+            missing_condition=jnp.asarray(MISSING[0]),
+            missing_coordinate=jnp.asarray(MISSING[1]),
+            missing_mean=jnp.array([0.4, -0.7]),
+            missing_variance=jnp.array([0.3, 0.6]),
+        ),
+    )

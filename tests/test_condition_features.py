@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from small_models import D, grid_case, long_case, rbf, small_parameters
+from small_models import MISSING, described_parameters, grid_case, long_case
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.baselines.relations import OneHot
@@ -25,38 +25,13 @@ from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditi
 from lvmogp.evidence import evidence
 from lvmogp.files.features import read_features
 from lvmogp.new_condition import log_posterior, noise_prior
-from lvmogp.parameters import KnownCoordinates, Parameters
+from lvmogp.parameters import Parameters
 from lvmogp.plots import plot_latent_space, plot_latents, plot_new_condition, plot_relevance
 from lvmogp.posterior import curves_at
 from lvmogp.relevance import feature_relevance, latent_relevance
 from lvmogp.trained import latent_gaussian
 
 compiled_bound = compiled(collapsed)
-MISSING = (np.array([1, 3]), np.array([1, 0]))  # conditions and coordinates
-
-
-def described_parameters() -> Parameters:
-    """One latent and two coordinates from features, two values of which are missing."""
-    rng = np.random.default_rng(40)
-    plain = small_parameters(1)
-    values = rng.normal(size=(D, 2))
-    values[MISSING] = 0.0
-    return Parameters(
-        input_kernel=plain.input_kernel,
-        latent_kernel=rbf([1.3, 1.1, 1.7], 0.9),
-        inducing_inputs=plain.inducing_inputs,
-        inducing_latents=jnp.asarray(rng.normal(size=(3, 3))),
-        latent_mean=plain.latent_mean,
-        latent_variance=plain.latent_variance,
-        noise_variance=plain.noise_variance,
-        known=KnownCoordinates(
-            values=jnp.asarray(values),
-            missing_condition=jnp.asarray(MISSING[0]),
-            missing_coordinate=jnp.asarray(MISSING[1]),
-            missing_mean=jnp.array([0.4, -0.7]),
-            missing_variance=jnp.array([0.3, 0.6]),
-        ),
-    )
 
 
 def all_coordinates(parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:

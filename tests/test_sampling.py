@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import norm
 from small_models import PER_CONDITION, SHARED, D, grid_case, long_case, number, small_parameters
 
+from benchmarks import simulation_based_calibration as calibration
 from lvmogp.constraints import split
 from lvmogp.data import GridData
 from lvmogp.kernels import RBF, Linear, Periodic, RationalQuadratic, gram
@@ -91,7 +92,8 @@ def target_of(unknowns, data, priors=PRIORS):
 
 def run(target, vector, settings, report=None):
     starts = jnp.tile(vector, (settings.n_chains, 1))
-    return run_chains(target, starts, jnp.ones_like(starts), settings, report)
+    chains, ended = run_chains(target, starts, jnp.ones_like(starts), settings, report)
+    return list(chains.values()), ended
 
 
 def test_without_observations_draws_come_from_the_prior():
@@ -211,6 +213,7 @@ def test_the_same_seed_gives_the_same_draws_in_pieces_of_any_length(monkeypatch)
 
 def test_a_stop_keeps_the_draws_so_far(monkeypatch):
     monkeypatch.setattr("lvmogp.nuts._PIECE_SECONDS", 1e-9)
+    monkeypatch.setattr("lvmogp.nuts.n_threads", lambda: 2)
     target, vector = target_of(*two_conditions())
     settings = SamplerSettings(2, 100, 100, 0)
     seen = []
@@ -232,6 +235,24 @@ def test_a_stop_keeps_the_draws_so_far(monkeypatch):
         np.testing.assert_array_equal(chain.trace.position, undisturbed.trace.position[:kept])
 
 
+def test_chains_that_never_began_are_left_out(monkeypatch):
+    monkeypatch.setattr("lvmogp.nuts.n_threads", lambda: 1)
+    target, vector = target_of(*two_conditions())
+    settings = SamplerSettings(3, 100, 100, 0)
+    starts = jnp.tile(vector, (3, 1))
+
+    def report(chain, n_steps, value):
+        if n_steps > 200:  # the second chain has begun
+            raise StopFit
+
+    chains, ended = run_chains(target, starts, jnp.ones_like(starts), settings, report)
+    assert not ended
+    assert list(chains) == [0, 1]
+    whole, ended = run_chains(target, starts, jnp.ones_like(starts), settings)
+    assert ended
+    np.testing.assert_array_equal(chains[0].trace.position, whole[0].trace.position)
+
+
 def test_regions_that_are_not_numbers_are_walls(monkeypatch):
     def with_a_hole(unknowns, priors):
         return jnp.where(unknowns.latents[0, 0] > 0.3, jnp.nan, log_prior(unknowns, priors))
@@ -249,3 +270,19 @@ def test_regions_that_are_not_numbers_are_walls(monkeypatch):
     assert np.all(trace.position[:, 0] <= 0.3)
     assert np.sum(trace.diverging) > 0
     assert np.std(trace.position[:, 0]) > 0.1
+
+
+# Simulation-based calibration
+
+
+def test_the_truth_ranks_evenly_among_the_draws():
+    short = SamplerSettings(2, 120, 95, 0)
+    found = [calibration.ranks(number, calibration.FORMS[number % 2], short) for number in range(12)]
+    values = calibration.p_values(found, n_bins=4)
+    assert len(values) == 7
+    assert min(values.values()) > 0.01
+    # Ranks that crowd together, or at one end, are told.
+    middle = [{"x": 5 + number % 5} for number in range(24)]
+    high = [{"x": 10 + number % 10} for number in range(24)]
+    assert calibration.p_values(middle, n_bins=4)["x"] < 1e-6
+    assert calibration.p_values(high, n_bins=4)["x"] < 1e-3

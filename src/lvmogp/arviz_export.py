@@ -24,7 +24,9 @@ def inference_data(model: TrainedModel) -> Any:
     draws = model.draws
     places = _places_by_chain(np.asarray(draws.chain))
     columns = model.columns or tuple(range(model.n_columns))
-    latent_names = tuple(range(1, draws.latents.shape[2] + 1))
+    latent_names = tuple(range(1, model.posterior.parameters.latent_mean.shape[1] + 1))
+    if model.descriptions is not None:
+        latent_names = (*latent_names, *model.descriptions.coordinate_names)
     found, dimensions = {}, {}
     for side, kernel in (("input", draws.input_kernel), ("latent", draws.latent_kernel)):
         names = columns if side == "input" else latent_names

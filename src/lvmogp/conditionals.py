@@ -214,7 +214,7 @@ def _on_grid(draw: Draws, data: GridData) -> GridConditional:
 
 
 def _on_scattered(draw: Draws, data: ScatteredData) -> DenseConditional:
-    noise = jnp.broadcast_to(draw.noise_variance, (draw.latents.shape[0],))[data.conditions]
+    noise = data.noise(jnp.broadcast_to(draw.noise_variance, (draw.latents.shape[0],)))
     scale = data.present / jnp.sqrt(noise)  # zero in empty rows, which so say nothing
     between = gram(draw.latent_kernel, draw.latents)[data.conditions].T[data.conditions]
     scaled = gram(draw.input_kernel, data.inputs) * between * scale[:, None] * scale

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from lvmogp.compiling import compiled
 from lvmogp.conditionals import Conditional
@@ -19,6 +19,7 @@ from lvmogp.drawn_curves import Few, Members
 from lvmogp.drawn_model import DrawnModel, chunks
 from lvmogp.gaussians import log_density
 from lvmogp.kernels import gram
+from lvmogp.known_latents import KnownLatents
 from lvmogp.new_condition import (
     NoisePrior,
     Search,
@@ -77,21 +78,22 @@ def drawn_condition(
     return DrawnCondition(latents, latents @ model.rotations, noise, log_weights, seen)
 
 
-def infer_under_draws(model: DrawnModel, seen: Few) -> DrawnCondition:
-    """Posterior of a new condition given its observations; with none, the prior of each draw."""
+def infer_under_draws(model: DrawnModel, seen: Few, known: KnownLatents) -> DrawnCondition:
+    """Posterior of a new condition given its observations and features; without the former, the prior of each draw."""
     n_observed = int(np.sum(np.asarray(seen.present)))
     prior = _noise_priors(model)
-    n_theta = model.draws.latents.shape[2] + (not prior.shared)
-    if n_observed == 0:
-        return _from_prior(model, prior, n_theta, seen)
+    known = eqx.tree_at(lambda tree: tree.values, known, known.values.astype(model.draws.latents.dtype))
+    n_theta = len(known.unknown) + (not prior.shared)
+    if n_observed == 0 or n_theta == 0:
+        return _from_prior(model, prior, known, seen)
     nodes = jnp.asarray(unit_nodes(_particles_each(model.n_draws), 1 + n_theta))
     # Each draw moves the quasi-random points by an amount of its own, so that their errors average out over draws.
     shifts = jnp.asarray(unit_nodes(_padded(model.n_draws), 1 + n_theta)[: model.n_draws])
-    starts = _starts(model, n_theta)
+    starts = _starts(model, known, n_theta)
     found = []
     for some, conditionals in chunks(model):
         of_draws = jax.tree.map(lambda leaf, some=some: leaf[some], (prior, starts, shifts))
-        found.append(_infer(conditionals, of_draws, seen, nodes))
+        found.append(_infer(conditionals, of_draws, seen, known, nodes))
     latents, noise, log_weights = (jnp.concatenate(parts) for parts in zip(*found, strict=True))
     joint = model.draws.log_weight[:, None] + log_weights
     return drawn_condition(model, latents, noise, joint - logsumexp(joint), seen)
@@ -112,24 +114,31 @@ def _padded(n_points: int) -> int:
     return 1 << max(n_points - 1, 0).bit_length()  # what Sobol's points are balanced for
 
 
-def _from_prior(model: DrawnModel, prior: NoisePrior, n_theta: int, seen: Few) -> DrawnCondition:
-    n_each = -(-MOST_MEMBERS // model.n_draws)
-    n_draws, n_latent = model.n_draws, model.draws.latents.shape[2]
-    # Different points for each draw, all of them together well spread.
-    thetas = normal_nodes(_padded(n_draws * n_each), n_theta)[: n_draws * n_each].reshape(n_each, n_draws, n_theta)
-    thetas = jnp.asarray(np.swapaxes(thetas, 0, 1))
+def _from_prior(model: DrawnModel, prior: NoisePrior, known: KnownLatents, seen: Few) -> DrawnCondition:
+    n_unknown, n_draws = len(known.unknown), model.n_draws
+    n_theta = n_unknown + (not prior.shared)
+    n_each = -(-MOST_MEMBERS // n_draws) if n_theta else 1
+    thetas = jnp.asarray(_shifted_normals(n_draws, n_each, n_theta)) if n_theta else jnp.zeros((n_draws, n_each, 0))
     noise = _noises(thetas, prior)
     log_weights = jnp.broadcast_to(model.draws.log_weight[:, None] - np.log(n_each), noise.shape)
-    return drawn_condition(model, thetas[..., :n_latent], noise, log_weights, seen)
+    latents = jax.vmap(jax.vmap(known.filled))(thetas[..., :n_unknown])
+    return drawn_condition(model, latents, noise, log_weights, seen)
+
+
+def _shifted_normals(n_draws: int, n_each: int, n_dimensions: int) -> HostFloat:
+    # Well spread in each draw, and moved by an amount of its own, so that those of all draws are too.
+    points, shifts = (unit_nodes(_padded(count), n_dimensions)[:count] for count in (n_each, n_draws))
+    return np.asarray(ndtri(np.clip((points + shifts[:, None]) % 1, 1e-10, 1 - 1e-10)))
 
 
 def _noises(thetas: Float[Array, "S K T"], prior: NoisePrior) -> Float[Array, "S K"]:
     return jax.vmap(lambda own, of_draw: jax.vmap(lambda theta: noise_at(theta, of_draw))(own))(thetas, prior)
 
 
-def _starts(model: DrawnModel, n_theta: int) -> Float[Array, "S starts T"]:
+def _starts(model: DrawnModel, known: KnownLatents, n_theta: int) -> Float[Array, "S starts T"]:
     # Latents of the draw's own conditions and points of the prior, with the mean noise where that is sought.
     trained = model.draws.latents[:, :: -(-model.draws.latents.shape[1] // _SEARCH.most_trained_starts)]
+    trained = trained[..., known.unknown]
     n_latent = trained.shape[2]
     from_prior = jnp.asarray(normal_nodes(_SEARCH.n_prior_starts, n_latent))
     spread = jnp.broadcast_to(from_prior, (model.n_draws, *from_prior.shape))
@@ -141,37 +150,38 @@ def _infer(
     conditionals: Conditional,
     of_draws: tuple[NoisePrior, Float[Array, "S starts T"], Float[Array, "S cube"]],
     seen: Few,
+    known: KnownLatents,
     nodes: Float[Array, "K cube"],
 ) -> tuple[Float[Array, "S K Q_H"], Float[Array, "S K"], Float[Array, "S K"]]:
     """Latents, noise and log p(y, θ)/r(θ) of K points in each draw."""
 
     def one_draw(draw: tuple[Conditional, NoisePrior, Array, Array]) -> tuple[Array, Array, Array]:
         process, prior, starts, shift = draw
-        target = _log_posterior(process, seen, prior)
+        target = _log_posterior(process, seen, known, prior)
         own_nodes = jnp.clip((nodes + shift) % 1, 1e-10, 1 - 1e-10)
         thetas, log_weights = weighted_points(
             target, chosen_starts(target, starts, _SEARCH.n_starts), own_nodes, own_nodes, _SEARCH
         )
         n_latent = thetas.shape[1] - (not prior.shared)
         noise = jax.vmap(lambda theta: noise_at(theta, prior))(thetas)
-        return thetas[:, :n_latent], noise, log_weights
+        return jax.vmap(known.filled)(thetas[:, :n_latent]), noise, log_weights
 
     return jax.lax.map(one_draw, (conditionals, *of_draws))
 
 
-def _log_posterior(process: Conditional, seen: Few, prior: NoisePrior) -> Target:
+def _log_posterior(process: Conditional, seen: Few, known: KnownLatents, prior: NoisePrior) -> Target:
     """Log p(θ) + log p(y | θ, draw) up to a constant that is the same for all draws (equation 40)."""
     inputs = process.input_features(seen.inputs) * seen.present[:, None]
     input_gram = gram(process.input_kernel, seen.inputs) * jnp.outer(seen.present, seen.present)
 
     def target(theta: Float[Array, " T"]) -> Scalar:
         n_latent = theta.shape[0] - (not prior.shared)
-        latent, noise = theta[:n_latent], noise_at(theta, prior)
+        latent, noise = known.filled(theta[:n_latent]), noise_at(theta, prior)
         features = process.latent_features(latent[None])[0]
         scale = process.latent_kernel.evaluate(latent, latent)
         covariance = scale * input_gram - process.explained(inputs, features, inputs, features)
         # Without jitter: a point whose covariance cannot be factorised is a point without weight.
-        factor = jnp.linalg.cholesky(covariance + jnp.diag(jnp.where(seen.present > 0, noise, 1.0)))
+        factor = jnp.linalg.cholesky(covariance + jnp.diag(seen.noise(noise)))
         return log_density(seen.values - process.mean(inputs, features), factor) - theta @ theta / 2
 
     return target
@@ -205,6 +215,9 @@ def members_of(condition: DrawnCondition) -> tuple[Members, HostFloat]:
 
 def _by_neighbourhood(latents: HostFloat) -> HostInt:
     """An order of points along a curve that fills space (Morton's): their bits, one of each dimension in turn."""
+    latents = latents[:, np.ptp(latents, axis=0) > 0]
+    if latents.shape[1] == 0:
+        return np.arange(len(latents))
     n_bits = min(8, 62 // latents.shape[1])
     cells = (ndtr(latents) * 2**n_bits).astype(np.int64).clip(0, 2**n_bits - 1)
     code = np.zeros(len(latents), dtype=np.int64)

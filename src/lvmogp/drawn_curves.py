@@ -20,11 +20,19 @@ _LEAST_PLACES, _MOST_DOUBLED_PLACES = 4, 32
 
 
 class Few(eqx.Module):
-    """Observations of a new condition in standardised units; ``present`` is 0 where padded."""
+    """Observations of a new condition in standardised units; ``present`` is 0 where padded.
+
+    ``error_variances`` of the measurements add to their noise; they are zero where none are known.
+    """
 
     inputs: Float[Array, "m Q_X"]
     values: Float[Array, " m"]
     present: Float[Array, " m"]
+    error_variances: Float[Array, " m"]
+
+    def noise(self, of_condition: Scalar) -> Float[Array, " m"]:
+        """Noise variance of each observation; a padded place is an observation of nothing with unit noise."""
+        return jnp.where(self.present > 0, of_condition + self.error_variances, 1.0)
 
 
 class Members(eqx.Module):
@@ -42,14 +50,14 @@ class Gaussians(eqx.Module):
     variances: Float[Array, "*S n"]
 
 
-def few(inputs: HostFloat, values: HostFloat) -> Few:
+def few(inputs: HostFloat, values: HostFloat, error_variances: HostFloat | None = None) -> Few:
     """Observations padded to one of few sizes, so that similar calls share one compiled program."""
     doubled = max(1 << max(len(values) - 1, 0).bit_length(), _LEAST_PLACES)
     more = (doubled if doubled <= _MOST_DOUBLED_PLACES else rounded_up(len(values))) - len(values)
     present = np.r_[np.ones(len(values)), np.zeros(more)]
-    return Few(
-        *(jnp.asarray(part) for part in (np.pad(inputs, ((0, more), (0, 0))), np.pad(values, (0, more)), present))
-    )
+    errors = np.zeros(len(values)) if error_variances is None else error_variances
+    padded = (np.pad(inputs, ((0, more), (0, 0))), np.pad(values, (0, more)), present, np.pad(errors, (0, more)))
+    return Few(*(jnp.asarray(part) for part in padded))
 
 
 class Given(eqx.Module):
@@ -69,12 +77,11 @@ class Given(eqx.Module):
 def given(process: Conditional, seen: Few, latent: Float[Array, " Q_H"], noise: Scalar) -> Given:
     """Condition the curve f(·, h) of one draw on a few observations of its own (equation 39)."""
     features = process.latent_features(latent[None])[0]
-    # A padded place has features of zero: an observation of nothing with unit noise.
-    inputs = process.input_features(seen.inputs) * seen.present[:, None]
+    inputs = process.input_features(seen.inputs) * seen.present[:, None]  # of padded places zero
     scale = process.latent_kernel.evaluate(latent, latent)
     prior = scale * gram(process.input_kernel, seen.inputs) * jnp.outer(seen.present, seen.present)
     covariance = prior - process.explained(inputs, features, inputs, features)
-    factor = cholesky(covariance + jnp.diag(jnp.where(seen.present > 0, noise, 1.0)))
+    factor = cholesky(covariance + jnp.diag(seen.noise(noise)))
     residual = seen.values - process.mean(inputs, features)
     return Given(factor, jax.scipy.linalg.cho_solve((factor, True), residual), inputs, features, scale)
 

@@ -218,7 +218,8 @@ def _joint(
     errors = jnp.concatenate([identity, -gain * seen.present[:, None, :]], axis=2)  # E = [I, −W]
     blocks = _all_pairs(process, between, features, everything, all_inputs)
     covariance = jnp.einsum("cnz,cdzy,dmy->cdnm", errors, blocks, errors)
-    own_noise = jnp.einsum("cnm,cm,ckm->cnk", gain, noise[:, None] * seen.present, gain)  # W σ² Wᵀ
+    of_each = (noise[:, None] + seen.error_variances) * seen.present
+    own_noise = jnp.einsum("cnm,cm,ckm->cnk", gain, of_each, gain)  # W σ² Wᵀ
     conditions = jnp.arange(len(latents))
     return mean.reshape(-1), _as_matrix(covariance.at[conditions, conditions].add(own_noise))
 

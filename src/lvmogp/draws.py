@@ -12,8 +12,9 @@ from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 class Draws(eqx.Module):
     """Draws of everything unknown given the data, in standardised units; every leaf has a leading axis of S draws.
 
-    ``chain`` says which chain each draw comes from, and ``log_weight`` how much it counts: the logarithms of numbers
-    that add up to one, all equal for plain Markov chains.
+    Where conditions have features, their coordinates follow the latents of each. ``chain`` says which chain each draw
+    comes from, and ``log_weight`` how much it counts: the logarithms of numbers that add up to one, all equal for plain
+    Markov chains.
     """
 
     input_kernel: Kernel
@@ -39,17 +40,23 @@ def thinned(draws: Draws, most: int) -> Draws:
     return eqx.tree_at(lambda tree: tree.log_weight, kept, log_weight)
 
 
-def rotations(draws: Draws, reference: Float[Array, "D Q_H"]) -> Float[Array, "S Q_H Q_H"]:
+def rotations(draws: Draws, reference: Float[Array, "D L"]) -> Float[Array, "S Q_H Q_H"]:
     """Orthogonal R of each draw that brings its latents nearest to the reference (equation 28).
 
     A latent h of a draw has the aligned coordinates hR; what is g in aligned coordinates is gRᵀ in those of the draw.
+    Coordinates of features, which follow the latents, stay as they are.
     """
+    n_latent, n_coordinates = reference.shape[1], draws.latents.shape[2]
+    turned = jnp.broadcast_to(jnp.eye(n_coordinates, dtype=reference.dtype), (draws.n_draws, *[n_coordinates] * 2))
+    if n_latent == 0:
+        return turned
     # H_sᵀ G = U diag(s) Vᵀ; the R that makes ‖H_s R − G‖ smallest is U Vᵀ.
-    left, _, right = jnp.linalg.svd(jnp.einsum("sdp,dq->spq", draws.latents, reference), full_matrices=False)
-    return left @ right
+    products = jnp.einsum("sdp,dq->spq", draws.latents[:, :, :n_latent], reference)
+    left, _, right = jnp.linalg.svd(products, full_matrices=False)
+    return turned.at[:, :n_latent, :n_latent].set(left @ right)
 
 
-def aligned(draws: Draws, reference: Float[Array, "D Q_H"]) -> Float[Array, "S D Q_H"]:
+def aligned(draws: Draws, reference: Float[Array, "D L"]) -> Float[Array, "S D Q_H"]:
     """Latents of all draws, turned and mirrored to lie nearest to the reference; the data know no orientation."""
     return draws.latents @ rotations(draws, reference)
 

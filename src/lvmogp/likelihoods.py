@@ -31,7 +31,7 @@ def _grid_log_likelihood(unknowns: Unknowns, data: GridData) -> Scalar:
     # Divided by the noise of their condition, outputs have the covariance I + K_H/(σσᵀ) ⊗ K_X.
     noise = unknowns.noise_per_condition
     deviation = jnp.sqrt(noise)
-    latent_gram = gram(unknowns.latent_kernel, unknowns.latents) / (deviation[:, None] * deviation)
+    latent_gram = gram(unknowns.latent_kernel, unknowns.coordinates) / (deviation[:, None] * deviation)
     input_gram = gram(unknowns.input_kernel, data.inputs)
     log_det, misfit = kronecker_evidence(input_gram, latent_gram, data.outputs / deviation)
     # −½ [N Σ_d log 2πσ_d² + log|I + K_H/(σσᵀ) ⊗ K_X| + misfit]
@@ -39,10 +39,10 @@ def _grid_log_likelihood(unknowns: Unknowns, data: GridData) -> Scalar:
 
 
 def _scattered_log_likelihood(unknowns: Unknowns, data: ScatteredData) -> Scalar:
-    noise = unknowns.noise_per_condition[data.conditions]
+    noise = data.noise(unknowns.noise_per_condition)
     precision = data.present / jnp.sqrt(noise)
     # Gathered by rows, twice: backwards, rows are added up, which is many times faster than entries.
-    among = gram(unknowns.latent_kernel, unknowns.latents)[data.conditions].T[data.conditions]
+    among = gram(unknowns.latent_kernel, unknowns.coordinates)[data.conditions].T[data.conditions]
     # G = k_H(h_d, h_d') k_X(x, x')/(σ_d σ_d'), zero in empty places
     scaled = among * gram(unknowns.input_kernel, data.inputs) * precision[:, None] * precision
     log_det, misfit = dense_evidence(scaled, data.outputs * precision)
@@ -50,13 +50,14 @@ def _scattered_log_likelihood(unknowns: Unknowns, data: ScatteredData) -> Scalar
 
 
 def _sparse_log_likelihood(unknowns: Unknowns, data: SparseData) -> Scalar:
+    coordinates = unknowns.coordinates
     known = Parameters(
         input_kernel=unknowns.input_kernel,
         latent_kernel=unknowns.latent_kernel,
         inducing_inputs=data.inducing_inputs,
-        inducing_latents=unknowns.latents[data.inducing_conditions],
-        latent_mean=unknowns.latents,
-        latent_variance=jnp.zeros_like(unknowns.latents),
+        inducing_latents=coordinates[data.inducing_conditions],
+        latent_mean=coordinates,
+        latent_variance=jnp.zeros_like(coordinates),
         noise_variance=unknowns.noise_variance,
     )
     return collapsed(known, data.observed).fit
@@ -68,9 +69,10 @@ def fitted_values(unknowns: Unknowns, data: Observed) -> Float[Array, "*S"]:
     slope = jax.grad(lambda outputs: log_likelihood(unknowns, _with_outputs(data, outputs)))(layout.outputs)
     noise = unknowns.noise_per_condition
     if isinstance(layout, ScatteredData):
-        noise = noise[layout.conditions]
+        noise = layout.noise(noise)
     elif isinstance(layout, LongData):
         noise = noise[layout.block_condition][:, None]
+        noise = noise if layout.error_variances is None else noise + layout.error_variances
     # ⟨f⟩ = y + σ² ∂log p(y)/∂y, since the slope is −(K + Σ)⁻¹y
     return layout.outputs + noise * slope
 

@@ -330,10 +330,10 @@ def _decode_condition(model: TrainedModel, arrays: dict[str, np.ndarray], method
         return GaussianCondition(latents, jnp.asarray(arrays["noise"]), found)
     inputs, values = model.scaling.inputs(arrays["inputs"]), model.scaling.outputs(arrays["outputs"])
     latents, noise, log_weights = (jnp.asarray(arrays[name]) for name in ("latents", "noise", "log_weights"))
-    if model.drawn is not None:
-        return drawn_condition(model.drawn, latents, noise, log_weights, few(inputs, values))
     errors = arrays.get("errors")
     variances = None if errors is None else model.scaling.error_variances(errors, arrays["outputs"])
+    if model.drawn is not None:
+        return drawn_condition(model.drawn, latents, noise, log_weights, few(inputs, values, variances))
     seen = evidence(posterior, inputs, values, variances)
     return condition_on(posterior, seen, latents, noise, log_weights)
 

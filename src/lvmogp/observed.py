@@ -20,7 +20,7 @@ class ScatteredData(eqx.Module):
     """Observations one by one, of any conditions in any order; ``present`` is 0 where a row is left empty.
 
     ``places`` are the rows of each condition, the number of all rows where there are none left. Conditions with very
-    many have no places.
+    many have no places. ``error_variances`` of the measurements, where known, add to their noise; else they are zero.
     """
 
     inputs: Float[Array, "n Q_X"]
@@ -28,6 +28,11 @@ class ScatteredData(eqx.Module):
     conditions: Int[Array, " n"]
     present: Float[Array, " n"]
     places: Int[Array, "D b"]
+    error_variances: Float[Array, " n"]
+
+    def noise(self, of_conditions: Float[Array, " D"]) -> Float[Array, " n"]:
+        """Noise variance of every observation, given that of every condition."""
+        return of_conditions[self.conditions] + self.error_variances
 
 
 class SparseData(eqx.Module):
@@ -48,7 +53,7 @@ def observed(data: Data, parameters: Parameters) -> Observed:
             return data
     elif data.n_observations <= _MOST_SCATTERED:
         return scattered(data)
-    latents = np.asarray(parameters.latent_mean, dtype=float)
+    latents = np.asarray(parameters.latents.mean, dtype=float)
     subset = covering_subset(latents, parameters.inducing_latents.shape[0])
     return SparseData(data, parameters.inducing_inputs, jnp.asarray(subset))
 
@@ -60,12 +65,14 @@ def scattered(data: LongData) -> ScatteredData:
     row = np.resize(np.flatnonzero(present), rounded_up(max(n_observations, 1)))
     filled = np.arange(len(row)) < n_observations
     condition = np.repeat(np.asarray(data.block_condition), present.shape[1])[row]
+    errors = np.zeros(present.shape) if data.error_variances is None else np.asarray(data.error_variances)
     return ScatteredData(
         inputs=data.inputs.reshape(-1, data.inputs.shape[-1])[row],
         outputs=jnp.asarray(np.asarray(data.outputs).reshape(-1)[row] * filled),
         conditions=jnp.asarray(condition),
         present=jnp.asarray(filled.astype(float)),
         places=jnp.asarray(_places(np.where(filled, condition, -1), data.n_conditions)),
+        error_variances=jnp.asarray(errors.reshape(-1)[row] * filled),
     )
 
 

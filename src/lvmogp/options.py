@@ -132,18 +132,18 @@ def _check_n_latent(value: Any, *, described: bool) -> None:
 
 def is_stochastic(options: Options, n_observations: int, *, beyond: str | None = None) -> bool:
     """Whether to fit by minibatches; ``beyond`` names something that they know nothing of yet, if it was given."""
-    if beyond is not None and options.inference in ("stochastic", NUTS):
+    if beyond is not None and options.inference == "stochastic":
         raise SettingError(
-            f'inference="{options.inference}" cannot take {beyond}; use "auto", "collapsed" or "kronecker", or leave '
+            f'inference="stochastic" cannot take {beyond}; use "auto", "collapsed", "kronecker" or "nuts", or leave '
             "that out"
         )
-    if beyond is not None:
-        return False
     if options.inference == NUTS and n_observations > _MOST_AT_ONCE:
         raise SettingError(
             f'inference="nuts" looks at all observations in every step, here {n_observations:,}; it is limited to '
             f'{_MOST_AT_ONCE:,}: use inference="auto"'
         )
+    if beyond is not None:
+        return False
     return options.inference == "stochastic" or (options.inference == AUTO and n_observations > _MOST_AT_ONCE)
 
 

@@ -74,6 +74,8 @@ def log_prior(unknowns: Unknowns, priors: Priors) -> Scalar:
         + _log_prior_of_kernel(unknowns.latent_kernel, priors, priors.latent_lengthscale)
         - jnp.sum(unknowns.latents**2) / 2  # h_d ~ N(0, I)
     )
+    if unknowns.described is not None:
+        total = total - jnp.sum(unknowns.described.missing**2) / 2  # what is missing, like a latent
     level = unknowns.noise_level
     if level is None:
         return total + _log_density(unknowns.noise_variance, *priors.noise_variance)

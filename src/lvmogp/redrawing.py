@@ -17,7 +17,7 @@ from lvmogp.unknowns import Unknowns
 
 _N_CANDIDATES = 64
 # Latents of all, a condition and places for it: how well the data are explained with it there, up to a constant.
-_Explained = Callable[[Float[Array, "D Q_H"], Int[Array, ""], Float[Array, "P Q_H"]], Float[Array, " P"]]
+_Explained = Callable[[Float[Array, "D L"], Int[Array, ""], Float[Array, "P Q_H"]], Float[Array, " P"]]
 
 
 def log_likelihoods_on_grid(
@@ -35,11 +35,11 @@ def log_likelihoods_on_grid(
     others = 1 - jax.nn.one_hot(condition, len(deviation), dtype=deviation.dtype)
     scale = others / deviation
     # K_H/(σσᵀ) of the others; the condition itself is a row of zeros, which says nothing.
-    among = gram(unknowns.latent_kernel, unknowns.latents) * scale[:, None] * scale
+    among = gram(unknowns.latent_kernel, unknowns.coordinates) * scale[:, None] * scale
     latent_values, latent_basis = jnp.linalg.eigh(among)  # μ_j and V
     shrinkage = kronecker_shrinkage(input_values, latent_values)  # 1/(1 + λ_i μ_j)
     known = shrinkage * ((rotated * scale) @ latent_basis)
-    between = cross(unknowns.latent_kernel, candidates, unknowns.latents) * scale / deviation[condition]
+    between = cross(unknowns.latent_kernel, candidates, unknowns.coordinates) * scale / deviation[condition]
     features = between @ latent_basis  # c = Vᵀ k_H(h, H)/(σ_d σ), one row a candidate
     # mean_i = λ_i Σ_j c_j known_ij and variance_i = 1 + λ_i k_H(h, h)/σ_d² − λ_i² Σ_j c_j²/(1 + λ_i μ_j)
     mean = input_values * (features @ known.T)
@@ -56,11 +56,9 @@ def log_likelihoods_of_scattered(
 
     The same as on a grid, by a Cholesky factor over the observations of the others.
     """
-    kernel, own_noise = unknowns.latent_kernel, unknowns.noise_per_condition[condition]
-    scale = jnp.where(data.conditions == condition, 0.0, data.present) / jnp.sqrt(
-        unknowns.noise_per_condition[data.conditions]
-    )
-    among = gram(kernel, unknowns.latents)[data.conditions].T[data.conditions]
+    kernel, all_noise = unknowns.latent_kernel, data.noise(unknowns.noise_per_condition)
+    scale = jnp.where(data.conditions == condition, 0.0, data.present) / jnp.sqrt(all_noise)
+    among = gram(kernel, unknowns.coordinates)[data.conditions].T[data.conditions]
     # P = I + K/(σσᵀ) of the others; rows of the condition itself say nothing.
     others = jnp.eye(len(scale)) + among * gram(unknowns.input_kernel, data.inputs) * scale[:, None] * scale
     factor = jnp.linalg.cholesky(others)  # no eigenvalue is below one
@@ -71,10 +69,10 @@ def log_likelihoods_of_scattered(
     values = jnp.take(data.outputs, own, mode="clip") * taken
     to_others = cross(unknowns.input_kernel, points, data.inputs) * taken[:, None] * scale
     within = gram(unknowns.input_kernel, points) * taken[:, None] * taken
-    noise = jnp.diag(jnp.where(taken > 0, own_noise, 1.0))
+    noise = jnp.diag(jnp.where(taken > 0, jnp.take(all_noise, own, mode="clip"), 1.0))
 
     def at(candidate: Float[Array, " Q_H"]) -> Array:
-        between = cross(kernel, candidate[None], unknowns.latents)[0][data.conditions]
+        between = cross(kernel, candidate[None], unknowns.coordinates)[0][data.conditions]
         whitened = whiten(factor, (to_others * between).T)  # L⁻¹Cᵀ
         prior = kernel.evaluate(candidate, candidate) * within
         # y_d | h ~ N(C P⁻¹ y, k_H(h, h) K_X + σ_d² I − C P⁻¹ Cᵀ)
@@ -84,7 +82,7 @@ def log_likelihoods_of_scattered(
 
 
 def _explained_by(unknowns: Unknowns, data: GridData | ScatteredData) -> _Explained:
-    def at(latents: Float[Array, "D Q_H"]) -> Unknowns:
+    def at(latents: Float[Array, "D L"]) -> Unknowns:
         return eqx.tree_at(lambda tree: tree.latents, unknowns, latents)
 
     if isinstance(data, ScatteredData):
@@ -107,20 +105,22 @@ def _explained_by(unknowns: Unknowns, data: GridData | ScatteredData) -> _Explai
 
 def redrawn_latents(
     unknowns: Unknowns, data: GridData | ScatteredData, conditions: Int[Array, " few"], key: Array
-) -> Float[Array, "D Q_H"]:
+) -> Float[Array, "D L"]:
     """Latents with those of some conditions, one after the other, drawn anew given all others.
 
     Beside where it is, a condition is offered places drawn from the prior, and takes one in proportion to how well it
     explains its outputs there: a step that leaves the posterior as it is (iterated sampling importance resampling).
     """
     explained = _explained_by(unknowns, data)
+    known = unknowns.coordinates[:, unknowns.latents.shape[1] :]  # of features, which stay as they are
 
     def redraw(latents: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
         condition, key = given
         key_of_places, key_of_choice = jax.random.split(key)
         elsewhere = jax.random.normal(key_of_places, (_N_CANDIDATES, latents.shape[1]), latents.dtype)
         candidates = jnp.concatenate([latents[condition][None], elsewhere])
-        log_weights = explained(latents, condition, candidates)
+        features = jnp.broadcast_to(known[condition], (len(candidates), known.shape[1]))
+        log_weights = explained(latents, condition, jnp.concatenate([candidates, features], axis=1))
         log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf).at[0].set(log_weights[0])
         chosen = jax.random.categorical(key_of_choice, log_weights)
         return latents.at[condition].set(candidates[chosen]), None

@@ -58,25 +58,36 @@ def sample_posterior(
     vectors, variances = [], []
     for number in range(settings.n_chains):
         start = starts[number % len(starts)]
-        latents = _drawn_latents(start, np.random.default_rng([settings.seed, number]))
-        vectors.append(split(unknowns_at(start, latents))[0])
-        variances.append(_guessed_variances(unknowns_at(start, start.latent_variance), structure))
+        vectors.append(split(_drawn(start, np.random.default_rng([settings.seed, number])))[0])
+        variances.append(_guessed_variances(start, structure))
     report = None if on_progress is None else _reporter(on_progress, starts[0], settings)
     chains, completed = run_chains(target, jnp.stack(vectors), jnp.stack(variances), settings, report)
     return _gathered(target, chains, starts[0], settings, completed, time.perf_counter() - began)
 
 
-def _drawn_latents(parameters: Parameters, rng: np.random.Generator) -> Float[Array, "D Q_H"]:
+def _drawn(parameters: Parameters, rng: np.random.Generator) -> Unknowns:
     # A draw from q(H), so that chains start apart.
-    deviation = np.sqrt(np.asarray(parameters.latent_variance))
-    noise = rng.standard_normal(deviation.shape)
-    return jnp.asarray(np.asarray(parameters.latent_mean) + deviation * noise, parameters.latent_mean.dtype)
+    def drawn(mean: Array, variance: Array) -> Array:
+        noise = rng.standard_normal(mean.shape)
+        return jnp.asarray(np.asarray(mean) + np.sqrt(np.asarray(variance)) * noise, mean.dtype)
+
+    latents, known = drawn(parameters.latent_mean, parameters.latent_variance), parameters.known
+    return unknowns_at(
+        parameters, latents, None if known is None else drawn(known.missing_mean, known.missing_variance)
+    )
 
 
-def _guessed_variances(scales: Unknowns, structure: FreeStructure) -> Float[Array, " free"]:
+def _guessed_variances(parameters: Parameters, structure: FreeStructure) -> Float[Array, " free"]:
     # A variance for each entry of the free vector: of latents those of q(H), which stand in their place.
+    known = parameters.known
+    scales = unknowns_at(parameters, parameters.latent_variance, None if known is None else known.missing_variance)
     guesses = jax.tree.map(lambda leaf: jnp.full(leaf.shape, _LOG_VARIANCE, scales.latents.dtype), scales)
-    guesses = eqx.tree_at(lambda tree: tree.latents, guesses, scales.latents)
+    guesses = eqx.tree_at(
+        lambda tree: (tree.latents, tree.described),
+        guesses,
+        (scales.latents, scales.described),
+        is_leaf=lambda leaf: leaf is None,
+    )
     free = [
         leaf.reshape(-1)
         for leaf, (_, fixed) in zip(jax.tree.leaves(guesses), structure.declarations, strict=True)
@@ -88,7 +99,7 @@ def _guessed_variances(scales: Unknowns, structure: FreeStructure) -> Float[Arra
 def _reporter(
     on_progress: Callable[[Progress], None], start: Parameters, settings: SamplerSettings
 ) -> Callable[[int, int, float], None]:
-    n_steps = settings.n_chains * (settings.n_warmup + settings.n_draws)
+    n_steps = settings.n_chains * settings.n_steps
     n_latent = start.latent_mean.shape[1]
 
     def report(chain: int, n_done: int, log_posterior: float) -> None:
@@ -99,10 +110,15 @@ def _reporter(
 
 
 def _gathered(
-    target: Target, chains: list[Chain], like: Parameters, settings: SamplerSettings, completed: bool, seconds: float
+    target: Target,
+    by_number: dict[int, Chain],
+    like: Parameters,
+    settings: SamplerSettings,
+    completed: bool,
+    seconds: float,
 ) -> tuple[Draws | None, Account]:
-    begun = [number for number, chain in enumerate(chains) if len(chain.trace.energy)]
-    chains = [chains[number] for number in begun]
+    begun = [number for number, chain in by_number.items() if len(chain.trace.energy)]
+    chains = [by_number[number] for number in begun]
     if not chains:
         return None, account([], np.empty(0), {}, settings, completed=False, seconds=seconds)
     lengths = [len(chain.trace.energy) for chain in chains]
@@ -159,7 +175,7 @@ def _follow(
 ) -> dict[str, Array]:
     def follow(position: Float[Array, " free"]) -> dict[str, Array]:
         unknowns = target.unknowns(position)
-        covariance = gram(unknowns.latent_kernel, unknowns.latents)
+        covariance = gram(unknowns.latent_kernel, unknowns.coordinates)
         return {
             "predictions": fitted_values(unknowns, target.data).reshape(-1)[places],
             "latent kernel matrix": covariance[pairs[:, 0], pairs[:, 1]],

@@ -189,7 +189,8 @@ def variational_condition(model: TrainedModel, name: Id) -> Condition:
         plain = model._replace(draws=None, drawn=None, added={})
         if name in model.added:
             own = model.added[name]
-            plain = with_condition(plain, name, own.inputs, own.outputs, method="exact", features=own.features)
+            new = (own.inputs, own.outputs)
+            plain = with_condition(plain, name, *new, method="exact", features=own.features, errors=own.errors)
         model = plain
     return find_condition(model, name, unseen="prior")
 
@@ -203,7 +204,8 @@ def find_under_draws(model: TrainedModel, drawn: DrawnModel, name: Id, *, unseen
     if name in model.ids:
         return model.ids.index(name)
     if unseen == "prior":
-        return infer_under_draws(drawn, few(np.empty((0, model.n_columns)), np.empty(0)))
+        nothing = few(np.empty((0, model.n_columns)), np.empty(0))
+        return infer_under_draws(drawn, nothing, known_of(model, features_of(model, name)))
     raise unknown_condition(name, model.all_ids)
 
 
@@ -319,9 +321,9 @@ def _inferred(
             f"method={method!r} is an answer of the variational fit, and this model answers from posterior draws; "
             'leave it at method="exact"'
         )
-    if errors is not None:
-        raise SettingError("y_std of a new condition is not known to models with posterior draws; leave it out")
-    return infer_under_draws(model.drawn, few(model.scaling.inputs(inputs), model.scaling.outputs(outputs)))
+    scaling = model.scaling
+    variances = None if errors is None else scaling.error_variances(errors, outputs)
+    return infer_under_draws(model.drawn, few(scaling.inputs(inputs), scaling.outputs(outputs), variances), known)
 
 
 def without_condition(model: TrainedModel, name: Id) -> TrainedModel:

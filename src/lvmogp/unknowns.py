@@ -21,14 +21,42 @@ class NoiseLevel(eqx.Module):
     spread: Scalar = positive()
 
 
+class Described(eqx.Module):
+    """Coordinates of the conditions that come from their features; ``missing`` are those that nobody knows."""
+
+    values: Float[Array, "D F"]
+    missing_condition: Int[Array, " missing"]
+    missing_coordinate: Int[Array, " missing"]
+    missing: Float[Array, " missing"]
+    fixed: tuple[str, ...] = eqx.field(
+        static=True, default=("values", "missing_condition", "missing_coordinate"), kw_only=True
+    )
+
+    @property
+    def coordinates(self) -> Float[Array, "D F"]:
+        """All of them, the missing ones in their places."""
+        return self.values.at[self.missing_condition, self.missing_coordinate].set(self.missing)
+
+
 class Unknowns(eqx.Module):
-    """Kernels, latents and noise; ``noise_level`` is ``None`` where one noise variance serves all conditions."""
+    """Kernels, latents and noise; ``noise_level`` is ``None`` where one noise variance serves all conditions.
+
+    Where conditions have features, ``described`` holds their coordinates, which follow the latents.
+    """
 
     input_kernel: Kernel
     latent_kernel: Kernel
-    latents: Float[Array, "D Q_H"]
+    latents: Float[Array, "D L"]
     noise_variance: Float[Array, " noise"] = positive()
     noise_level: NoiseLevel | None = None
+    described: Described | None = None
+
+    @property
+    def coordinates(self) -> Float[Array, "D Q_H"]:
+        """The latents, then the coordinates of features: what the latent kernel looks at."""
+        if self.described is None:
+            return self.latents
+        return jnp.concatenate([self.latents, self.described.coordinates], axis=1)
 
     @property
     def noise_per_condition(self) -> Float[Array, " D"]:
@@ -36,14 +64,23 @@ class Unknowns(eqx.Module):
         return jnp.broadcast_to(self.noise_variance, (self.latents.shape[0],))
 
 
-def unknowns_at(parameters: Parameters, latents: Float[Array, "D Q_H"]) -> Unknowns:
-    """The point of the hyperparameters of a variational fit and these latents."""
+def unknowns_at(
+    parameters: Parameters, latents: Float[Array, "D L"], missing: Float[Array, " missing"] | None = None
+) -> Unknowns:
+    """The point of the hyperparameters of a variational fit and these latents.
+
+    ``missing`` are coordinates of features that nobody knows; left out, they are where the fit expects them.
+    """
     input_kernel, latent_kernel = _without_redundancy(parameters.input_kernel, parameters.latent_kernel)
     noise, level = parameters.noise_variance, None
     if noise.shape[0] > 1:
         logs = jnp.log(noise)
         level = NoiseLevel(jnp.exp(jnp.mean(logs)), jnp.clip(jnp.std(logs), 0.1, 2.0))
-    return Unknowns(input_kernel, latent_kernel, latents, noise, level)
+    described, known = None, parameters.known
+    if known is not None:
+        found = known.missing_mean if missing is None else missing
+        described = Described(known.values, known.missing_condition, known.missing_coordinate, found)
+    return Unknowns(input_kernel, latent_kernel, latents, noise, level, described)
 
 
 def _without_redundancy(input_kernel: Kernel, latent_kernel: Kernel) -> tuple[Kernel, Kernel]:
@@ -83,7 +120,7 @@ def as_draws(points: Unknowns, like: Parameters, *, chain: Int[Array, " S"], log
     return Draws(
         input_kernel=as_described(points.input_kernel, like.input_kernel),
         latent_kernel=as_described(points.latent_kernel, like.latent_kernel),
-        latents=points.latents,
+        latents=jax.vmap(lambda point: point.coordinates)(points),
         noise_variance=points.noise_variance,
         chain=chain,
         log_weight=log_weight,

@@ -1,0 +1,267 @@
+"""Whether draws are draws from the posterior: data sets from the prior, and ranks of the truth among the draws.
+
+    python benchmarks/simulation_based_calibration.py               200 data sets, some ten minutes on two cores
+    python benchmarks/simulation_based_calibration.py --sets 20     fewer, nothing written
+    python benchmarks/simulation_based_calibration.py --page        no sampling: figure and table from the file
+
+If data come from the prior, the truth is one more draw from the posterior, so that its rank among the draws is uniform
+(Talts et al., 2018). Nothing is standardised, and hyperparameters come from the default priors. Writes
+results/sampling/calibration.json, the figure beside it, and the table of docs/fully-bayesian.md.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+from scipy.stats import chi2
+
+from lvmogp.compiling import compiled
+from lvmogp.conditionals import stacked_conditionals
+from lvmogp.data import Data, GridData, long_data
+from lvmogp.draws import Draws
+from lvmogp.kernels import RBF, diagonal, gram
+from lvmogp.nuts import SamplerSettings
+from lvmogp.observed import observed
+from lvmogp.parameters import Parameters
+from lvmogp.plots.style import COLOURS, tidy
+from lvmogp.priors import Priors
+from lvmogp.sampling import sample_posterior
+
+ROOT = Path(__file__).parents[1]
+FILE, PAGE = ROOT / "results" / "sampling" / "calibration.json", ROOT / "docs" / "fully-bayesian.md"
+FIGURE = FILE.with_suffix(".png")
+BEGIN = "<!-- made by benchmarks/simulation_based_calibration.py, do not edit -->"
+END = "<!-- end of what it made -->"
+N_SETS, N_INPUTS, N_CONDITIONS, N_RANKED = 200, 7, 5, 19
+SETTINGS = SamplerSettings(n_chains=2, n_warmup=300, n_draws=400, seed=0)
+PRIORS = Priors().checked()
+FORMS = ("grid", "scattered")
+
+
+class Truth(NamedTuple):
+    """One draw from the prior, with data and a function value that nobody observed."""
+
+    input_lengthscale: float
+    variance: float
+    latent_lengthscale: float
+    noise_variance: float
+    latents: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+    asked_input: float
+    asked_value: float
+
+
+def truth_from_prior(rng: np.random.Generator) -> Truth:
+    """Hyperparameters, latents of one dimension, and curves of all conditions at the same inputs and one more."""
+
+    def positive(prior: tuple[float, float]) -> float:
+        median, spread = prior
+        return float(median * np.exp(spread * rng.standard_normal()))
+
+    names = ("input_lengthscale", "variance", "latent_lengthscale", "noise_variance")
+    values = {name: positive(getattr(PRIORS, name)) for name in names}
+    latents = rng.standard_normal(N_CONDITIONS)
+    inputs = np.append(np.linspace(-1.5, 1.5, N_INPUTS), rng.uniform(-1.5, 1.5))
+    among_inputs = values["variance"] * _correlations(inputs, values["input_lengthscale"])
+    among_conditions = _correlations(latents, values["latent_lengthscale"])
+    # F = A Z Bᵀ has covariance (B Bᵀ) ⊗ (A Aᵀ)
+    curves = _root(among_inputs) @ rng.standard_normal((len(inputs), N_CONDITIONS)) @ _root(among_conditions).T
+    noise = np.sqrt(values["noise_variance"]) * rng.standard_normal((N_INPUTS, N_CONDITIONS))
+    return Truth(
+        **values,
+        latents=latents[:, None],
+        inputs=inputs[:-1, None],
+        outputs=curves[:-1] + noise,
+        asked_input=float(inputs[-1]),
+        asked_value=float(curves[-1, 0]),
+    )
+
+
+def _correlations(points: np.ndarray, lengthscale: float) -> np.ndarray:
+    return np.exp(-(((points[:, None] - points) / lengthscale) ** 2) / 2)
+
+
+def _root(matrix: np.ndarray) -> np.ndarray:
+    values, basis = np.linalg.eigh(matrix)
+    return basis * np.sqrt(np.maximum(values, 0))
+
+
+def data_of(truth: Truth, form: str) -> Data:
+    """The observations as a grid, or one by one."""
+    if form == "grid":
+        return GridData(jnp.asarray(truth.inputs), jnp.asarray(truth.outputs))
+    conditions = np.tile(np.arange(N_CONDITIONS), N_INPUTS)
+    return long_data(np.repeat(truth.inputs, N_CONDITIONS, axis=0), truth.outputs.reshape(-1), conditions, N_CONDITIONS)
+
+
+def start_from_prior(rng: np.random.Generator) -> Parameters:
+    """Where chains start: at the medians, with latents that know nothing of the data."""
+    number = partial(jnp.asarray, dtype=float)
+    latents = number(rng.standard_normal((N_CONDITIONS, 1)))
+    return Parameters(
+        input_kernel=RBF(number([PRIORS.input_lengthscale[0]]), number(PRIORS.variance[0])),
+        latent_kernel=RBF(number([PRIORS.latent_lengthscale[0]]), number(1.0)),
+        inducing_inputs=number(np.linspace(-1.5, 1.5, 4)[:, None]),
+        inducing_latents=latents[:4],
+        latent_mean=latents,
+        latent_variance=jnp.full_like(latents, 0.1),
+        noise_variance=number([PRIORS.noise_variance[0]]),
+    )
+
+
+@compiled
+def _asked_moments(draws: Draws, data: Any, asked: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance of the function of the first condition at an input, in each draw."""
+
+    def one(draw: tuple[Any, Draws]) -> tuple[jax.Array, jax.Array]:
+        process, own = draw
+        inputs = process.input_features(asked)
+        latent = process.latent_features(own.latents[:1])[0]
+        prior = diagonal(process.input_kernel, asked) * diagonal(process.latent_kernel, own.latents[:1])
+        return process.mean(inputs, latent)[0], (prior - process.explained_variance(inputs, latent))[0]
+
+    return jax.lax.map(one, (stacked_conditionals(draws, data), draws))
+
+
+def quantities(truth: Truth) -> dict[str, float]:
+    """What is ranked, at the truth: nothing that depends on how the latent space is turned."""
+    among = _correlations(truth.latents[:, 0], truth.latent_lengthscale)
+    return {
+        "noise": np.log(truth.noise_variance),
+        "input lengthscale": np.log(truth.input_lengthscale),
+        "variance": np.log(truth.variance),
+        "latent lengthscale": np.log(truth.latent_lengthscale),
+        "similarity of two conditions": float(among[0, 1]),
+        "size of the latents": float(np.sum(truth.latents**2)),
+        "function": truth.asked_value,
+    }
+
+
+def drawn_quantities(draws: Draws, data: Any, asked: float, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """The same in every draw; the function, which draws do not hold, is drawn given each of them."""
+    mean, variance = (np.asarray(part) for part in _asked_moments(draws, data, jnp.asarray([[asked]])))
+    among = np.asarray(jax.vmap(gram)(draws.latent_kernel, draws.latents))
+    return {
+        "noise": np.log(np.asarray(draws.noise_variance)[:, 0]),
+        "input lengthscale": np.log(np.asarray(draws.input_kernel.lengthscale)[:, 0]),
+        "variance": np.log(np.asarray(draws.input_kernel.variance)),
+        "latent lengthscale": np.log(np.asarray(draws.latent_kernel.lengthscale)[:, 0]),
+        "similarity of two conditions": among[:, 0, 1],
+        "size of the latents": np.sum(np.asarray(draws.latents) ** 2, axis=(1, 2)),
+        "function": mean + np.sqrt(np.maximum(variance, 0)) * rng.standard_normal(len(mean)),
+    }
+
+
+def ranks(seed: int, form: str, settings: SamplerSettings = SETTINGS) -> dict[str, int]:
+    """How many of ``N_RANKED`` draws, far apart from each other, lie below the truth."""
+    rng = np.random.default_rng([seed, FORMS.index(form)])
+    truth = truth_from_prior(rng)
+    with jax.enable_x64(True):
+        data, start = data_of(truth, form), start_from_prior(rng)
+        draws, _ = sample_posterior([start], data, PRIORS, settings._replace(seed=seed))
+        assert draws is not None  # nobody stopped it
+        places = np.linspace(0, draws.n_draws - 1, N_RANKED).round().astype(int)
+        some = jax.tree.map(lambda leaf: leaf[places], draws)
+        found = drawn_quantities(some, observed(data, start), truth.asked_input, rng)
+    return {name: int(np.sum(found[name] < value)) for name, value in quantities(truth).items()}
+
+
+def p_values(found: list[dict[str, int]], n_bins: int = 10) -> dict[str, float]:
+    """Probability of ranks as uneven as these if they were uniform, by the χ² of their histogram."""
+    expected = len(found) / n_bins
+    values = {}
+    for name in found[0]:
+        counts = np.bincount([own[name] * n_bins // (N_RANKED + 1) for own in found], minlength=n_bins)
+        values[name] = float(chi2.sf(np.sum((counts - expected) ** 2) / expected, n_bins - 1))
+    return values
+
+
+def measured(n_sets: int, tell: Callable[[str], None]) -> dict[str, list[dict[str, int]]]:
+    """Ranks of all data sets, in turn as grids and one by one."""
+    began = time.perf_counter()
+    found: dict[str, list[dict[str, int]]] = {form: [] for form in FORMS}
+    for number in range(n_sets):
+        form = FORMS[number % 2]
+        found[form].append(ranks(number, form))
+        seconds = time.perf_counter() - began
+        if number % 10 == 9:
+            left = seconds / (number + 1) * (n_sets - number - 1)
+            tell(f"{number + 1} of {n_sets} data sets, {seconds:.0f} s, about {left:.0f} s left")
+    return found
+
+
+def figure(found: list[dict[str, int]]) -> plt.Figure:
+    """Histograms of the ranks, with the band in which 95 % of the bars of uniform ranks lie."""
+    n_bins, names = 10, list(found[0])
+    drawn, axes = plt.subplots(2, 4, figsize=(9.2, 4.2), layout="constrained", sharex=True, sharey=True)
+    expected = len(found) / n_bins
+    spread = 1.96 * np.sqrt(expected * (1 - 1 / n_bins))
+    for ax, name in zip(axes.flat, names, strict=False):
+        shares = (np.asarray([own[name] for own in found]) + 0.5) / (N_RANKED + 1)
+        ax.axhspan(expected - spread, expected + spread, color="0.9")
+        ax.hist(shares, np.linspace(0, 1, n_bins + 1), color=COLOURS[0], rwidth=0.9)
+        ax.set_title(name, fontsize="medium")
+        tidy(ax)
+    for ax in axes.flat[len(names) :]:
+        ax.set_visible(False)
+    drawn.supxlabel("rank of the truth among the draws, as a share", fontsize="medium")
+    drawn.supylabel("data sets", fontsize="medium")
+    return drawn
+
+
+def table(stored: dict[str, Any]) -> str:
+    """The p-values, with how many data sets they come from."""
+    everything = [own for form in FORMS for own in stored["ranks"][form]]
+    values = p_values(everything)
+    lines = ["| | p-value of uniform ranks |", "| --- | --- |"]
+    lines += [f"| {name} | {value:.2f} |" for name, value in values.items()]
+    return "\n".join(
+        [
+            f"{len(everything)} data sets from the prior ({N_INPUTS} inputs, {N_CONDITIONS} conditions, one latent), "
+            f"half of them as grids, half one by one; `python benchmarks/simulation_based_calibration.py`.",
+            "",
+            *lines,
+            "",
+            "![Histograms of the ranks of the truth among the draws](../results/sampling/calibration.png)",
+        ]
+    )
+
+
+def write_page(stored: dict[str, Any]) -> None:
+    matplotlib.use("agg")
+    figure([own for form in FORMS for own in stored["ranks"][form]]).savefig(FIGURE, dpi=150)
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(stored)}\n\n{END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", type=int, default=N_SETS, help="how many data sets; fewer are only printed")
+    parser.add_argument("--page", action="store_true", help="figure and table from the file, without sampling")
+    arguments = parser.parse_args()
+    if arguments.page:
+        write_page(json.loads(FILE.read_text(encoding="utf-8")))
+        return
+    found = measured(arguments.sets, partial(print, flush=True))
+    for name, value in p_values([own for form in FORMS for own in found[form]]).items():
+        print(f"{name}: p = {value:.3f}")
+    if arguments.sets == N_SETS:
+        FILE.parent.mkdir(parents=True, exist_ok=True)
+        stored = {"settings": SETTINGS._asdict(), "n_ranked": N_RANKED, "ranks": found}
+        FILE.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+        write_page(stored)
+
+
+if __name__ == "__main__":
+    main()
