@@ -1,0 +1,242 @@
+"""What closes the gap between the variational fit and long Markov chains, and at which cost.
+
+    python benchmarks/between.py             synthetic sets 0 to 9, some twenty minutes on two cores
+    python benchmarks/between.py --sets 2    fewer, nothing written
+    python benchmarks/between.py --page      no fits: the table from the file
+
+Every way starts from the same variational fit and ends in draws of latents and hyperparameters, given which predictions
+are exact. Writes results/sampling/between.json and the table of docs/fully-bayesian.md.
+"""
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+
+from lvmogp import LVMOGPRegressor
+from lvmogp.bounds import collapsed
+from lvmogp.constraints import FreeStructure, join, split
+from lvmogp.data import Data
+from lvmogp.draws import Draws
+from lvmogp.errors import LVMOGPWarning
+from lvmogp.experiments.problems import Problem, synthetic
+from lvmogp.intake import standardised
+from lvmogp.metrics import calibration, negative_log_density, rmse
+from lvmogp.new_condition import normal_nodes
+from lvmogp.nuts import SamplerSettings, Target, log_posterior
+from lvmogp.observed import observed
+from lvmogp.parameters import Parameters
+from lvmogp.priors import Priors
+from lvmogp.sampling import sample_posterior
+from lvmogp.trained import TrainedModel, with_draws
+from lvmogp.unknowns import Unknowns, as_draws, unknowns_at
+
+ROOT = Path(__file__).parents[1]
+FILE, PAGE = ROOT / "results" / "sampling" / "between.json", ROOT / "docs" / "fully-bayesian.md"
+BEGIN, END = "<!-- made by benchmarks/between.py, do not edit -->", "<!-- end of what between.py made -->"
+N_SETS, N_DRAWS = 10, 256
+PRIORS = Priors().checked()
+# Curvatures below that of the prior, or of a quarter of its spread, are not believed.
+_LEAST_CURVATURE, _STIFF = 1e-2, 4.0
+
+
+class Start(NamedTuple):
+    """A variational fit with its data in standardised units."""
+
+    parameters: Parameters
+    data: Data
+
+
+def equally_weighted(points: Unknowns, start: Start) -> Draws:
+    n_draws = len(points.noise_variance)
+    return as_draws(
+        points,
+        start.parameters,
+        chain=jnp.zeros(n_draws, int),
+        log_weight=jnp.full(n_draws, -np.log(n_draws)),
+    )
+
+
+def mean_field(start: Start) -> Draws:
+    """Latents from q(H), hyperparameters as fitted; only what is made of them is exact."""
+    mean, variance = start.parameters.latent_mean, start.parameters.latent_variance
+    nodes = jnp.asarray(normal_nodes(N_DRAWS, mean.size)).reshape(N_DRAWS, *mean.shape)
+    points = jax.vmap(lambda own: unknowns_at(start.parameters, mean + jnp.sqrt(variance) * own))(nodes)
+    return equally_weighted(points, start)
+
+
+def _free_names(parameters: Parameters, structure: FreeStructure) -> np.ndarray:
+    # The name of the field of each entry of the free vector.
+    found = []
+    for (path, leaf), (_, fixed) in zip(
+        jax.tree_util.tree_flatten_with_path(parameters)[0], structure.declarations, strict=True
+    ):
+        if not fixed:
+            found += [path[0].name] * leaf.size
+    return np.asarray(found)
+
+
+def _hessian(function: Callable[[jax.Array], jax.Array], at: jax.Array) -> np.ndarray:
+    # Row by row, backwards twice: the bound has reverse rules of its own.
+    @jax.jit
+    def rows(vector: jax.Array) -> jax.Array:
+        _, pull_back = jax.vjp(jax.grad(function), vector)
+        return jax.lax.map(lambda direction: pull_back(direction)[0], jnp.eye(len(vector)))
+
+    found = np.asarray(rows(at))
+    return (found + found.T) / 2
+
+
+def linear_response(start: Start) -> Draws:
+    """Means of q(H) and hyperparameters together, with the covariance by which they answer to small forces.
+
+    That is the inverse curvature of the bound over everything that is optimised (Giordano et al., 2018), the priors of
+    the hyperparameters added.
+    """
+    vector, fixed_leaves, structure = split(start.parameters)
+    names = _free_names(start.parameters, structure)
+    curvature = _hessian(lambda own: -collapsed(join(own, fixed_leaves, structure), start.data).total, vector)
+    hyperparameters = np.isin(names, ["input_kernel", "latent_kernel", "noise_variance"])
+    values, basis = np.linalg.eigh(curvature + np.diag(hyperparameters.astype(float)))
+    covariance = (basis / np.maximum(values, _LEAST_CURVATURE)) @ basis.T
+    moved = np.flatnonzero(hyperparameters | (names == "latent_mean"))
+    variances, directions = np.linalg.eigh(covariance[np.ix_(moved, moved)])
+    steps = (normal_nodes(N_DRAWS, len(moved)) * np.sqrt(np.clip(variances, 0, 1))) @ directions.T
+    vectors = np.tile(np.asarray(vector), (N_DRAWS, 1))
+    vectors[:, moved] += steps
+
+    def point(own: jax.Array) -> Unknowns:
+        parameters = join(own, fixed_leaves, structure)
+        return unknowns_at(parameters, parameters.latent_mean)
+
+    return equally_weighted(jax.vmap(point)(jnp.asarray(vectors)), start)
+
+
+def laplace(start: Start) -> Draws:
+    """A Gaussian around the most probable latents and hyperparameters under the exact likelihood."""
+    parameters = start.parameters
+    vector, fixed_leaves, structure = split(unknowns_at(parameters, parameters.latent_mean))
+    target = Target(observed(start.data, parameters), fixed_leaves, structure, PRIORS)
+    downhill = jax.jit(jax.value_and_grad(lambda own: -log_posterior(target, own)))
+    mode = scipy.optimize.minimize(
+        lambda own: [np.asarray(part, float) for part in downhill(own)],
+        np.asarray(vector),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 2000, "maxcor": 50},
+    ).x
+    values, basis = np.linalg.eigh(_hessian(lambda own: -log_posterior(target, own), jnp.asarray(mode)))
+    steps = (normal_nodes(N_DRAWS, len(mode)) / np.sqrt(np.maximum(values, _STIFF))) @ basis.T
+    return equally_weighted(jax.vmap(target.unknowns)(jnp.asarray(mode + steps)), start)
+
+
+def chains(start: Start, *, settings: SamplerSettings) -> Draws:
+    found, _ = sample_posterior([start.parameters], start.data, PRIORS, settings)
+    assert found is not None  # nobody stopped it
+    return found
+
+
+FIT = "variational fit"
+LONG = "four chains, 300 + 250 steps"
+WAYS: dict[str, Callable[[Start], Draws]] = {
+    "q(H) with exact predictions": mean_field,
+    "linear response of the bound": linear_response,
+    "Laplace, exact likelihood": laplace,
+    "one chain, 60 + 40 steps": partial(chains, settings=SamplerSettings(1, 60, 40, 0)),
+    "two chains, 100 + 50 steps": partial(chains, settings=SamplerSettings(2, 100, 50, 0)),
+    LONG: partial(chains, settings=SamplerSettings(4, 300, 250, 0)),
+}
+
+
+def scores(model: TrainedModel, problem: Problem, seconds: float) -> dict[str, float]:
+    asked = LVMOGPRegressor()
+    asked.model_ = model
+    test = problem.test
+    mean, deviation = asked.predict(test.inputs, test.conditions, return_std=True, include_noise=False)
+    return {
+        "rmse": rmse(mean, test.outputs),
+        "coverage": float(calibration(mean, deviation, test.outputs, [0.95])[0]),
+        "nlpd": negative_log_density(mean, deviation, test.outputs),
+        "seconds": seconds,
+    }
+
+
+def measured(seed: int) -> dict[str, dict[str, float]]:
+    """Scores of the fit and of every way to go on from it; seconds are those beyond the fit."""
+    problem = synthetic(seed, None)
+    train, began = problem.train, time.perf_counter()
+    inputs, outputs = train.inputs[:: problem.n_conditions], train.outputs.reshape(-1, problem.n_conditions)
+    fitted = LVMOGPRegressor().fit(inputs, outputs).model_
+    found = {FIT: scores(fitted, problem, time.perf_counter() - began)}
+    assert fitted.observations is not None  # fitted in memory
+    with jax.enable_x64(True):
+        start = Start(fitted.outcome.parameters, standardised(fitted.observations, fitted.scaling))
+        for name, way in WAYS.items():
+            began = time.perf_counter()
+            drawn = with_draws(fitted, way(start))
+            found[name] = scores(drawn, problem, time.perf_counter() - began)
+    return found
+
+
+def table(stored: list[dict[str, dict[str, float]]]) -> str:
+    """Means over data sets, with the share of the gap in coverage that each way closes."""
+
+    def mean(name: str, figure: str) -> float:
+        return float(np.mean([own[name][figure] for own in stored]))
+
+    gap = mean(LONG, "coverage") - mean(FIT, "coverage")
+    lines = [
+        "| | RMSE | 95 % intervals hold | log density | of the gap in coverage | seconds, with the fit |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in (FIT, *WAYS):
+        closed = (mean(name, "coverage") - mean(FIT, "coverage")) / gap
+        # The first set pays for compilation, which later fits in the same session do not.
+        seconds = np.median([own[name]["seconds"] + (name != FIT) * own[FIT]["seconds"] for own in stored])
+        lines.append(
+            f"| {name} | {mean(name, 'rmse'):.3f} | {mean(name, 'coverage'):.1%} | {-mean(name, 'nlpd'):.2f} | "
+            f"{closed:.0%} | {seconds:.0f} |"
+        )
+    told = f"Means over {len(stored)} synthetic data sets; seconds are the median. `python benchmarks/between.py`."
+    return "\n".join([*lines, "", told])
+
+
+def write_page(stored: list[dict[str, dict[str, float]]]) -> None:
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(stored)}\n\n{END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", type=int, default=N_SETS, help="how many data sets; fewer are only printed")
+    parser.add_argument("--page", action="store_true", help="the table from the file, without fits")
+    arguments = parser.parse_args()
+    if arguments.page:
+        write_page(json.loads(FILE.read_text(encoding="utf-8")))
+        return
+    warnings.simplefilter("ignore", LVMOGPWarning)  # short chains say that they are short
+    began, found = time.perf_counter(), []
+    for seed in range(arguments.sets):
+        found.append(measured(seed))
+        seconds = time.perf_counter() - began
+        left = seconds / (seed + 1) * (arguments.sets - seed - 1)
+        print(f"{seed + 1} of {arguments.sets} data sets, {seconds:.0f} s, about {left:.0f} s left", flush=True)
+    print(table(found))
+    if arguments.sets == N_SETS:
+        FILE.parent.mkdir(parents=True, exist_ok=True)
+        FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_page(found)
+
+
+if __name__ == "__main__":
+    main()
