@@ -17,7 +17,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 import lvmogp.answers as answers
-import lvmogp.answers_from_draws as answers_from_draws
 import lvmogp.suggestions as suggestions
 import lvmogp.trained as trained
 from lvmogp.absorb import absorbed
@@ -390,17 +389,13 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError("return_std and return_cov exclude each other; ask for one of them")
         model, rows = self._asked(X, conditions, condition_features)
         if rows.n_columns is not None and not return_cov:
-            mean, variance = self._answers.grid_moments(
+            mean, variance = answers.grid_moments(
                 model, rows.points, include_noise=include_noise, with_variance=return_std
             )
             return mean if variance is None or not return_std else (mean, np.sqrt(variance))
-        mean, variance = self._answers.moments(
-            model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
-        )
+        mean, variance = answers.moments(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
         if return_cov:
-            joint = self._answers.covariance(
-                model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
-            )
+            joint = answers.covariance(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
             return mean, joint
         return (mean, np.sqrt(variance)) if return_std else mean
 
@@ -422,9 +417,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError(f"level must lie between 0 and 1, got {level!r}")
         model, rows = self._asked(X, conditions, condition_features)
         levels = ((1 - level) / 2, (1 + level) / 2)
-        ends = self._answers.quantiles(
-            model, rows.inputs, rows.ids, levels, unseen=self.unseen, include_noise=include_noise
-        )
+        ends = answers.quantiles(model, rows.inputs, rows.ids, levels, unseen=self.unseen, include_noise=include_noise)
         return _as_columns(ends[:, 0], rows.n_columns), _as_columns(ends[:, 1], rows.n_columns)
 
     @_in_double_precision
@@ -446,7 +439,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError(f"n must be a whole number of at least 1, got {n!r}")
         model, rows = self._asked(X, conditions, condition_features)
         seed = check_random_state(self.random_state if random_state is None else random_state).randint(2**31)
-        draws = self._answers.sample(
+        draws = answers.sample(
             model,
             rows.inputs,
             rows.ids,
@@ -466,7 +459,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         For all conditions of a grid the shape is (rows, conditions, columns).
         """
         model, rows = self._asked(X, conditions, condition_features)
-        by_mean, by_variance = self._answers.moment_gradients(
+        by_mean, by_variance = answers.moment_gradients(
             model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
         )
         return _as_columns(by_mean, rows.n_columns), _as_columns(by_variance, rows.n_columns)
@@ -494,7 +487,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise DataError("H holds NaN or infinite values; latents must be finite")
         known = self._imagined(features)
         latents = np.hstack([latents, np.broadcast_to(known, (len(latents), len(known)))])
-        mean, variance = self._answers.moments_at_latents(model, inputs, latents, include_noise=include_noise)
+        mean, variance = answers.moments_at_latents(model, inputs, latents, include_noise=include_noise)
         return (mean, np.sqrt(variance)) if return_std else mean
 
     @_in_double_precision
@@ -507,7 +500,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         model, rows = self._asked(X, conditions, condition_features)
         outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
-        values = self._answers.log_densities(model, rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        values = answers.log_densities(model, rows.inputs, rows.ids, outputs, unseen=self.unseen)
         return _as_columns(values, rows.n_columns)
 
     @_in_double_precision
@@ -518,7 +511,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         model, rows = self._asked(X, conditions, condition_features)
         outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
-        values = self._answers.probabilities_below(model, rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        values = answers.probabilities_below(model, rows.inputs, rows.ids, outputs, unseen=self.unseen)
         return _as_columns(np.where(np.isnan(outputs), np.nan, values), rows.n_columns)
 
     @_in_double_precision
@@ -545,9 +538,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
         known = np.isfinite(outputs)
         inputs, ids, outputs = rows.inputs[known], RowIds(rows.ids.distinct, rows.ids.numbers[known]), outputs[known]
-        mean, _ = self._answers.moments(model, inputs, ids, unseen=self.unseen, include_noise=True)
-        below = self._answers.probabilities_below(model, inputs, ids, outputs, unseen=self.unseen)
-        density = self._answers.log_densities(model, inputs, ids, outputs, unseen=self.unseen)
+        mean, _ = answers.moments(model, inputs, ids, unseen=self.unseen, include_noise=True)
+        below = answers.probabilities_below(model, inputs, ids, outputs, unseen=self.unseen)
+        density = answers.log_densities(model, inputs, ids, outputs, unseen=self.unseen)
         found = calibration_of(Forecasts(below, density, mean - outputs, ids.numbers, ids.distinct), asked)
         if found.intervals_are_off:
             warnings.warn(f"predictions are not calibrated: {found.remarks[0]}", LVMOGPWarning, stacklevel=3)
@@ -724,11 +717,6 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     def _fitted(self) -> trained.TrainedModel:
         return fitted_model(self)
-
-    @property
-    def _answers(self) -> Any:
-        # Two modules with the same functions: from posterior draws, or from the variational posterior.
-        return answers if self._fitted().draws is None else answers_from_draws
 
     def _inputs(self, X: Any, *, condition: str | None = None) -> Inputs:
         model = self._fitted()
