@@ -5,6 +5,7 @@ posterior.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +110,29 @@ def draw_curves(
     drawn = _drawn(model)
     conditions = [find_under_draws(model, drawn, name, unseen=unseen) for name in points]
     return drawn_joint.draw_curves(drawn, conditions, list(points.values()), n_draws=n_draws, rng=rng)
+
+
+class Curve(NamedTuple):
+    """The curve of one condition in standardised units: mean and covariance at some points, variance of the noise."""
+
+    mean: HostFloat
+    covariance: HostFloat
+    noise: float
+
+
+def curve(model: TrainedModel, name: Id, points: HostFloat) -> Curve:
+    """The curve of a condition, trained or added, at standardised points."""
+    drawn = _drawn(model)
+    condition = find_under_draws(model, drawn, name, unseen="error")
+    if isinstance(condition, DrawnCondition):
+        members, weights = members_of(condition)
+        curves, noise = curves_of_members(drawn, members, condition.seen, points), members.noise
+    else:
+        numbers = np.full(len(points), condition)
+        curves, weights = curves_of_rows(drawn, drawn.draws.latents, points, numbers), drawn.weights
+        noise = drawn.noise[:, condition]
+    (covariance,) = drawn_joint.joint_covariance(drawn, [condition], [points])[0]
+    return Curve(weights @ np.asarray(curves.means[0]), covariance, float(weights @ np.asarray(noise)))
 
 
 def moment_gradients(
