@@ -1,6 +1,6 @@
 """What the variational fit of a trained model answers for rows of conditions.
 
-Joint answers are in standardised units, all others in the user's; :mod:`lvmogp.answers` is their face.
+Moments and their gradients are in the user's units, all else is standardised; :mod:`lvmogp.answers` is the face of it.
 """
 
 from collections.abc import Iterator, Mapping
