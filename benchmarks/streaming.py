@@ -11,12 +11,12 @@ import resource
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from lvmogp import LVMOGPRegressor, ObservationStore
+from lvmogp import LVMOGPRegressor, ObservationStore, Progress
 
 NOISE = 0.3
 AT_ONCE = 5_000_000
@@ -48,6 +48,76 @@ def store(folder: Path, n_rows: int, n_conditions: int) -> tuple[ObservationStor
     return ObservationStore(**arrays), latents
 
 
+class Fitted(NamedTuple):
+    """A model with the clock at the steps of its windows, seconds after the fit began, and the memory it took."""
+
+    model: LVMOGPRegressor
+    windows: list[tuple[int, float]]
+    seconds: float
+    peak_bytes_before: int
+    peak_bytes: int
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def fitted(data: ObservationStore, arguments: argparse.Namespace) -> Fitted:
+    """A model of a store, timed."""
+    before = peak_bytes()
+    windows: list[tuple[int, float]] = []
+
+    def note(progress: Progress) -> None:
+        if progress.recipe == "minibatches":
+            windows.append((progress.iteration, time.perf_counter() - began))
+
+    began = time.perf_counter()
+    model = LVMOGPRegressor(
+        n_inducing_inputs=arguments.inducing[0],
+        n_inducing_latents=arguments.inducing[1],
+        inference="stochastic",
+        batch_size=arguments.batch,
+        max_iter=arguments.steps,
+        dtype=arguments.dtype,
+    )
+    model.fit(data, on_progress=note)
+    return Fitted(model, windows, time.perf_counter() - began, before, peak_bytes())
+
+
+def error(model: LVMOGPRegressor, latents: np.ndarray) -> float:
+    """Root mean squared error of predictions of the true curves."""
+    rng = np.random.default_rng(1)
+    asked = rng.integers(0, len(latents), 2000)
+    inputs = rng.uniform(-1, 1, (2000, 1))
+    predicted = model.predict(inputs, asked)
+    return float(np.sqrt(np.mean((predicted - curves(inputs, latents[asked])) ** 2)))
+
+
+def measured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Speed, error and memory of a fit to data made for it."""
+    n_rows, n_conditions = int(arguments.rows), int(arguments.conditions)
+    with tempfile.TemporaryDirectory() as folder:
+        data, latents = store(Path(folder), n_rows, n_conditions)
+        found = fitted(data, arguments)
+    (first, began_steps), (last, ended_steps) = found.windows[0], found.windows[-1]
+    return {
+        "rows": n_rows,
+        "conditions": n_conditions,
+        "inducing": arguments.inducing,
+        "batch": arguments.batch,
+        "dtype": arguments.dtype,
+        "device": jax.devices()[0].device_kind,
+        "observations_per_second": (last - first) * arguments.batch / (ended_steps - began_steps),
+        "steps": last,
+        "seconds_until_the_first_window": began_steps,
+        "seconds": found.seconds,
+        "rmse": error(found.model, latents),
+        "outcome": str(found.model.outcome_),
+        "peak_bytes_before": found.peak_bytes_before,
+        "peak_bytes": found.peak_bytes,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=float, default=1e6)
@@ -58,50 +128,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--record", type=Path, help="write a line for docs/benchmarks.md here")
     arguments = parser.parse_args()
-    n_rows, n_conditions = int(arguments.rows), int(arguments.conditions)
-    times: list[tuple[int, float]] = []
-
-    with tempfile.TemporaryDirectory() as folder:
-        data, latents = store(Path(folder), n_rows, n_conditions)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-        def note(progress) -> None:
-            if progress.recipe == "minibatches":
-                times.append((progress.iteration, time.perf_counter()))
-
-        began = time.perf_counter()
-        model = LVMOGPRegressor(
-            n_inducing_inputs=arguments.inducing[0],
-            n_inducing_latents=arguments.inducing[1],
-            inference="stochastic",
-            batch_size=arguments.batch,
-            max_iter=arguments.steps,
-            dtype=arguments.dtype,
-        )
-        model.fit(data, on_progress=note)
-        seconds = time.perf_counter() - began
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    rng = np.random.default_rng(1)
-    asked = rng.integers(0, n_conditions, 2000)
-    inputs = rng.uniform(-1, 1, (2000, 1))
-    predicted = model.predict(inputs, asked)
-    (first, began_steps), (last, ended_steps) = times[0], times[-1]
-    found = {
-        "rows": n_rows,
-        "conditions": n_conditions,
-        "inducing": arguments.inducing,
-        "batch": arguments.batch,
-        "dtype": arguments.dtype,
-        "device": jax.devices()[0].device_kind,
-        "observations_per_second": (last - first) * arguments.batch / (ended_steps - began_steps),
-        "steps": last,
-        "seconds_until_the_first_window": began_steps - began,
-        "seconds": seconds,
-        "rmse": float(np.sqrt(np.mean((predicted - curves(inputs, latents[asked])) ** 2))),
-        "outcome": str(model.outcome_),
-        "peak_bytes_before": before * 1024,
-        "peak_bytes": peak * 1024,
-    }
+    found = measured(arguments)
     print(json.dumps(found, indent=1))
     if arguments.record is not None:
         arguments.record.write_text(

@@ -402,7 +402,7 @@ def test_curves_are_the_same_whether_kept_or_computed_when_asked_for(monkeypatch
         kept.fit(inputs, outputs, conditions)
     lazy = LVMOGPRegressor(1)
     lazy.model_ = kept.model_._replace(curves=None)
-    monkeypatch.setattr("lvmogp.answers._CONDITIONS_AT_ONCE", 7)
+    monkeypatch.setattr("lvmogp.answers_from_fit._CONDITIONS_AT_ONCE", 7)
     wanted = kept.predict(inputs, conditions, return_std=True)
     for found, expected in zip(lazy.predict(inputs, conditions, return_std=True), wanted, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9)

@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gpytorch
 import numpy as np
@@ -42,52 +42,75 @@ def root_mean_square(errors: Any) -> float:
 # Exact models: BoTorch's, in double precision as it recommends, trained by its own L-BFGS.
 
 
-def exact(data: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """``MultiTaskGP`` or ``LCEMGP`` until converged or out of time."""
-    import botorch
-    from botorch.fit import fit_gpytorch_mll
-    from botorch.models import MultiTaskGP
-    from botorch.models.contextual_multioutput import LCEMGP
-    from botorch.optim.closures import get_loss_closure_with_grads
+class Rows(NamedTuple):
+    """Training and test rows as BoTorch takes them, the task behind the inputs, and the outputs.
 
-    torch.manual_seed(0)
-    # Tasks are numbered without gaps; LCEMGP cannot predict one without rows, which gets the mean of the outputs.
+    Tasks are numbered without gaps; LCEMGP cannot predict one without rows, which gets the mean of the outputs.
+    """
+
+    train: torch.Tensor
+    outputs: torch.Tensor
+    test: torch.Tensor
+    seen: np.ndarray
+    test_values: np.ndarray
+
+
+def rows_of(data: dict[str, Any]) -> Rows:
     known = np.unique(data["conditions"])
     seen = np.isin(data["test_conditions"], known)
-    rows, test_rows = (
+    train, test = (
         torch.tensor(np.column_stack([inputs, np.searchsorted(known, conditions)]))
         for inputs, conditions in (
             (data["inputs"], data["conditions"]),
             (data["test_inputs"][seen], data["test_conditions"][seen]),
         )
     )
-    outputs = torch.tensor(data["outputs"])[:, None]
+    return Rows(train, torch.tensor(data["outputs"])[:, None], test, seen, data["test_values"])
 
-    def build() -> Any:
-        if wanted["model"] == "LCEMGP":
-            # An embedding of as many dimensions as there are latents; its default is one.
-            return LCEMGP(rows, outputs, task_feature=-1, embs_dim_list=[wanted["n_latent"]])
-        return MultiTaskGP(rows, outputs, task_feature=-1)
 
-    probe = gpytorch.mlls.ExactMarginalLogLikelihood((model := build()).likelihood, model)
-    threads = quickest_threads(get_loss_closure_with_grads(probe, dict(probe.named_parameters())))
+def exact_model(rows: Rows, wanted: dict[str, Any]) -> Any:
+    from botorch.models import MultiTaskGP
+    from botorch.models.contextual_multioutput import LCEMGP
+
+    if wanted["model"] == "LCEMGP":
+        # An embedding of as many dimensions as there are latents; its default is one.
+        return LCEMGP(rows.train, rows.outputs, task_feature=-1, embs_dim_list=[wanted["n_latent"]])
+    return MultiTaskGP(rows.train, rows.outputs, task_feature=-1)
+
+
+def exact_error(model: Any, rows: Rows) -> float:
+    """Test error in the units of the outputs."""
+    model.eval()
+    with torch.no_grad():
+        predicted = np.full(len(rows.seen), rows.outputs.numpy().mean())
+        predicted[rows.seen] = model.posterior(rows.test).mean[:, 0].numpy()
+    model.train()
+    return root_mean_square(predicted - rows.test_values)
+
+
+def loss_of(likelihood: Any) -> Callable[[], Any]:
+    """The loss with its gradients in all that is learnt."""
+    from botorch.optim.closures import get_loss_closure_with_grads
+
+    learnt = {name: value for name, value in likelihood.named_parameters() if value.requires_grad}
+    return get_loss_closure_with_grads(likelihood, learnt)
+
+
+def exact(data: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """``MultiTaskGP`` or ``LCEMGP`` until converged or out of time."""
+    import botorch
+    from botorch.fit import fit_gpytorch_mll
+
+    torch.manual_seed(0)
+    rows = rows_of(data)
+    probe = exact_model(rows, wanted)
+    threads = quickest_threads(loss_of(gpytorch.mlls.ExactMarginalLogLikelihood(probe.likelihood, probe)))
 
     clock = Clock()
-    model = build()
+    model = exact_model(rows, wanted)
     likelihood = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
-
-    def error() -> float:
-        model.eval()
-        with torch.no_grad():
-            predicted = np.full(len(seen), data["outputs"].mean())
-            predicted[seen] = model.posterior(test_rows).mean[:, 0].numpy()
-        model.train()
-        return root_mean_square(predicted - data["test_values"])
-
-    trace = Trace(clock, error)
-    closure = get_loss_closure_with_grads(
-        likelihood, {name: value for name, value in likelihood.named_parameters() if value.requires_grad}
-    )
+    trace = Trace(clock, lambda: exact_error(model, rows))
+    closure = loss_of(likelihood)
     evaluations = 0
 
     def observed() -> Any:

@@ -1,127 +1,62 @@
-"""What a trained model answers for rows of conditions, in the user's units."""
+"""What a trained model answers for rows of conditions, in the user's units.
 
-from collections.abc import Iterator, Sequence
+Here and nowhere above is it decided whether posterior draws answer or the variational fit.
+"""
 
-import jax.numpy as jnp
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
+import lvmogp.answers_from_draws as answers_from_draws
+import lvmogp.answers_from_fit as answers_from_fit
 import lvmogp.mixtures as mixtures
-from lvmogp.compiling import compiled
 from lvmogp.ids import RowIds
 from lvmogp.mixtures import (
-    Mixture,
     Statistic,
-    gaussian_rows,
     in_units,
     log_density_in_units,
     log_normal_covariance,
-    moments_in_units,
     output_factors,
     probability_below_in_units,
-    statistic_of,
+    with_variances,
 )
-from lvmogp.posterior import curves_at
-from lvmogp.predictions import (
-    Condition,
-    Moments,
-    as_particles,
-    draw_curves,
-    gaussian_moments,
-    gradients,
-    joint_covariance,
-    mixture,
-    trained_statistic,
-)
-from lvmogp.predictions import grid_moments as gaussian_grid_moments
-from lvmogp.trained import TrainedModel, curves_of, find_condition
-from lvmogp.typing import HostFloat, HostInt
-from lvmogp.variational_condition import GaussianCondition
-
-_curves_at = compiled(curves_at)
-_CONDITIONS_AT_ONCE = 1_024
+from lvmogp.trained import TrainedModel
+from lvmogp.typing import HostFloat
 
 
-def _trained_moments(model: TrainedModel, points: HostFloat, numbers: HostInt) -> Moments:
-    noise = model.posterior.parameters.host_noise
-    if model.curves is not None:
-        return gaussian_moments(model.posterior, model.curves, noise, points, numbers)
-    found = Moments(*np.empty((3, len(points))))
-    order = np.argsort(numbers, kind="stable")
-    group = np.cumsum(np.r_[False, np.diff(numbers[order]) > 0]) // _CONDITIONS_AT_ONCE
-    for rows in np.split(order, np.flatnonzero(np.diff(group)) + 1):
-        shapes, places = curves_of(model, numbers[rows])
-        some = np.resize(noise[np.unique(numbers[rows])], len(shapes.weights))
-        for whole, part in zip(
-            found, gaussian_moments(model.posterior, shapes, some, points[rows], places), strict=True
-        ):
-            whole[rows] = part
-    return found
+def _source(model: TrainedModel):
+    # Two modules with the same functions; left to inference, the type is that of both.
+    return answers_from_fit if model.drawn is None else answers_from_draws
+
+
+def _has_closed_moments(model: TrainedModel) -> bool:
+    return model.drawn is None and not model.scaling.log_output
 
 
 def moments(
     model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool
 ) -> tuple[HostFloat, HostFloat]:
     """Mean and variance of the output at each row, in the user's units."""
-    scaling = model.scaling
-    if scaling.log_output:
-        factors = output_factors(scaling, len(inputs))
-        both = _statistic(model, inputs, rows, factors, in_units(scaling), unseen=unseen, include_noise=include_noise)
-        return both[:, 0], both[:, 1]
-    points = scaling.inputs(inputs)
-    mean, variance = np.empty(len(points)), np.empty(len(points))
-    numbers = rows.numbers_in(model.ids)
-    known = slice(None) if np.all(numbers >= 0) else numbers >= 0
-    if len(numbers[known]):
-        found = _trained_moments(model, points[known], numbers[known])
-        mean[known] = scaling.location(found.mean)
-        variance[known] = scaling.variance(found.variance + found.noise * include_noise)
-    for places, condition in _others(model, rows, unseen=unseen):
-        if isinstance(condition, GaussianCondition):
-            noise, first = np.asarray(condition.noise)[None], np.zeros(len(places), int)
-            found = gaussian_moments(model.posterior, condition.curves, noise, points[places], first)
-            mean[places] = scaling.location(found.mean)
-            variance[places] = scaling.variance(found.variance + found.noise * include_noise)
-        else:
-            mean[places], variance[places] = moments_in_units(
-                _mixture(model, condition, points[places], include_noise), scaling
-            )
-    return mean, variance
+    if _has_closed_moments(model):
+        return answers_from_fit.moments(model, inputs, rows, unseen=unseen, include_noise=include_noise)
+    factors, statistic = output_factors(model.scaling, len(inputs)), in_units(model.scaling)
+    both = _source(model).statistics(
+        model, inputs, rows, factors, statistic, unseen=unseen, include_noise=include_noise
+    )
+    return both[:, 0], both[:, 1]
 
 
 def grid_moments(
     model: TrainedModel, inputs: HostFloat, *, include_noise: bool, with_variance: bool
 ) -> tuple[HostFloat, HostFloat | None]:
     """Mean and, on request, variance of the outputs of all trained conditions at all rows, (rows, conditions)."""
-    scaling, posterior = model.scaling, model.posterior
+    if _has_closed_moments(model):
+        return answers_from_fit.grid_moments(model, inputs, include_noise=include_noise, with_variance=with_variance)
     n_conditions = len(model.ids)
-    if scaling.log_output:
-        rows = RowIds(model.ids, np.repeat(np.arange(n_conditions), len(inputs)))
-        repeated = np.tile(inputs, (n_conditions, 1))
-        mean, variance = moments(model, repeated, rows, unseen="error", include_noise=include_noise)
-        return mean.reshape(n_conditions, -1).T, variance.reshape(n_conditions, -1).T
-    points = scaling.inputs(inputs)
-    at_once = n_conditions if model.curves is not None else _CONDITIONS_AT_ONCE
-    found = []
-    for start in range(0, n_conditions, at_once):
-        numbers = np.arange(start, min(start + at_once, n_conditions))
-        shapes, places = curves_of(model, numbers)
-        parts = gaussian_grid_moments(posterior, shapes, points, with_variance=with_variance)
-        found.append([None if part is None else part[:, places] for part in parts])
-    means, variances = zip(*found, strict=True)
-    mean = scaling.location(np.hstack(means))
-    if not with_variance:
-        return mean, None
-    return mean, scaling.variance(np.hstack(variances) + posterior.parameters.host_noise * include_noise)
-
-
-def _others(model: TrainedModel, rows: RowIds, *, unseen: str) -> Iterator[tuple[HostInt, Condition]]:
-    # Rows of each condition that was not part of the training, with that condition.
-    trained = set(model.ids)
-    if trained.issuperset(rows.distinct):
-        return
-    for name, places in rows.rows().items():
-        if name not in trained:
-            yield places, find_condition(model, name, unseen=unseen)
+    rows = RowIds(model.ids, np.repeat(np.arange(n_conditions), len(inputs)))
+    repeated = np.tile(inputs, (n_conditions, 1))
+    mean, variance = moments(model, repeated, rows, unseen="error", include_noise=include_noise)
+    return mean.reshape(n_conditions, -1).T, variance.reshape(n_conditions, -1).T if with_variance else None
 
 
 def quantiles(
@@ -135,7 +70,9 @@ def quantiles(
 ) -> HostFloat:
     """Quantiles of the output at each row, one column a level, in the user's units."""
     given = np.broadcast_to(levels, (len(inputs), len(levels)))
-    found = _statistic(model, inputs, rows, given, mixtures.quantiles, unseen=unseen, include_noise=include_noise)
+    found = _source(model).statistics(
+        model, inputs, rows, given, mixtures.quantiles, unseen=unseen, include_noise=include_noise
+    )
     return model.scaling.quantity(found)
 
 
@@ -143,10 +80,7 @@ def log_densities(
     model: TrainedModel, inputs: HostFloat, rows: RowIds, outputs: HostFloat, *, unseen: str
 ) -> HostFloat:
     """Log predictive density of the output of each row, per unit of the output."""
-
-    def standardised(values: HostFloat) -> HostFloat:
-        return _statistic(model, inputs, rows, values, mixtures.log_densities, unseen=unseen, include_noise=True)
-
+    standardised = _of_values(model, inputs, rows, mixtures.log_densities, unseen=unseen)
     return log_density_in_units(model.scaling, outputs, standardised)
 
 
@@ -154,50 +88,33 @@ def probabilities_below(
     model: TrainedModel, inputs: HostFloat, rows: RowIds, outputs: HostFloat, *, unseen: str
 ) -> HostFloat:
     """Probability of an output no larger than that of each row."""
-
-    def standardised(values: HostFloat) -> HostFloat:
-        return _statistic(model, inputs, rows, values, mixtures.distributions, unseen=unseen, include_noise=True)
-
+    standardised = _of_values(model, inputs, rows, mixtures.distributions, unseen=unseen)
     return probability_below_in_units(model.scaling, outputs, standardised)
 
 
-def _statistic(
-    model: TrainedModel,
-    inputs: HostFloat,
-    rows: RowIds,
-    values: HostFloat,
-    statistic: Statistic,
-    *,
-    unseen: str,
-    include_noise: bool,
-) -> HostFloat:
-    # A statistic of the predictive mixture of each row, in standardised units; as many columns as values.
-    points = model.scaling.inputs(inputs)
-    numbers = rows.numbers_in(model.ids)
-    found = np.empty(values.shape)
-    known = slice(None) if np.all(numbers >= 0) else numbers >= 0
-    found[known] = trained_statistic(
-        model.posterior, points[known], numbers[known], values[known], statistic, include_noise=include_noise
-    )
-    for places, condition in _others(model, rows, unseen=unseen):
-        rows_of_condition = _mixture(model, condition, points[places], include_noise)
-        found[places] = statistic_of(rows_of_condition, values[places], statistic)
+def _of_values(
+    model: TrainedModel, inputs: HostFloat, rows: RowIds, statistic: Statistic, *, unseen: str
+) -> Callable[[HostFloat], HostFloat]:
+    # From standardised outputs to a statistic of the predictive mixtures of new observations.
+    def found(values: HostFloat) -> HostFloat:
+        return _source(model).statistics(model, inputs, rows, values, statistic, unseen=unseen, include_noise=True)
+
     return found
 
 
-def _mixture(model: TrainedModel, condition: Condition, points: HostFloat, include_noise: bool) -> Mixture:
-    particles = as_particles(model.posterior, condition)
-    return mixture(model.posterior, particles, points, include_noise=include_noise)
-
-
 def covariance(model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool) -> HostFloat:
-    """Joint covariance of the outputs of all rows, across conditions too, in the user's units."""
+    """Joint covariance of the outputs of all rows, across conditions too, in the user's units.
+
+    The variances are those of each condition alone, also where new conditions change the weights of the draws that
+    all rows of a joint answer share.
+    """
     if len(inputs) == 0:
         return np.empty((0, 0))
     groups = rows.rows()
     points = model.scaling.inputs(inputs)
-    conditions = [find_condition(model, name, unseen=unseen) for name in groups]
-    blocks = joint_covariance(model.posterior, conditions, [points[places] for places in groups.values()])
+    blocks = _source(model).joint_covariance(
+        model, {name: points[places] for name, places in groups.items()}, unseen=unseen
+    )
     joint = np.empty((len(points), len(points)))
     for first, row in zip(groups.values(), blocks, strict=True):
         for second, block in zip(groups.values(), row, strict=True):
@@ -206,6 +123,9 @@ def covariance(model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: 
     _, variance = moments(model, inputs, rows, unseen=unseen, include_noise=include_noise)
     if model.scaling.log_output:
         return log_normal_covariance(joint, variance)
+    if model.drawn is not None:
+        _, of_function = moments(model, inputs, rows, unseen=unseen, include_noise=False)
+        joint = with_variances(joint, of_function)
     np.fill_diagonal(joint, variance)
     return joint
 
@@ -225,9 +145,8 @@ def sample(
         return np.empty((n_draws, 0))
     groups = rows.rows()
     points = model.scaling.inputs(inputs)
-    conditions = [find_condition(model, name, unseen=unseen) for name in groups]
-    curves, noises = draw_curves(
-        model.posterior, conditions, [points[places] for places in groups.values()], n_draws=n_draws, rng=rng
+    curves, noises = _source(model).draw_curves(
+        model, {name: points[places] for name, places in groups.items()}, n_draws=n_draws, unseen=unseen, rng=rng
     )
     draws = np.empty((n_draws, len(points)))
     for places, values, noise in zip(groups.values(), curves, noises, strict=True):
@@ -240,27 +159,11 @@ def moment_gradients(
     model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool
 ) -> tuple[HostFloat, HostFloat]:
     """Derivatives of the mean and the variance of the output in each input column, in the user's units."""
-    points = model.scaling.inputs(inputs)
-    by_mean, by_variance = np.empty(points.shape), np.empty(points.shape)
-    for name, places in rows.rows().items():
-        condition = find_condition(model, name, unseen=unseen)
-        if model.scaling.log_output:
-            condition = as_particles(model.posterior, condition)
-        by_mean[places], by_variance[places] = gradients(
-            model.posterior, condition, model.scaling, points[places], include_noise=include_noise
-        )
-    return by_mean, by_variance
+    return _source(model).moment_gradients(model, inputs, rows, unseen=unseen, include_noise=include_noise)
 
 
 def moments_at_latents(
     model: TrainedModel, inputs: HostFloat, latents: HostFloat, *, include_noise: bool
 ) -> tuple[HostFloat, HostFloat]:
-    """Mean and variance of the output at given latents, one for all rows or one a row."""
-    posterior, scaling = model.posterior, model.scaling
-    distinct, numbers = np.unique(latents, axis=0, return_inverse=True)
-    shapes = _curves_at(posterior, jnp.asarray(distinct, posterior.mean.dtype))
-    noise = np.full(len(distinct), np.exp(np.mean(np.log(posterior.parameters.noise_variance))))
-    rows = np.broadcast_to(numbers.reshape(-1), len(inputs))
-    found = gaussian_moments(posterior, shapes, noise, scaling.inputs(inputs), rows)
-    variance = found.variance + found.noise * include_noise
-    return moments_in_units(gaussian_rows(found.mean, variance), scaling)
+    """Mean and variance of the output at given latents, aligned ones of draws, one for all rows or one a row."""
+    return _source(model).moments_at_latents(model, inputs, latents, include_noise=include_noise)

@@ -1,93 +1,28 @@
-"""What a trained model with posterior draws answers for rows of conditions, in the user's units.
+"""What the posterior draws of a trained model answer for rows of conditions.
 
-The functions are those of :mod:`lvmogp.answers`, with mixtures over draws in place of the variational posterior.
+The functions are those of :mod:`lvmogp.answers_from_fit`, with mixtures over draws in place of the variational
+posterior.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import lvmogp.mixtures as mixtures
+import lvmogp.drawn_joint as drawn_joint
 from lvmogp.compiling import compiled
 from lvmogp.data import rounded_up
 from lvmogp.drawn_condition import DrawnCondition, members_of
 from lvmogp.drawn_curves import Gaussians, curves_of_members, curves_of_rows
-from lvmogp.drawn_joint import draw_curves, joint_covariance
 from lvmogp.drawn_model import DrawnModel
-from lvmogp.ids import RowIds
-from lvmogp.mixtures import (
-    Mixture,
-    Statistic,
-    in_units,
-    log_density_in_units,
-    log_normal_covariance,
-    output_factors,
-    probability_below_in_units,
-    statistic_of,
-)
+from lvmogp.ids import Id, RowIds
+from lvmogp.mixtures import Mixture, Statistic, in_units, output_factors, statistic_of
 from lvmogp.trained import TrainedModel, find_under_draws
 from lvmogp.typing import Array, Float, HostFloat, HostInt
 
 _ROWS_AT_ONCE = 4_096
-
-
-def moments(
-    model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool
-) -> tuple[HostFloat, HostFloat]:
-    """Mean and variance of the output at each row, in the user's units."""
-    factors, statistic = output_factors(model.scaling, len(inputs)), in_units(model.scaling)
-    both = _statistic(model, inputs, rows, factors, statistic, unseen=unseen, include_noise=include_noise)
-    return both[:, 0], both[:, 1]
-
-
-def grid_moments(
-    model: TrainedModel, inputs: HostFloat, *, include_noise: bool, with_variance: bool
-) -> tuple[HostFloat, HostFloat | None]:
-    """Mean and, on request, variance of the outputs of all trained conditions at all rows, (rows, conditions)."""
-    n_conditions = len(model.ids)
-    rows = RowIds(model.ids, np.repeat(np.arange(n_conditions), len(inputs)))
-    repeated = np.tile(inputs, (n_conditions, 1))
-    mean, variance = moments(model, repeated, rows, unseen="error", include_noise=include_noise)
-    return mean.reshape(n_conditions, -1).T, variance.reshape(n_conditions, -1).T if with_variance else None
-
-
-def quantiles(
-    model: TrainedModel,
-    inputs: HostFloat,
-    rows: RowIds,
-    levels: Sequence[float],
-    *,
-    unseen: str,
-    include_noise: bool,
-) -> HostFloat:
-    """Quantiles of the output at each row, one column a level, in the user's units."""
-    given = np.broadcast_to(levels, (len(inputs), len(levels)))
-    found = _statistic(model, inputs, rows, given, mixtures.quantiles, unseen=unseen, include_noise=include_noise)
-    return model.scaling.quantity(found)
-
-
-def log_densities(
-    model: TrainedModel, inputs: HostFloat, rows: RowIds, outputs: HostFloat, *, unseen: str
-) -> HostFloat:
-    """Log predictive density of the output of each row, per unit of the output."""
-
-    def standardised(values: HostFloat) -> HostFloat:
-        return _statistic(model, inputs, rows, values, mixtures.log_densities, unseen=unseen, include_noise=True)
-
-    return log_density_in_units(model.scaling, outputs, standardised)
-
-
-def probabilities_below(
-    model: TrainedModel, inputs: HostFloat, rows: RowIds, outputs: HostFloat, *, unseen: str
-) -> HostFloat:
-    """Probability of an output no larger than that of each row."""
-
-    def standardised(values: HostFloat) -> HostFloat:
-        return _statistic(model, inputs, rows, values, mixtures.distributions, unseen=unseen, include_noise=True)
-
-    return probability_below_in_units(model.scaling, outputs, standardised)
 
 
 def _drawn(model: TrainedModel) -> DrawnModel:
@@ -132,7 +67,7 @@ def _mixture(weights: HostFloat, curves: Gaussians, noise: HostFloat, *, include
     return Mixture(jnp.asarray(weights), curves.means[0], variances)
 
 
-def _statistic(
+def statistics(
     model: TrainedModel,
     inputs: HostFloat,
     rows: RowIds,
@@ -142,7 +77,7 @@ def _statistic(
     unseen: str,
     include_noise: bool,
 ) -> HostFloat:
-    # A statistic of the predictive mixture of each row, in standardised units; as many columns as values.
+    """A statistic of the predictive mixture of each row, in standardised units; as many columns as values."""
     found = np.empty(values.shape)
     for some, weights, curves, noise in _parts(model, inputs, rows, unseen=unseen):
         mixture = _mixture(weights, curves, noise, include_noise=include_noise)
@@ -158,57 +93,46 @@ def _of_padded_rows(mixture: Mixture, values: HostFloat, statistic: Statistic) -
     return statistic_of(Mixture(mixture.weights, *wide), padded, statistic)[: len(values)]
 
 
-def covariance(model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool) -> HostFloat:
-    """Joint covariance of the outputs of all rows, across conditions too, in the user's units.
+def joint_covariance(model: TrainedModel, points: Mapping[Id, HostFloat], *, unseen: str) -> list[list[HostFloat]]:
+    """Covariance of f between the standardised points of each pair of conditions, as blocks, in standardised units.
 
-    New conditions among the rows give weight to draws, and in a joint answer to the same draws for all rows; variances
-    are kept as they are for each condition alone.
+    New conditions among them give weight to draws, and in a joint answer to the same draws for all.
     """
-    if len(inputs) == 0:
-        return np.empty((0, 0))
-    groups = rows.rows()
-    drawn, points = _drawn(model), model.scaling.inputs(inputs)
-    conditions = [find_under_draws(model, drawn, name, unseen=unseen) for name in groups]
-    blocks = joint_covariance(drawn, conditions, [points[places] for places in groups.values()])
-    joint = np.empty((len(points), len(points)))
-    for first, row in zip(groups.values(), blocks, strict=True):
-        for second, block in zip(groups.values(), row, strict=True):
-            joint[np.ix_(first, second)] = block
-    joint = model.scaling.variance(joint)
-    _, variance = moments(model, inputs, rows, unseen=unseen, include_noise=include_noise)
-    if model.scaling.log_output:
-        return log_normal_covariance(joint, variance)
-    _, of_function = moments(model, inputs, rows, unseen=unseen, include_noise=False)
-    scale = np.sqrt(of_function / np.diag(joint))
-    joint = joint * np.outer(scale, scale)
-    np.fill_diagonal(joint, variance)
-    return joint
+    drawn = _drawn(model)
+    conditions = [find_under_draws(model, drawn, name, unseen=unseen) for name in points]
+    return drawn_joint.joint_covariance(drawn, conditions, list(points.values()))
 
 
-def sample(
-    model: TrainedModel,
-    inputs: HostFloat,
-    rows: RowIds,
-    *,
-    n_draws: int,
-    unseen: str,
-    include_noise: bool,
-    rng: np.random.Generator,
-) -> HostFloat:
-    """Joint draws of the output at all rows, of shape (n_draws, rows), in the user's units."""
-    if len(inputs) == 0:
-        return np.empty((n_draws, 0))
-    groups = rows.rows()
-    drawn, points = _drawn(model), model.scaling.inputs(inputs)
-    conditions = [find_under_draws(model, drawn, name, unseen=unseen) for name in groups]
-    curves, noises = draw_curves(
-        drawn, conditions, [points[places] for places in groups.values()], n_draws=n_draws, rng=rng
-    )
-    draws = np.empty((n_draws, len(points)))
-    for places, values, noise in zip(groups.values(), curves, noises, strict=True):
-        extra = np.sqrt(noise)[:, None] * rng.standard_normal(values.shape) if include_noise else 0.0
-        draws[:, places] = values + extra
-    return model.scaling.quantity(draws)
+def draw_curves(
+    model: TrainedModel, points: Mapping[Id, HostFloat], *, n_draws: int, unseen: str, rng: np.random.Generator
+) -> tuple[list[HostFloat], list[HostFloat]]:
+    """Joint draws of f at the points of each condition, and the noise variance of each draw, in standardised units."""
+    drawn = _drawn(model)
+    conditions = [find_under_draws(model, drawn, name, unseen=unseen) for name in points]
+    return drawn_joint.draw_curves(drawn, conditions, list(points.values()), n_draws=n_draws, rng=rng)
+
+
+class Curve(NamedTuple):
+    """The curve of one condition in standardised units: mean and covariance at some points, variance of the noise."""
+
+    mean: HostFloat
+    covariance: HostFloat
+    noise: float
+
+
+def curve(model: TrainedModel, name: Id, points: HostFloat) -> Curve:
+    """The curve of a condition, trained or added, at standardised points."""
+    drawn = _drawn(model)
+    condition = find_under_draws(model, drawn, name, unseen="error")
+    if isinstance(condition, DrawnCondition):
+        members, weights = members_of(condition)
+        curves, noise = curves_of_members(drawn, members, condition.seen, points), members.noise
+    else:
+        numbers = np.full(len(points), condition)
+        curves, weights = curves_of_rows(drawn, drawn.draws.latents, points, numbers), drawn.weights
+        noise = drawn.noise[:, condition]
+    (covariance,) = drawn_joint.joint_covariance(drawn, [condition], [points])[0]
+    return Curve(weights @ np.asarray(curves.means[0]), covariance, float(weights @ np.asarray(noise)))
 
 
 def moment_gradients(

@@ -28,8 +28,9 @@ ConditionColumn = Annotated[
     str | None,
     typer.Option(help="Column with the condition of each row; default: the one the model was fitted with."),
 ]
-
-
+OutputColumn = Annotated[
+    str | None, typer.Option(help="Column with the output; default: the one the model was fitted with.")
+]
 ConditionFeatures = Annotated[
     Path | None,
     typer.Option(
@@ -307,9 +308,7 @@ def add_condition(
     error_column: Annotated[
         str | None, typer.Option(help="Column of the data with the standard deviation of each measurement.")
     ] = None,
-    output: Annotated[
-        str | None, typer.Option(help="Column with the output; default: the one the model was fitted with.")
-    ] = None,
+    output: OutputColumn = None,
     out: Annotated[Path | None, typer.Option(help="Write the model here instead of replacing it.")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -374,9 +373,7 @@ def calibration(
     ] = None,
     condition: Annotated[str | None, typer.Option(help="One condition for all rows.")] = None,
     condition_column: ConditionColumn = None,
-    output: Annotated[
-        str | None, typer.Option(help="Column with the output; default: the one the model was fitted with.")
-    ] = None,
+    output: OutputColumn = None,
     plot: Annotated[Path | None, typer.Option(help="Draw coverage against level into this file.")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,

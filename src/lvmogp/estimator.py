@@ -5,7 +5,7 @@ import numbers
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,30 +17,45 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 import lvmogp.answers as answers
-import lvmogp.answers_from_draws as answers_from_draws
 import lvmogp.suggestions as suggestions
 import lvmogp.trained as trained
 from lvmogp.absorb import absorbed
+from lvmogp.adding import NewCondition, new_conditions, with_new_conditions
 from lvmogp.arviz_export import inference_data
+from lvmogp.asking import (
+    Rows,
+    asked_features,
+    asked_id,
+    asked_inputs,
+    asked_latents,
+    asked_rows,
+    features_by_id,
+    with_described,
+)
 from lvmogp.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.calibration import calibration as calibration_of
-from lvmogp.description_tables import read_descriptions, read_later, read_row, warn_of_constants
-from lvmogp.descriptions import Descriptions, feature_table
-from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
+from lvmogp.condition_tables import condition_feature_table, latent_table, similarity_table
+from lvmogp.errors import DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, Progress
-from lvmogp.ids import Id, RowIds, is_single_id, row_conditions
-from lvmogp.intake import Inputs, Observations, read_errors, read_inputs, read_outputs, read_training
+from lvmogp.ids import Id, RowIds
+from lvmogp.intake import read_outputs, read_training
 from lvmogp.kernels import Kernel
 from lvmogp.large import CHECKPOINT_SECONDS
 from lvmogp.mcmc_diagnostics import Account
 from lvmogp.model_file import load_model, save_model
-from lvmogp.optimise import Status
 from lvmogp.options import Options
 from lvmogp.priors import Priors
 from lvmogp.progress import progress_bar
 from lvmogp.stores import ObservationStore
 from lvmogp.tabular import as_pandas
-from lvmogp.training import Keeping, checked_store, train
+from lvmogp.training import (
+    Keeping,
+    checked_store,
+    described_conditions,
+    train,
+    warn_of_little_to_learn,
+    warn_unless_converged,
+)
 from lvmogp.typing import HostFloat
 
 _P = ParamSpec("_P")
@@ -236,30 +251,14 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             given = checked_store(X, y, conditions, options, beyond=beyond)
         else:
             given = read_training(X, y, conditions, condition=self.condition, y_std=y_std)
-        _warn_about(given)
-        descriptions = self._descriptions(given, condition_features)
+        warn_of_little_to_learn(given)
+        descriptions = described_conditions(given, condition_features, self.condition)
         keeping = Keeping(checkpoint, checkpoint_seconds, resume)
         with progress_bar(shown=bool(self.verbose) and on_progress is None) as shown:
             self.model_ = train(given, options, on_progress or shown, keeping, descriptions)
-        outcome = self.model_.outcome
         self._note_features(None if streamed else X, self.model_.n_columns)
-        if not outcome.converged:
-            advice = "let it run" if outcome.status is Status.INTERRUPTED else "raise max_iter"
-            warnings.warn(
-                f"the fit did not converge: {outcome.status.value} ({outcome.n_iterations} iterations in all). "
-                f"Predictions can be used, but {advice} for a better fit",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        warn_unless_converged(self.model_.outcome)
         return self
-
-    def _descriptions(self, given: Observations | ObservationStore, table: Any) -> Descriptions | None:
-        if table is None:
-            return None
-        ids = tuple(given.ids or ())
-        found = read_descriptions(table, ids, self.condition)
-        warn_of_constants(found, len(ids))
-        return found
 
     def _note_features(self, X: Any, n_columns: int) -> None:
         # scikit-learn counts and names the columns of X as given, a condition column among them.
@@ -320,38 +319,21 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @property
     def latents_(self) -> pd.DataFrame:
         """One row a condition: its id, mean and standard deviation of each latent dimension, whether it was added."""
-        return self._latent_table()
+        return self._latents()
 
     @_in_double_precision
-    def _latent_table(self) -> pd.DataFrame:
-        model = self._fitted()
-        latents = trained.all_latents(model)
-        table: dict[str, Any] = {"condition": pd.Series(list(model.all_ids), dtype=object)}
-        for dimension in range(self.n_latent_):
-            table[f"mean_{dimension + 1}"] = np.asarray(latents.mean[:, dimension])
-            table[f"sd_{dimension + 1}"] = np.sqrt(np.asarray(latents.variance[:, dimension]))
-        table["added"] = [name in model.added for name in model.all_ids]
-        return pd.DataFrame(table)
+    def _latents(self) -> pd.DataFrame:
+        return latent_table(self._fitted())
 
     @property
     def condition_features_(self) -> pd.DataFrame | None:
         """One row a condition: its id and known features, whether it was added; ``None`` without features."""
-        model = self._fitted()
-        if model.descriptions is None:
-            return None
-        nothing = np.full(model.descriptions.n_coordinates, np.nan)
-        rows = [trained.features_of(model, name) for name in model.all_ids]
-        values = np.stack([nothing if row is None else row for row in rows])
-        table: dict[str, Any] = {"condition": pd.Series(list(model.all_ids), dtype=object)}
-        table |= feature_table(model.descriptions, values)
-        return pd.DataFrame({**table, "added": [name in model.added for name in model.all_ids]})
+        return condition_feature_table(self._fitted())
 
     @_in_double_precision
     def similarities(self) -> pd.DataFrame:
         """How alike the curves of each pair of conditions are expected to be: 1 the same, 0 unrelated."""
-        model = self._fitted()
-        names = pd.Index(list(model.all_ids), dtype=object, tupleize_cols=False)
-        return pd.DataFrame(trained.similarities(model), index=names, columns=names)
+        return similarity_table(self._fitted())
 
     # Prediction
 
@@ -390,17 +372,13 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError("return_std and return_cov exclude each other; ask for one of them")
         model, rows = self._asked(X, conditions, condition_features)
         if rows.n_columns is not None and not return_cov:
-            mean, variance = self._answers.grid_moments(
+            mean, variance = answers.grid_moments(
                 model, rows.points, include_noise=include_noise, with_variance=return_std
             )
             return mean if variance is None or not return_std else (mean, np.sqrt(variance))
-        mean, variance = self._answers.moments(
-            model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
-        )
+        mean, variance = answers.moments(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
         if return_cov:
-            joint = self._answers.covariance(
-                model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
-            )
+            joint = answers.covariance(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
             return mean, joint
         return (mean, np.sqrt(variance)) if return_std else mean
 
@@ -422,10 +400,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError(f"level must lie between 0 and 1, got {level!r}")
         model, rows = self._asked(X, conditions, condition_features)
         levels = ((1 - level) / 2, (1 + level) / 2)
-        ends = self._answers.quantiles(
-            model, rows.inputs, rows.ids, levels, unseen=self.unseen, include_noise=include_noise
-        )
-        return _as_columns(ends[:, 0], rows.n_columns), _as_columns(ends[:, 1], rows.n_columns)
+        ends = answers.quantiles(model, rows.inputs, rows.ids, levels, unseen=self.unseen, include_noise=include_noise)
+        return rows.as_columns(ends[:, 0]), rows.as_columns(ends[:, 1])
 
     @_in_double_precision
     def sample(
@@ -446,7 +422,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError(f"n must be a whole number of at least 1, got {n!r}")
         model, rows = self._asked(X, conditions, condition_features)
         seed = check_random_state(self.random_state if random_state is None else random_state).randint(2**31)
-        draws = self._answers.sample(
+        draws = answers.sample(
             model,
             rows.inputs,
             rows.ids,
@@ -455,7 +431,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             include_noise=include_noise,
             rng=np.random.default_rng(seed),
         )
-        return np.moveaxis(_as_columns(draws.T, rows.n_columns), -1, 0)
+        return np.moveaxis(rows.as_columns(draws.T), -1, 0)
 
     @_in_double_precision
     def predict_gradient(
@@ -466,10 +442,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         For all conditions of a grid the shape is (rows, conditions, columns).
         """
         model, rows = self._asked(X, conditions, condition_features)
-        by_mean, by_variance = self._answers.moment_gradients(
+        by_mean, by_variance = answers.moment_gradients(
             model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
         )
-        return _as_columns(by_mean, rows.n_columns), _as_columns(by_variance, rows.n_columns)
+        return rows.as_columns(by_mean), rows.as_columns(by_variance)
 
     @_in_double_precision
     def predict_at_latent(
@@ -480,21 +456,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         A model of conditions with known features needs all ``features`` of the one that is imagined.
         """
         model = self._fitted()
-        inputs = self._inputs(X).values
-        try:
-            latents = np.atleast_2d(np.asarray(H, dtype=float))
-        except (TypeError, ValueError):
-            raise DataError(f"H must hold numbers, {self.n_latent_} latent coordinates a row, got {H!r:.60}") from None
-        if latents.ndim != 2 or latents.shape[1] != self.n_latent_ or len(latents) not in (1, len(inputs)):
-            raise DataError(
-                f"H must hold {self.n_latent_} latent coordinates, once or for each of the {len(inputs)} rows, got "
-                f"shape {np.shape(H)}"
-            )
-        if not np.all(np.isfinite(latents)):
-            raise DataError("H holds NaN or infinite values; latents must be finite")
-        known = self._imagined(features)
-        latents = np.hstack([latents, np.broadcast_to(known, (len(latents), len(known)))])
-        mean, variance = self._answers.moments_at_latents(model, inputs, latents, include_noise=include_noise)
+        inputs = asked_inputs(model, X).values
+        latents = asked_latents(model, H, features, n_rows=len(inputs))
+        mean, variance = answers.moments_at_latents(model, inputs, latents, include_noise=include_noise)
         return (mean, np.sqrt(variance)) if return_std else mean
 
     @_in_double_precision
@@ -506,9 +470,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         The shape is that of ``y``; NaN where ``y`` is NaN.
         """
         model, rows = self._asked(X, conditions, condition_features)
-        outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
-        values = self._answers.log_densities(model, rows.inputs, rows.ids, outputs, unseen=self.unseen)
-        return _as_columns(values, rows.n_columns)
+        outputs = rows.outputs(y)
+        values = answers.log_densities(model, rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        return rows.as_columns(values)
 
     @_in_double_precision
     def predictive_cdf(self, X: Any, y: Any, conditions: Any = None, *, condition_features: Any = None) -> HostFloat:
@@ -517,9 +481,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         Uniform between 0 and 1 where predictions are calibrated. The shape is that of ``y``; NaN where ``y`` is NaN.
         """
         model, rows = self._asked(X, conditions, condition_features)
-        outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
-        values = self._answers.probabilities_below(model, rows.inputs, rows.ids, outputs, unseen=self.unseen)
-        return _as_columns(np.where(np.isnan(outputs), np.nan, values), rows.n_columns)
+        outputs = rows.outputs(y)
+        values = answers.probabilities_below(model, rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        return rows.as_columns(np.where(np.isnan(outputs), np.nan, values))
 
     @_in_double_precision
     def to_arviz(self) -> Any:
@@ -541,13 +505,13 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             Levels of the central intervals to check.
         """
         model, asked = self._fitted(), checked_levels(levels)
-        rows = self._rows(X, conditions)
-        outputs = _outputs_of_rows(y, len(rows.ids), rows.n_columns)
+        rows = asked_rows(model, X, conditions, self.condition)
+        outputs = rows.outputs(y)
         known = np.isfinite(outputs)
         inputs, ids, outputs = rows.inputs[known], RowIds(rows.ids.distinct, rows.ids.numbers[known]), outputs[known]
-        mean, _ = self._answers.moments(model, inputs, ids, unseen=self.unseen, include_noise=True)
-        below = self._answers.probabilities_below(model, inputs, ids, outputs, unseen=self.unseen)
-        density = self._answers.log_densities(model, inputs, ids, outputs, unseen=self.unseen)
+        mean, _ = answers.moments(model, inputs, ids, unseen=self.unseen, include_noise=True)
+        below = answers.probabilities_below(model, inputs, ids, outputs, unseen=self.unseen)
+        density = answers.log_densities(model, inputs, ids, outputs, unseen=self.unseen)
         found = calibration_of(Forecasts(below, density, mean - outputs, ids.numbers, ids.distinct), asked)
         if found.intervals_are_off:
             warnings.warn(f"predictions are not calibrated: {found.remarks[0]}", LVMOGPWarning, stacklevel=3)
@@ -583,7 +547,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         method : {"exact", "gaussian"}, default="exact"
             The exact posterior over the latents as weighted particles, or the paper's single Gaussian.
         """
-        return self._add([_New(name, X, y, self._features(features), y_std)], method)
+        model = self._fitted()
+        new = NewCondition(name, X, y, asked_features(model, features), y_std)
+        self.model_ = with_new_conditions(model, [new], method)
+        return self
 
     @_in_double_precision
     def add_conditions(
@@ -599,47 +566,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """Take in several new conditions at once, from data in long form, with a table of their features if any."""
         if conditions is None and self.condition is None:
             raise DataError("add_conditions needs to know the condition of each row: pass conditions=, one id a row")
-        rows = self._rows(X, conditions)
-        outputs = read_outputs(y, len(rows.ids))
-        if outputs.ndim != 1:
-            raise DataError("add_conditions takes long form: y must have one dimension")
-        groups = rows.ids.rows()
-        described = self._described(condition_features)
-        errors = read_errors(y_std, outputs)
-        entries = [
-            _New(name, rows.inputs[own], outputs[own], described.get(name), None if errors is None else errors[own])
-            for name, own in groups.items()
-        ]
-        return self._add(entries, method)
-
-    def _add(self, entries: list["_New"], method: str) -> Self:
-        if method not in trained.METHODS:
-            raise SettingError(f"method must be one of {list(trained.METHODS)}, got {method!r}")
         model = self._fitted()
-        for name, X, y, features, y_std in entries:
-            (plain_name,) = row_conditions(name if is_single_id(name) else [name], 1).distinct
-            inputs = self._inputs(_at_least_no_rows(X, model.n_columns)).values
-            outputs = read_outputs(y, len(inputs)).reshape(-1)
-            if len(outputs) != len(inputs):
-                raise DataError(
-                    f"condition {name!r} needs one output for each of its {len(inputs)} rows, got {len(outputs)}"
-                )
-            known = np.isfinite(outputs)
-            errors = read_errors(y_std, outputs)
-            if model.scaling.log_output and np.any(outputs[known] <= 0):
-                raise DataError(
-                    f'condition {name!r} has outputs that are not positive; output_transform="log" needs that'
-                )
-            model = trained.with_condition(
-                model,
-                plain_name,
-                inputs[known],
-                outputs[known],
-                method=method,
-                features=features,
-                errors=None if errors is None else errors[known],
-            )
-        self.model_ = model  # only once all of them worked
+        rows = asked_rows(model, X, conditions, self.condition)
+        new = new_conditions(rows, y, y_std, features_by_id(model, condition_features, self.condition))
+        self.model_ = with_new_conditions(model, new, method)
         return self
 
     def remove_condition(self, name: Id) -> Self:
@@ -678,9 +608,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError(f"goal must be one of {list(suggestions.GOALS)}, got {goal!r}")
         if region is not None and goal == "latents":
             raise SettingError('region says where predictions matter; leave it out with goal="latents"')
-        (plain_name,) = row_conditions(name if is_single_id(name) else [name], 1).distinct
-        inputs = suggestions.default_candidates(model) if candidates is None else self._inputs(candidates).values
-        wanted = None if region is None else self._inputs(region).values
+        plain_name = asked_id(name)
+        inputs = suggestions.default_candidates(model) if candidates is None else asked_inputs(model, candidates).values
+        wanted = None if region is None else asked_inputs(model, region).values
         if not isinstance(n, numbers.Integral) or not 1 <= n <= len(inputs):
             raise SettingError(f"n must be a whole number from 1 to the {len(inputs)} candidates, got {n!r}")
         if wanted is not None and len(wanted) == 0:
@@ -725,93 +655,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def _fitted(self) -> trained.TrainedModel:
         return fitted_model(self)
 
-    @property
-    def _answers(self) -> Any:
-        # Two modules with the same functions: from posterior draws, or from the variational posterior.
-        return answers if self._fitted().draws is None else answers_from_draws
-
-    def _inputs(self, X: Any, *, condition: str | None = None) -> Inputs:
-        model = self._fitted()
-        return read_inputs(
-            X,
-            condition=condition,
-            columns=model.columns,
-            n_columns=model.n_columns,
-            trained_dates=model.date_columns,
-        )
-
-    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[trained.TrainedModel, "_Rows"]:
+    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[trained.TrainedModel, Rows]:
         # The rows asked about, and the model with the new conditions among them that are described.
-        model, rows = self._fitted(), self._rows(X, conditions)
-        for name, features in self._described(condition_features).items():
-            if name in rows.ids.distinct and name not in model.all_ids:
-                nothing = np.empty((0, model.n_columns))
-                model = trained.with_condition(model, name, nothing, np.empty(0), method="exact", features=features)
-        return model, rows
-
-    def _described(self, table: Any) -> dict[Id, HostFloat]:
-        return {} if table is None else read_later(self._known_features(), table, self.condition)
-
-    def _features(self, row: Any) -> HostFloat | None:
-        return None if row is None else read_row(self._known_features(), row)
-
-    def _known_features(self) -> Descriptions:
-        known = self._fitted().descriptions
-        if known is None:
-            raise DataError(
-                "the model was fitted without features of conditions; leave them out, or fit with condition_features="
-            )
-        return known
-
-    def _imagined(self, features: Any) -> HostFloat:
-        # Coordinates of features at which a prediction is asked for.
-        known = self._fitted().descriptions
-        if known is None and features is None:
-            return np.empty(0)
-        names = [feature.name for feature in self._known_features().features]
-        values = self._features(features)
-        if values is None or np.isnan(values).any():
-            raise DataError(f"predictions at given latents need all features of the condition as well: {names}")
-        return self._known_features().standardised(values)
-
-    def _rows(self, X: Any, conditions: Any) -> "_Rows":
         model = self._fitted()
-        if conditions is not None:
-            column = None if self.condition is None or not _has_column(X, self.condition) else self.condition
-            inputs = self._inputs(X, condition=column)
-            return _Rows(inputs.values, row_conditions(conditions, len(inputs.values)), None)
-        inputs = self._inputs(X, condition=self.condition)
-        n_rows = len(inputs.values)
-        if inputs.row_ids is not None:
-            return _Rows(inputs.values, inputs.row_ids, None)
-        if len(model.ids) == 1:
-            return _Rows(inputs.values, RowIds(model.ids, np.zeros(n_rows, dtype=int)), None)
-        if not model.is_grid:
-            raise DataError(
-                "predict needs to know the condition of each row: pass conditions=, one id for all rows or one a row"
-            )
-        n_columns = len(model.ids)
-        return _Rows(inputs.values, RowIds(model.ids, np.repeat(np.arange(n_columns), n_rows)), n_columns)
-
-
-class _New(NamedTuple):
-    # A condition to be added, as given but for its features.
-    name: Id
-    X: Any
-    y: Any
-    features: HostFloat | None
-    y_std: Any
-
-
-class _Rows(NamedTuple):
-    # Points and the condition of each row; for all conditions of a grid, a row for each condition and point.
-    points: HostFloat
-    ids: RowIds
-    n_columns: int | None
-
-    @property
-    def inputs(self) -> HostFloat:
-        return self.points if self.n_columns is None else np.tile(self.points, (self.n_columns, 1))
+        rows = asked_rows(model, X, conditions, self.condition)
+        return with_described(model, rows, features_by_id(model, condition_features, self.condition)), rows
 
 
 def fitted_model(estimator: LVMOGPRegressor) -> trained.TrainedModel:
@@ -819,44 +667,3 @@ def fitted_model(estimator: LVMOGPRegressor) -> trained.TrainedModel:
     words = "this LVMOGPRegressor is not fitted yet; call fit(X, y, conditions=…) first"
     check_is_fitted(estimator, "model_", msg=words)
     return estimator.model_
-
-
-def _has_column(X: Any, name: str) -> bool:
-    table = as_pandas(X)
-    return isinstance(table, pd.DataFrame) and name in table.columns
-
-
-def _at_least_no_rows(X: Any, n_columns: int) -> Any:
-    # An empty list has no columns to check.
-    return np.empty((0, n_columns)) if np.size(X) == 0 else X
-
-
-def _outputs_of_rows(y: Any, n_rows: int, n_columns: int | None) -> HostFloat:
-    # Outputs in the order in which _rows repeats its rows.
-    outputs = read_outputs(y, n_rows // (n_columns or 1)).T.reshape(-1)
-    if len(outputs) != n_rows:
-        raise DataError(f"y must hold one output for each of {n_rows} predictions, got {len(outputs)}")
-    return outputs
-
-
-def _as_columns(values: HostFloat, n_columns: int | None) -> HostFloat:
-    # Rows repeated once a condition become (rows, conditions), whatever axes follow.
-    if n_columns is None:
-        return values
-    return np.moveaxis(values.reshape(n_columns, -1, *values.shape[1:]), 0, 1)
-
-
-def _warn_about(given: Observations | ObservationStore) -> None:
-    if len(given.ids or ()) == 1:
-        warnings.warn(
-            "there is one condition only, so nothing can be shared between conditions; this is a plain sparse GP",
-            LVMOGPWarning,
-            stacklevel=4,
-        )
-    # A store is not read through for a warning.
-    if isinstance(given, Observations) and np.ptp(given.outputs) == 0 and len(given.outputs) > 1:
-        warnings.warn(
-            f"all {len(given.outputs)} outputs equal {given.outputs[0]:g}; there is nothing to learn",
-            LVMOGPWarning,
-            stacklevel=4,
-        )

@@ -1,6 +1,6 @@
 """How well a fitted model predicts its own observations when they are left out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -119,6 +119,18 @@ def _folds(observations: Observations, *, n_folds: int, whole_inputs: bool) -> H
     return (np.random.default_rng(0).permutation(n_places) % min(n_folds, n_places))[places]
 
 
+def _each_fold(
+    trained: TrainedModel, observations: Observations, data: Data, folds: HostInt
+) -> Iterator[tuple[np.ndarray, Data]]:
+    # Which observations a fold leaves out, and the data without them.
+    for fold in range(folds.max() + 1):
+        left_out = folds == fold
+        if isinstance(data, LongData):
+            yield left_out, _masked(data, observations.conditions, left_out)
+        else:
+            yield left_out, standardised(_kept(observations, ~left_out), trained.scaling)
+
+
 def _left_out_moments(
     trained: TrainedModel, observations: Observations, data: Data, folds: HostInt
 ) -> tuple[HostFloat, HostFloat]:
@@ -127,12 +139,7 @@ def _left_out_moments(
     noise = parameters.host_noise
     inputs = trained.scaling.inputs(observations.inputs)
     mean, variance = np.empty(len(folds)), np.empty(len(folds))
-    for fold in range(folds.max() + 1):
-        left_out = folds == fold
-        if isinstance(data, LongData):
-            rest = _masked(data, observations.conditions, left_out)
-        else:
-            rest = standardised(_kept(observations, ~left_out), trained.scaling)
+    for left_out, rest in _each_fold(trained, observations, data, folds):
         model = _posterior(parameters, rest)
         # All rows, so that every fold has the same shapes and one compiled program serves all.
         found = gaussian_moments(model, _trained_curves(model), noise, inputs, observations.conditions)
@@ -182,12 +189,7 @@ def _left_out_mixtures(
     some = thinned(draws, _MOST_DRAWS)
     inputs = trained.scaling.inputs(observations.inputs)
     found = np.empty((2, some.n_draws, len(folds)))
-    for fold in range(folds.max() + 1):
-        left_out = folds == fold
-        if isinstance(data, LongData):
-            rest = _masked(data, observations.conditions, left_out)
-        else:
-            rest = standardised(_kept(observations, ~left_out), trained.scaling)
+    for left_out, rest in _each_fold(trained, observations, data, folds):
         model = drawn_model(some, rest, trained.posterior.parameters)
         numbers = observations.conditions[left_out]
         curves = curves_of_rows(model, model.draws.latents, inputs[left_out], numbers)

@@ -51,11 +51,15 @@ def log_normal_covariance(joint: HostFloat, variance: HostFloat) -> HostFloat:
     """Covariance of outputs of these variances whose logarithms have the covariance ``joint``."""
     # Correlations of log-normals with these moments, cov(e^a, e^b) ∝ exp(cov(a, b)) − 1, scaled to the
     # variances of the mixtures.
-    covariance = np.expm1(joint)
-    deviation = np.sqrt(np.diag(covariance))
-    covariance = covariance / np.outer(deviation, deviation) * np.sqrt(np.outer(variance, variance))
+    covariance = with_variances(np.expm1(joint), variance)
     np.fill_diagonal(covariance, variance)
     return covariance
+
+
+def with_variances(covariance: HostFloat, variance: HostFloat) -> HostFloat:
+    """The covariance with the same correlations and these variances."""
+    scale = np.sqrt(variance / np.diag(covariance))
+    return covariance * np.outer(scale, scale)
 
 
 def moments_in_units(rows: Mixture, scaling: Scaling) -> tuple[HostFloat, HostFloat]:

@@ -71,6 +71,74 @@ def value_and_gradient(*, one_thread: bool) -> Callable[..., tuple[Scalar, Float
     return _on_one_thread if one_thread else _on_all_threads
 
 
+class _Search:
+    """A search from a starting tree: its best point so far, and the bound after each iteration.
+
+    Optimisers minimise, so it speaks of losses, and they move in units of the natural steps.
+    """
+
+    def __init__(self, objective: Objective, start: Any, data: Any, *, one_thread: bool) -> None:
+        vector, self._fixed_leaves, self._structure = split(start)
+        self._objective, self._data = objective, data
+        self._evaluate = value_and_gradient(one_thread=one_thread)
+        self._steps = natural_steps(vector, self._structure)
+        self._box = search_box(self._structure)
+        self._dtype = vector.dtype
+        self.loss, self._point = math.inf, np.asarray(vector)
+        self.history: list[float] = []
+        self.n_evaluations = 0
+        first = np.clip(np.asarray(vector, dtype=float), *self._box)
+        self._loss_and_gradient(first / self._steps)
+
+    @property
+    def tree(self) -> Any:
+        """The tree at the best point."""
+        return _join(self._point.astype(self._dtype), self._fixed_leaves, structure=self._structure)
+
+    def gained_less_than(self, tolerance: float) -> bool:
+        """Whether the bound has gained less than that over the last iterations."""
+        return len(self.history) > _WINDOW and self.history[-1] - self.history[-1 - _WINDOW] < tolerance
+
+    def _loss_and_gradient(self, scaled: HostFloat) -> tuple[float, HostFloat]:
+        candidate = scaled * self._steps
+        self.n_evaluations += 1
+        loss, gradient = self._evaluate(
+            candidate.astype(self._dtype),
+            self._fixed_leaves,
+            self._data,
+            objective=self._objective,
+            structure=self._structure,
+        )
+        loss, gradient = float(loss), np.asarray(gradient, dtype=float)
+        if not (math.isfinite(loss) and np.all(np.isfinite(gradient))):
+            # A wall that the line search backs away from.
+            return max(abs(self.loss), 1.0) * 1e6, np.zeros_like(gradient)
+        if loss < self.loss:
+            self.loss, self._point = loss, candidate
+        return loss, gradient * self._steps
+
+    def descend(
+        self, max_iterations: int, after_iteration: Callable[[scipy.optimize.OptimizeResult], None]
+    ) -> scipy.optimize.OptimizeResult:
+        """Go down from the best point until L-BFGS stops by itself, or until as many iterations in all."""
+        lower, upper = self._box
+        return scipy.optimize.minimize(
+            self._loss_and_gradient,
+            self._point / self._steps,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=list(zip(lower / self._steps, upper / self._steps, strict=True)),
+            callback=after_iteration,
+            options={
+                "maxiter": max(max_iterations - len(self.history), 1),
+                "maxfun": 20 * max_iterations,
+                "maxcor": _MEMORY,
+                "ftol": 1e-15,
+                "gtol": 1e-7,
+            },
+        )
+
+
 def maximise(
     objective: Objective,
     start: Any,
@@ -87,71 +155,36 @@ def maximise(
     ``on_iteration`` raises :class:`StopFit`.
     """
     began = time.perf_counter()
-    vector, fixed_leaves, structure = split(start)
-    evaluate = value_and_gradient(one_thread=one_thread)
-    steps = natural_steps(vector, structure)  # the optimiser moves in units of these
-    history: list[float] = []
-    best: tuple[float, HostFloat] = (math.inf, np.asarray(vector))
-    n_evaluations = 0
+    search = _Search(objective, start, data, one_thread=one_thread)
+    status = _searched(search, max_iterations, tolerance, on_iteration)
+    tree = search.tree
+    seconds = time.perf_counter() - began
+    return Run(tree, -search.loss, status, tuple(search.history), search.n_evaluations, seconds)
 
-    def loss_and_gradient(scaled: HostFloat) -> tuple[float, HostFloat]:
-        nonlocal best, n_evaluations
-        candidate = scaled * steps
-        n_evaluations += 1
-        loss, gradient = evaluate(
-            candidate.astype(vector.dtype), fixed_leaves, data, objective=objective, structure=structure
-        )
-        loss, gradient = float(loss), np.asarray(gradient, dtype=float)
-        if not (math.isfinite(loss) and np.all(np.isfinite(gradient))):
-            # A wall that the line search backs away from.
-            return max(abs(best[0]), 1.0) * 1e6, np.zeros_like(gradient)
-        if loss < best[0]:
-            best = (loss, candidate)
-        return loss, gradient * steps
 
+def _searched(
+    search: _Search, max_iterations: int, tolerance: float, on_iteration: Callable[[float], None] | None
+) -> Status:
+    # How the search ended, once it has.
     def after_iteration(intermediate_result: scipy.optimize.OptimizeResult) -> None:
-        history.append(-float(intermediate_result.fun))
+        search.history.append(-float(intermediate_result.fun))
         if on_iteration is not None:
-            on_iteration(history[-1])
-        if len(history) > _WINDOW and history[-1] - history[-1 - _WINDOW] < tolerance:
+            on_iteration(search.history[-1])
+        if search.gained_less_than(tolerance):
             raise StopIteration
 
-    def finish(status: Status) -> Run:
-        tree = _join(best[1].astype(vector.dtype), fixed_leaves, structure=structure)
-        return Run(tree, -best[0], status, tuple(history), n_evaluations, time.perf_counter() - began)
-
-    def descend(first: HostFloat) -> scipy.optimize.OptimizeResult:
-        return scipy.optimize.minimize(
-            loss_and_gradient,
-            first / steps,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=list(zip(lower / steps, upper / steps, strict=True)),
-            callback=after_iteration,
-            options={
-                "maxiter": max(max_iterations - len(history), 1),
-                "maxfun": 20 * max_iterations,
-                "maxcor": _MEMORY,
-                "ftol": 1e-15,
-                "gtol": 1e-7,
-            },
-        )
-
-    lower, upper = search_box(structure)
-    first = np.clip(np.asarray(vector, dtype=float), lower, upper)
-    loss_and_gradient(first / steps)
-    if not math.isfinite(best[0]):
-        return finish(Status.NOT_FINITE)
+    if not math.isfinite(search.loss):
+        return Status.NOT_FINITE
     while True:
-        before = best[0]
+        before = search.loss
         try:
-            result = descend(best[1])
+            result = search.descend(max_iterations, after_iteration)
         except StopFit:
-            return finish(Status.INTERRUPTED)
-        gained_little = len(history) > _WINDOW and history[-1] - history[-1 - _WINDOW] < tolerance
+            return Status.INTERRUPTED
         # A line search that fails twice running, the second time with its memory cleared, is at the
         # rounding error of the bound.
-        if result.success or gained_little or (result.status == 2 and before - best[0] < tolerance):
-            return finish(Status.CONVERGED)
-        if result.status != 2 or len(history) >= max_iterations:
-            return finish(Status.ITERATION_LIMIT)
+        at_rounding_error = result.status == 2 and before - search.loss < tolerance
+        if result.success or search.gained_less_than(tolerance) or at_rounding_error:
+            return Status.CONVERGED
+        if result.status != 2 or len(search.history) >= max_iterations:
+            return Status.ITERATION_LIMIT

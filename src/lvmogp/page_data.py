@@ -15,12 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lvmogp.answers_from_draws import curve
 from lvmogp.compiling import compiled
-from lvmogp.drawn_condition import DrawnCondition, members_of
-from lvmogp.drawn_curves import curves_of_members, curves_of_rows
-from lvmogp.drawn_joint import joint_covariance
-from lvmogp.drawn_latents import aligned_latents
-from lvmogp.drawn_model import DrawnModel
 from lvmogp.evidence import MOST_EXACT_POINTS, PADDED_SIZES
 from lvmogp.intake import Observations
 from lvmogp.kernels import diagonal
@@ -32,7 +28,7 @@ from lvmogp.predictions import N_NODES, Condition
 from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.storage import encode_kernel
 from lvmogp.suggestions import N_OUTCOMES
-from lvmogp.trained import TrainedModel
+from lvmogp.trained import TrainedModel, all_latents, find_condition
 from lvmogp.typing import HostFloat
 from lvmogp.whitening import Basis, latent_moments
 
@@ -157,27 +153,22 @@ def _search(posterior: Posterior) -> Document:
 
 
 def _conditions(model: TrainedModel) -> list[Document]:
-    parameters = model.posterior.parameters
-    noise = parameters.host_noise
-    pairs = model.posterior.mean.shape[1] * (model.posterior.mean.shape[1] + 1) // 2
-    with_moments = len(model.all_ids) * pairs <= _MOST_MOMENTS
-    if model.drawn is None:
-        trained = _gaussians(model.posterior, parameters.latents, noise, with_moments=with_moments)
-    else:
-        trained = _trained_under_draws(model.posterior, model.drawn)
-    data = _shown_data(model.observations, len(model.ids))
-    conditions = [
-        {"name": str(name), "added": False, **own, **shown}
-        for name, own, shown in zip(model.ids, trained, data, strict=True)
+    described = _from_fit(model) if model.drawn is None else _from_draws(model)
+    shown = _shown_data(model.observations, len(model.ids))
+    shown += [_observations(entry.inputs, entry.outputs, len(entry.outputs)) for entry in model.added.values()]
+    return [
+        {"name": str(name), "added": name in model.added, **own, **data}
+        for name, own, data in zip(model.all_ids, described, shown, strict=True)
     ]
-    for name, entry in model.added.items():
-        if isinstance(entry.posterior, DrawnCondition):
-            found = _added_under_draws(model, entry.posterior)
-        else:
-            found = _added(model.posterior, entry.posterior, with_moments=with_moments)
-        shown = _observations(entry.inputs, entry.outputs, len(entry.outputs))
-        conditions.append({"name": str(name), "added": True, **found, **shown})
-    return conditions
+
+
+def _from_fit(model: TrainedModel) -> list[Document]:
+    posterior, parameters = model.posterior, model.posterior.parameters
+    pairs = posterior.mean.shape[1] * (posterior.mean.shape[1] + 1) // 2
+    with_moments = len(model.all_ids) * pairs <= _MOST_MOMENTS
+    trained = _gaussians(posterior, parameters.latents, parameters.host_noise, with_moments=with_moments)
+    added = [find_condition(model, name, unseen="error") for name in model.added]
+    return trained + [_added(posterior, condition, with_moments=with_moments) for condition in added]
 
 
 def _gaussians(
@@ -214,32 +205,18 @@ def _added(posterior: Posterior, condition: Condition, *, with_moments: bool) ->
     return _gaussians(posterior, condition.latents, noise, with_moments=with_moments)[0]
 
 
-def _trained_under_draws(posterior: Posterior, drawn: DrawnModel) -> list[Document]:
-    latents = aligned_latents(drawn)
-    noise = drawn.weights @ np.asarray(drawn.noise)
-    weights = drawn.weights
-    points = np.asarray(posterior.input_basis.points, dtype=float)
+def _from_draws(model: TrainedModel) -> list[Document]:
+    points = np.asarray(model.posterior.input_basis.points, dtype=float)
+    latents = all_latents(model)
+    means, deviations = np.asarray(latents.mean), np.sqrt(np.asarray(latents.variance))
     described = []
-    for number, (mean, variance) in enumerate(zip(np.asarray(latents.mean), np.asarray(latents.variance), strict=True)):
-        means = np.asarray(curves_of_rows(drawn, drawn.draws.latents, points, np.full(len(points), number)).means[0])
+    for name, mean, deviation in zip(model.all_ids, means, deviations, strict=True):
+        found = curve(model, name, points)
         described.append(
-            _projected(posterior, weights @ means, joint_covariance(drawn, [number], [points])[0][0])
-            | {"latentMean": mean.tolist(), "latentSd": np.sqrt(variance).tolist(), "noise": float(noise[number])}
+            _projected(model.posterior, found.mean, found.covariance)
+            | {"latentMean": mean.tolist(), "latentSd": deviation.tolist(), "noise": found.noise}
         )
     return described
-
-
-def _added_under_draws(model: TrainedModel, condition: DrawnCondition) -> Document:
-    assert model.drawn is not None  # or the condition would not be of this kind
-    points = np.asarray(model.posterior.input_basis.points, dtype=float)
-    members, weights = members_of(condition)
-    means = np.asarray(curves_of_members(model.drawn, members, condition.seen, points).means[0])
-    covariance = joint_covariance(model.drawn, [condition], [points])[0][0]
-    return _projected(model.posterior, weights @ means, covariance) | {
-        "latentMean": np.asarray(condition.latent_mean).tolist(),
-        "latentSd": np.sqrt(np.asarray(condition.latent_variance)).tolist(),
-        "noise": float(weights @ np.asarray(members.noise)),
-    }
 
 
 def _projected(posterior: Posterior, mean: HostFloat, covariance: HostFloat) -> Document:

@@ -1,6 +1,7 @@
-"""From observations and options to a trained model: at once, or by minibatches where they are too many."""
+"""From observations and options to a trained model: at once, on from there to posterior draws, or by minibatches."""
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,8 +10,9 @@ import numpy as np
 from lvmogp.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.compiling import compiled
 from lvmogp.data import Data
+from lvmogp.description_tables import read_descriptions, warn_of_constants
 from lvmogp.descriptions import Descriptions
-from lvmogp.errors import DataError, SettingError
+from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id
 from lvmogp.intake import Observations, standardised
@@ -67,6 +69,48 @@ def checked_store(
             f"{options.inference!r}"
         )
     return store.checked()
+
+
+def described_conditions(
+    given: Observations | ObservationStore, table: Any, condition: str | None
+) -> Descriptions | None:
+    """What a table that a user hands in says of the conditions, if there is one."""
+    if table is None:
+        return None
+    ids = tuple(given.ids or ())
+    found = read_descriptions(table, ids, condition)
+    warn_of_constants(found, len(ids))
+    return found
+
+
+def warn_of_little_to_learn(given: Observations | ObservationStore) -> None:
+    """Warn of a single condition, and of outputs that are all the same."""
+    if len(given.ids or ()) == 1:
+        warnings.warn(
+            "there is one condition only, so nothing can be shared between conditions; this is a plain sparse GP",
+            LVMOGPWarning,
+            stacklevel=4,
+        )
+    # A store is not read through for a warning.
+    if isinstance(given, Observations) and np.ptp(given.outputs) == 0 and len(given.outputs) > 1:
+        warnings.warn(
+            f"all {len(given.outputs)} outputs equal {given.outputs[0]:g}; there is nothing to learn",
+            LVMOGPWarning,
+            stacklevel=4,
+        )
+
+
+def warn_unless_converged(outcome: Outcome) -> None:
+    """Say what to do about a fit that did not converge."""
+    if outcome.converged:
+        return
+    advice = "let it run" if outcome.status is Status.INTERRUPTED else "raise max_iter"
+    warnings.warn(
+        f"the fit did not converge: {outcome.status.value} ({outcome.n_iterations} iterations in all). "
+        f"Predictions can be used, but {advice} for a better fit",
+        ConvergenceWarning,
+        stacklevel=4,
+    )
 
 
 def train(
