@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import suggest
+from benchmarks import between, simulation_based_calibration, suggest
 from benchmarks.suite import page, problems
 from benchmarks.suite.fits import time_to_better
 from benchmarks.suite.floors import grid_floor, independent_floor, least_seconds
@@ -109,3 +109,17 @@ def test_many_rows_are_smooth_functions_with_the_noise_they_are_said_to_have(tmp
     assert near.sum() > 200
     assert np.std(differences) == pytest.approx(0.3 * np.sqrt(2), rel=0.15)
     assert len(data["test_values"]) == 10_000
+
+
+@pytest.mark.parametrize("script", [between, simulation_based_calibration], ids=["between", "calibration"])
+def test_the_page_of_sampling_is_made_from_the_results(script):
+    stored = json.loads(script.FILE.read_text(encoding="utf-8"))
+    assert f"{script.BEGIN}\n\n{script.table(stored)}\n\n{script.END}" in script.PAGE.read_text(encoding="utf-8")
+
+
+def test_ranks_of_the_truth_among_the_draws_are_uniform_over_all_data_sets():
+    stored = json.loads(simulation_based_calibration.FILE.read_text(encoding="utf-8"))
+    found = [own for form in simulation_based_calibration.FORMS for own in stored["ranks"][form]]
+    assert len(found) == simulation_based_calibration.N_SETS == 200
+    values = simulation_based_calibration.p_values(found)
+    assert min(values.values()) > 0.01 / len(values)  # the least of several p-values

@@ -54,6 +54,10 @@ _EVERYWHERE: dict[str, Method] = {
 _SYNTHETIC_SIZES = {"n_inducing_inputs": 10, "n_inducing_latents": 30}
 _SERVO_SIZES = {"n_inducing_inputs": 10, "n_inducing_latents": 5}
 _SENSORS_SIZES = {"n_inducing_inputs": 100, "n_inducing_latents": 10, "n_restarts": 1}
+# Where the likelihood is sparse a step takes long, and few of them go most of the way.
+_SHORT_CHAINS = {"inference": "nuts", "n_chains": 2, "n_warmup": 100, "n_draws": 50}
+_FEW_STEPS = "draws from the posterior by two chains of 100 + 50 steps"
+_SENSORS_SIZES_OF_CHAINS = {"n_inducing_inputs": 60, "n_inducing_latents": 8, "n_restarts": 1}
 
 
 def experiments() -> dict[str, Experiment]:
@@ -110,7 +114,7 @@ def _synthetic_missing() -> Experiment:
     entries = {
         OURS: _ours(_PLAIN, "M_X = 10, M_H = 30", **_SYNTHETIC_SIZES),
         OURS_OWN: _ours(_PLAIN, "the library's defaults"),
-        OURS_NUTS: _ours(_PLAIN, "draws from the posterior, else the library's defaults", inference="nuts"),
+        OURS_NUTS: _ours(_PLAIN, "M_X = 10, M_H = 30, " + _FEW_STEPS, **_SYNTHETIC_SIZES, **_SHORT_CHAINS),
         **_baselines(_PLAIN, _EVERYWHERE),
         GPY: _gpy(_PLAIN, n_inducing=(10, 30)),
     }
@@ -153,6 +157,7 @@ def _sensors() -> Experiment:
         OURS: _ours(_SENSORS, "M_X = 100, M_H = 10", **_SENSORS_SIZES),
         OURS_OWN: _ours(_SENSORS, words, **own),
         OURS_PLAIN: _ours(_PLAIN, "M_X = 100, M_H = 10, RBF, one noise", **_SENSORS_SIZES),
+        OURS_NUTS: _ours(_SENSORS, "M_X = 60, M_H = 8, " + _FEW_STEPS, **_SENSORS_SIZES_OF_CHAINS, **_SHORT_CHAINS),
         **_baselines(_SENSORS, _EVERYWHERE),
         GPY: _gpy(_SENSORS, n_inducing=(100, 10), max_iterations=300),
     }
