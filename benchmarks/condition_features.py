@@ -2,12 +2,13 @@
 
     python benchmarks/condition_features.py braking      tyres never driven, described by a reading of their friction
     python benchmarks/condition_features.py servo        motor and screw as features, against the one-hot GP
+    python benchmarks/condition_features.py page         no measurements: the table of docs/condition-features.md
 
 Braking: ten tyres with five runs each, as in the paper; twenty new tyres without any run are predicted from a reading
 of their friction that is wrong by 10 %, and without. Distances go with the inverse of the friction, so the inverse is
 the better description where latents are to explain the error of the reading; both are measured. Servo: the paper's
 random splits, with the separate GP on one-hot columns for motor and screw on the same splits. Prints one line a repeat
-with the time left, then the summary; writes results/features/*.json after each repeat.
+with the time left, then the summary; writes results/features/*.json after each repeat, and the table at the end.
 """
 
 import argparse
@@ -27,6 +28,8 @@ from lvmogp.metrics import rmse
 from lvmogp.simulate import FRICTIONS, SPEEDS, braking, braking_distance
 
 ROOT = Path(__file__).parent.parent
+FOLDER, PAGE = ROOT / "results" / "features", ROOT / "docs" / "condition-features.md"
+BEGIN, END = "<!-- made by benchmarks/condition_features.py, do not edit -->", "<!-- end of what it made -->"
 READING_ERROR = 0.1
 N_NEW = 20
 Row = dict[str, float]
@@ -94,12 +97,57 @@ def servo_repeat(seed: int) -> Row:
 REPEATS: dict[str, tuple[Callable[[int], Row], int]] = {"braking": (braking_repeat, 10), "servo": (servo_repeat, 20)}
 
 
+BRAKING_WORDS = {
+    "without": "nothing known of a new tyre",
+    "with": "the inverse of a reading of its friction",
+    "with friction itself": "the reading itself",
+}
+SERVO_WORDS = {
+    "one-hot GP": "GP on one-hot columns, hyperparameters fitted",
+    "features": "features, hyperparameters fitted",
+    "features, draws": 'features, hyperparameters drawn (`inference="nuts"`)',
+}
+
+
+def table(stored: dict[str, list[Row]]) -> str:
+    """Means over repeats, and in how many of them each way was ahead of the first."""
+    lines = []
+    for words, rows, title in (
+        (BRAKING_WORDS, stored["braking"], "New tyres without a run, readings wrong by 10 %"),
+        (SERVO_WORDS, stored["servo"], "Servo, motor and screw as features"),
+    ):
+        frame = pd.DataFrame(rows)
+        first = next(iter(words))
+        lines += [f"| {title} | RMSE | of the first | ahead in | 95 % intervals cover |", "| --- " * 5 + "|"]
+        for name, told in words.items():
+            errors, base = frame[f"rmse {name}"], frame[f"rmse {first}"]
+            ahead = "" if name == first else f"{int((errors < base).sum())} of {len(rows)}"
+            ratio = "" if name == first else f"{errors.mean() / base.mean():.2f}"
+            lines.append(
+                f"| {told} | {errors.mean():.3f} | {ratio} | {ahead} | {frame[f'coverage {name}'].mean():.3f} |"
+            )
+        lines.append("")
+    return "\n".join(
+        [*lines, "`python benchmarks/condition_features.py braking`, and `servo`; means over all repeats."]
+    )
+
+
+def write_page() -> None:
+    stored = {name: json.loads((FOLDER / f"{name}.json").read_text())["repeats"] for name in REPEATS}
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(stored)}\n\n{END}{after}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", choices=REPEATS)
+    parser.add_argument("which", choices=[*REPEATS, "page"])
     parser.add_argument("--repeats", type=int)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "features")
+    parser.add_argument("--out", type=Path, default=FOLDER)
     options = parser.parse_args()
+    if options.which == "page":
+        write_page()
+        return
     run, usual = REPEATS[options.which]
     n_repeats, rows, began = options.repeats or usual, [], time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -111,6 +159,8 @@ def main() -> None:
         (options.out / f"{options.which}.json").write_text(json.dumps(content, indent=1) + "\n")
     frame = pd.DataFrame(rows).drop(columns="seed")
     print(pd.DataFrame({"mean": frame.mean(), "sd": frame.std()}).to_string(float_format="%.4g"))
+    if options.out == FOLDER and options.repeats is None:
+        write_page()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import between, simulation_based_calibration, suggest
+from benchmarks import between, condition_features, simulation_based_calibration, suggest
 from benchmarks.suite import page, problems
 from benchmarks.suite.fits import time_to_better
 from benchmarks.suite.floors import grid_floor, independent_floor, least_seconds
@@ -123,3 +123,12 @@ def test_ranks_of_the_truth_among_the_draws_are_uniform_over_all_data_sets():
     assert len(found) == simulation_based_calibration.N_SETS == 200
     values = simulation_based_calibration.p_values(found)
     assert min(values.values()) > 0.01 / len(values)  # the least of several p-values
+
+
+def test_the_table_of_features_is_made_from_the_results():
+    script = condition_features
+    stored = {
+        name: json.loads((script.FOLDER / f"{name}.json").read_text(encoding="utf-8"))["repeats"]
+        for name in script.REPEATS
+    }
+    assert f"{script.BEGIN}\n\n{script.table(stored)}\n\n{script.END}" in script.PAGE.read_text(encoding="utf-8")
