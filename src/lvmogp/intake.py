@@ -10,7 +10,18 @@ import pandas as pd
 
 from lvmogp.data import Data, GridData, long_data
 from lvmogp.errors import DataError, LVMOGPWarning
-from lvmogp.ids import Id, RowIds, check_kinds, distinct_ids, is_single_id, plain_id, read_ids, row_conditions, row_ids
+from lvmogp.ids import (
+    Id,
+    RowIds,
+    check_kinds,
+    check_sequence,
+    distinct_ids,
+    is_single_id,
+    plain_id,
+    read_ids,
+    row_conditions,
+    row_ids,
+)
 from lvmogp.scaling import Scaling
 from lvmogp.tabular import as_pandas, check_column_names, numeric_array, numeric_outputs, numeric_table
 from lvmogp.typing import HostFloat, HostInt
@@ -154,6 +165,8 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
     inputs, y = read_inputs(X, condition=condition), as_pandas(y)
     if isinstance(conditions, Iterator):
         conditions = list(conditions)
+    if conditions is not None:
+        check_sequence(conditions)
     if len(inputs.values) == 0:
         raise DataError("X has no rows; at least one observation is needed")
     if inputs.row_ids is not None and conditions is not None:
