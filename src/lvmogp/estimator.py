@@ -26,7 +26,7 @@ from lvmogp.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.calibration import calibration as calibration_of
 from lvmogp.description_tables import read_descriptions, read_later, read_row, warn_of_constants
 from lvmogp.descriptions import Descriptions, feature_table
-from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
+from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, NumericalError, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id, RowIds, is_single_id, row_conditions
 from lvmogp.intake import Inputs, Observations, read_errors, read_inputs, read_outputs, read_training
@@ -38,6 +38,7 @@ from lvmogp.optimise import Status
 from lvmogp.options import Options
 from lvmogp.priors import Priors
 from lvmogp.progress import progress_bar
+from lvmogp.scaling import differs_in_last_digits_only
 from lvmogp.stores import ObservationStore
 from lvmogp.tabular import as_pandas
 from lvmogp.training import Keeping, checked_store, train
@@ -251,6 +252,13 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
+        if outcome.notable_jitter is not None:
+            warnings.warn(
+                f"{outcome.notable_jitter:.0e} of the variance had to be added to a diagonal to keep the algebra "
+                "stable, and predictions are that much less sharp: inducing points crowd, use fewer of them",
+                LVMOGPWarning,
+                stacklevel=3,
+            )
         return self
 
     def _descriptions(self, given: Observations | ObservationStore, table: Any) -> Descriptions | None:
@@ -393,16 +401,20 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             mean, variance = self._answers.grid_moments(
                 model, rows.points, include_noise=include_noise, with_variance=return_std
             )
-            return mean if variance is None or not return_std else (mean, np.sqrt(variance))
+            _check_finite("mean", mean)
+            if variance is None or not return_std:
+                return mean
+            return mean, _check_finite("standard deviation", np.sqrt(variance))
         mean, variance = self._answers.moments(
             model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
         )
+        _check_finite("mean", mean)
         if return_cov:
             joint = self._answers.covariance(
                 model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
             )
-            return mean, joint
-        return (mean, np.sqrt(variance)) if return_std else mean
+            return mean, _check_finite("covariance", joint)
+        return (mean, _check_finite("standard deviation", np.sqrt(variance))) if return_std else mean
 
     @_in_double_precision
     def predict_interval(
@@ -425,6 +437,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         ends = self._answers.quantiles(
             model, rows.inputs, rows.ids, levels, unseen=self.unseen, include_noise=include_noise
         )
+        _check_finite("interval", ends)
         return _as_columns(ends[:, 0], rows.n_columns), _as_columns(ends[:, 1], rows.n_columns)
 
     @_in_double_precision
@@ -455,7 +468,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             include_noise=include_noise,
             rng=np.random.default_rng(seed),
         )
-        return np.moveaxis(_as_columns(draws.T, rows.n_columns), -1, 0)
+        return np.moveaxis(_as_columns(_check_finite("sample", draws).T, rows.n_columns), -1, 0)
 
     @_in_double_precision
     def predict_gradient(
@@ -469,6 +482,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         by_mean, by_variance = self._answers.moment_gradients(
             model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
         )
+        _check_finite("gradient", by_mean)
+        _check_finite("gradient", by_variance)
         return _as_columns(by_mean, rows.n_columns), _as_columns(by_variance, rows.n_columns)
 
     @_in_double_precision
@@ -495,7 +510,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         known = self._imagined(features)
         latents = np.hstack([latents, np.broadcast_to(known, (len(latents), len(known)))])
         mean, variance = self._answers.moments_at_latents(model, inputs, latents, include_noise=include_noise)
-        return (mean, np.sqrt(variance)) if return_std else mean
+        _check_finite("mean", mean)
+        return (mean, _check_finite("standard deviation", np.sqrt(variance))) if return_std else mean
 
     @_in_double_precision
     def log_predictive_density(
@@ -831,6 +847,17 @@ def _at_least_no_rows(X: Any, n_columns: int) -> Any:
     return np.empty((0, n_columns)) if np.size(X) == 0 else X
 
 
+def _check_finite(what: str, values: HostFloat) -> HostFloat:
+    # A number that cannot be computed is an error in words, not a NaN or an infinity that travels on.
+    if not np.all(np.isfinite(values)):
+        raise NumericalError(
+            f"the {what} is too large to be computed for {int(np.sum(~np.isfinite(values)))} of {values.size} values; "
+            'are inputs extremely far from the data? Where output_transform="log" has a mean or standard deviation '
+            "beyond all numbers, predict_interval still answers"
+        )
+    return values
+
+
 def _outputs_of_rows(y: Any, n_rows: int, n_columns: int | None) -> HostFloat:
     # Outputs in the order in which _rows repeats its rows.
     outputs = read_outputs(y, n_rows // (n_columns or 1)).T.reshape(-1)
@@ -854,7 +881,16 @@ def _warn_about(given: Observations | ObservationStore) -> None:
             stacklevel=4,
         )
     # A store is not read through for a warning.
-    if isinstance(given, Observations) and np.ptp(given.outputs) == 0 and len(given.outputs) > 1:
+    if not isinstance(given, Observations):
+        return
+    if np.any(differs_in_last_digits_only(np.column_stack([given.inputs, given.outputs]))):
+        warnings.warn(
+            "an input or the output differs in its last digits only and counts as constant; subtract what all rows "
+            "have in common, before it is rounded",
+            LVMOGPWarning,
+            stacklevel=4,
+        )
+    if np.ptp(given.outputs) == 0 and len(given.outputs) > 1:
         warnings.warn(
             f"all {len(given.outputs)} outputs equal {given.outputs[0]:g}; there is nothing to learn",
             LVMOGPWarning,

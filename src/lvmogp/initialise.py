@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.manifold import Isomap
 
 from lvmogp.compiling import compiled
@@ -66,7 +67,10 @@ def representatives(points: HostFloat, n_wanted: int, seed: int) -> HostFloat:
     if len(distinct) > _MOST_CLUSTERED:
         chosen = np.random.default_rng(seed).choice(len(distinct), _MOST_CLUSTERED, replace=False)
         distinct = distinct[chosen]
-    return KMeans(n_wanted, n_init="auto", random_state=seed).fit(distinct).cluster_centers_
+    with warnings.catch_warnings():
+        # Points that differ by rounding can make fewer clusters than asked for; then some centres coincide.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return KMeans(n_wanted, n_init="auto", random_state=seed).fit(distinct).cluster_centers_
 
 
 def independent_start(
