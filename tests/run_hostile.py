@@ -1,0 +1,125 @@
+"""Fit many hostile data sets and write down what was found: ``make test-hostile``."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+# Many programs, each for little work: made quickly rather than to be quick.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["JAX_ENABLE_X64"] = "1"
+
+import jax
+import numpy as np
+from hostile_checks import Account, examined
+from hostile_sets import LAYOUTS, Recipe, recipes
+from hypothesis import HealthCheck, Phase, given, settings
+
+import lvmogp
+
+_LISTED = 200
+
+
+def drawn(count: int) -> list[Recipe]:
+    """So many recipes, the same in every run; those of one layout together, since they share their programs."""
+    found: list[Recipe] = []
+
+    @settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(recipe=recipes())
+    def draw(recipe: Recipe) -> None:
+        found.append(recipe)
+
+    draw()
+    return sorted(found, key=lambda recipe: recipe.layout)
+
+
+class Tally:
+    """What was found so far."""
+
+    def __init__(self, asked: int):
+        self.asked, self.began = asked, time.time()
+        self.refusals, self.broken = Counter[str](), Counter[str]()
+        self.moved: dict[str, list[float]] = {}
+        self.findings: list[dict[str, Any]] = []
+        self.tried = 0
+
+    def add(self, recipe: Recipe, dtype: str, account: Account) -> None:
+        """Count one data set."""
+        self.tried += 1
+        if account.refusal is not None:
+            self.refusals[account.refusal[:90]] += 1
+        for rule, distance in account.moved.items():
+            self.moved.setdefault(rule, []).append(distance)
+        for finding in account.findings:
+            self.broken[finding.rule] += 1
+            self.findings.append({"rule": finding.rule, "text": finding.text[:300], "dtype": dtype, **recipe._asdict()})
+
+    def line(self) -> str:
+        """Progress in one line."""
+        seconds = time.time() - self.began
+        left = seconds / self.tried * (self.asked - self.tried)
+        broken = sum(self.broken.values())
+        return f"{self.tried}/{self.asked}, {broken} findings, {seconds / 60:.0f} min, {left / 60:.0f} min left"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The account as JSON."""
+        return {
+            "lvmogp": lvmogp.__version__,
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "data_sets": self.tried,
+            "asked_for": self.asked,
+            "layouts": len(LAYOUTS),
+            "seconds": round(time.time() - self.began),
+            "answered": self.tried - sum(self.refusals.values()),
+            "refused_in_words": dict(self.refusals.most_common()),
+            "findings_by_rule": dict(self.broken.most_common()),
+            "moved": {rule: quantiles(values) for rule, values in sorted(self.moved.items())},
+            "findings": self.findings[:_LISTED],
+        }
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    """How far answers moved, in standard deviations of the output."""
+    found = np.asarray(values)
+    levels = {"median": 0.5, "99 %": 0.99, "largest": 1.0}
+    return {"checked": len(values)} | {name: float(np.quantile(found, level)) for name, level in levels.items()}
+
+
+def main() -> int:
+    """Run, show progress, write the account; fails if anything was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--layouts", type=int, nargs="*", help="only these")
+    parser.add_argument("--out", type=Path, default=Path("results/hostile.json"))
+    arguments = parser.parse_args()
+    chosen = [
+        recipe for recipe in drawn(arguments.count) if not arguments.layouts or recipe.layout in arguments.layouts
+    ]
+    tally, layout = Tally(len(chosen)), None
+    for recipe in chosen:
+        if recipe.layout != layout:
+            jax.clear_caches()  # a process may hold so many programs only
+            layout = recipe.layout
+        dtype = "float32" if recipe.seed % 5 == 0 else "float64"
+        tally.add(recipe, dtype, examined(recipe, dtype=dtype))
+        print(f"\r{tally.line()}   ", end="", file=sys.stderr, flush=True)
+        arguments.out.write_text(json.dumps(tally.as_dict(), indent=1, default=float) + "\n")
+    print(f"\n{json.dumps(tally.as_dict()['findings_by_rule'], indent=1)}")
+    return 1 if tally.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
