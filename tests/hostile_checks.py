@@ -77,7 +77,7 @@ def _examined(hostile: HostileSet, recipe: Recipe, dtype: str, *, refits: bool) 
     rng = np.random.default_rng(recipe.seed)
     points, names = asked(model.model_)
     answer = answered(model, points, names)
-    found = [*_of_answer(answer), *_of_intervals(model, points, names)]
+    found = [*_of_course(model.outcome_.history), *_of_answer(answer), *_of_intervals(model, points, names)]
     moved = dict(_fixed_parameters(model.model_, points, rng))
     found += _of_more_data(model.model_, points, rng)
     if recipe.seed % 4 == 0:
@@ -120,6 +120,13 @@ def answered(model: LVMOGPRegressor, points: np.ndarray, names: list[Any]) -> An
     mean, deviation = model.predict(rows, ids, return_std=True)
     _, curve_deviation = model.predict(rows, ids, return_std=True, include_noise=False)
     return Answer(mean, deviation, curve_deviation)
+
+
+def _of_course(history: tuple[float, ...]) -> list[Finding]:
+    # The bound, from one iteration to the next.
+    if np.all(np.isfinite(history)) and np.all(np.diff(history) >= 0):
+        return []
+    return [Finding("the bound is finite and never falls", f"{history}")]
 
 
 def _of_answer(answer: Answer) -> list[Finding]:

@@ -237,6 +237,33 @@ def test_maximise_finds_a_top_beside_a_cliff():
     assert_never_falls(run)
 
 
+def cliff_into(tree: Point, beyond: jax.Array) -> jax.Array:
+    """A parabola that ends shortly behind its top, in whatever lies ``beyond``."""
+    height = 7 - jnp.sum((tree.place - CENTRE) ** 2)
+    return jnp.where(jnp.all(tree.place < CENTRE + 0.3), height, beyond)
+
+
+def without_slope(tree: Point, offset: jax.Array) -> jax.Array:
+    """The same parabola, finite everywhere, whose slope is not a number behind its top."""
+    inside = jnp.all(tree.place < CENTRE + 0.3)
+    return offset - jnp.sum((tree.place - CENTRE) ** 2) + 0 * jnp.sqrt(jnp.where(inside, 1.0, 0 * tree.place[0]))
+
+
+@pytest.mark.parametrize("beyond", [np.nan, np.inf, -np.inf])
+def test_maximise_steps_back_from_a_cliff_into_anything(beyond):
+    begin = point(-60.0, -40.0, -80.0)
+    run = maximise(cliff_into, begin, number(beyond), max_iterations=500, tolerance=1e-12)
+    np.testing.assert_allclose(run.tree.place, CENTRE, atol=1e-5)
+    assert np.all(np.isfinite(run.history))
+    assert_never_falls(run)
+
+
+def test_maximise_steps_back_from_where_there_is_no_slope():
+    run = climb(without_slope, point(-60.0, -40.0, -80.0))
+    np.testing.assert_allclose(run.tree.place, CENTRE, atol=1e-5)
+    assert_never_falls(run)
+
+
 def test_maximise_reports_every_iteration():
     seen = []
     run = maximise(concave, point(0.0, 0.0, 0.0), OFFSET, max_iterations=50, tolerance=0.0, on_iteration=seen.append)
