@@ -16,7 +16,7 @@ from lvmogp.intake import Observations, standardised
 from lvmogp.kernels import diagonal
 from lvmogp.parameters import Parameters, in_precision
 from lvmogp.posterior import curves_at, grid_marginals, posterior
-from lvmogp.scaling import scaling_of
+from lvmogp.scaling import differs_in_last_digits_only, scaling_of
 from lvmogp.trained import TrainedModel, trained_model
 from lvmogp.typing import Array, Float
 
@@ -223,11 +223,12 @@ def _mapped(values: np.ndarray, by: tuple[float, float]) -> np.ndarray:
 
 
 def _tellings(seen: Observations, rng: np.random.Generator, *, log_output: bool) -> dict[str, Telling]:
-    return {
-        "order of rows": shuffled(seen, rng),
-        "names": renamed(seen, rng),
-        "units": in_other_units(seen, log_output=log_output),
-    }
+    found = {"order of rows": shuffled(seen, rng), "names": renamed(seen, rng)}
+    # What does not vary has no scale, and is taken in the user's units.
+    columns = np.column_stack([seen.inputs, np.log(seen.outputs) if log_output else seen.outputs])
+    if np.all(np.ptp(columns, axis=0) > 0) and not np.any(differs_in_last_digits_only(columns)):
+        found["units"] = in_other_units(seen, log_output=log_output)
+    return found
 
 
 def _fixed_parameters(trained: TrainedModel, points: np.ndarray, rng: np.random.Generator) -> dict[str, float]:
@@ -281,10 +282,11 @@ def rebuilt(trained: TrainedModel, seen: Observations, parameters: Parameters) -
 def reordered(parameters: Parameters, order: np.ndarray) -> Parameters:
     """The same conditions in other places: what was at d is at ``order[d]``."""
     inverse = np.argsort(order)
+    noise_is_shared = parameters.noise_variance.shape[0] == 1
 
     def of_conditions(tree: Parameters) -> list[Any]:
         own = [tree.latent_mean, tree.latent_variance]
-        return own if tree.noise_variance.shape[0] == 1 else [*own, tree.noise_variance]
+        return own if noise_is_shared else [*own, tree.noise_variance]
 
     return eqx.tree_at(of_conditions, parameters, [leaf[inverse] for leaf in of_conditions(parameters)])
 

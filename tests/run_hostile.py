@@ -1,18 +1,23 @@
 """Fit many hostile data sets and write down what was found: ``make test-hostile``."""
 
 import argparse
+import itertools
 import json
 import os
 import platform
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 # Many programs, each for little work: made quickly rather than to be quick.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "compiled"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 os.environ["JAX_ENABLE_X64"] = "1"
 
 import jax
@@ -24,10 +29,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 import lvmogp
 
 _LISTED = 200
+_AT_ONCE = 10
 
 
 def drawn(count: int) -> list[Recipe]:
-    """So many recipes, the same in every run; those of one layout together, since they share their programs."""
+    """So many recipes, the same in every run."""
     found: list[Recipe] = []
 
     @settings(
@@ -43,7 +49,7 @@ def drawn(count: int) -> list[Recipe]:
         found.append(recipe)
 
     draw()
-    return sorted(found, key=lambda recipe: recipe.layout)
+    return found
 
 
 class Tally:
@@ -98,25 +104,42 @@ def quantiles(values: list[float]) -> dict[str, float]:
     return {"checked": len(values)} | {name: float(np.quantile(found, level)) for name, level in levels.items()}
 
 
+def batches(chosen: list[Recipe]) -> list[list[Recipe]]:
+    """Recipes of one layout, a few at a time."""
+    found = []
+    for _, group in itertools.groupby(chosen, key=lambda recipe: recipe.layout):
+        listed = list(group)
+        found += [listed[start : start + _AT_ONCE] for start in range(0, len(listed), _AT_ONCE)]
+    return found
+
+
+def accounts(batch: list[Recipe]) -> list[tuple[Recipe, str, Account]]:
+    """What became of each data set; of every fifth, in single precision."""
+    jax.clear_caches()  # a process may hold so many programs only; those on disk are quick to read
+    dtypes = ["float32" if recipe.seed % 5 == 0 else "float64" for recipe in batch]
+    return [(recipe, dtype, examined(recipe, dtype=dtype)) for recipe, dtype in zip(batch, dtypes, strict=True)]
+
+
 def main() -> int:
     """Run, show progress, write the account; fails if anything was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--layouts", type=int, nargs="*", help="only these")
+    parser.add_argument("--count", type=int, default=1000, help="data sets to draw")
+    parser.add_argument(
+        "--layouts", type=int, nargs="*", help="numbers of the layouts to keep, in the order to run them"
+    )
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=Path("results/hostile.json"))
     arguments = parser.parse_args()
-    chosen = [
-        recipe for recipe in drawn(arguments.count) if not arguments.layouts or recipe.layout in arguments.layouts
-    ]
-    tally, layout = Tally(len(chosen)), None
-    for recipe in chosen:
-        if recipe.layout != layout:
-            jax.clear_caches()  # a process may hold so many programs only
-            layout = recipe.layout
-        dtype = "float32" if recipe.seed % 5 == 0 else "float64"
-        tally.add(recipe, dtype, examined(recipe, dtype=dtype))
-        print(f"\r{tally.line()}   ", end="", file=sys.stderr, flush=True)
-        arguments.out.write_text(json.dumps(tally.as_dict(), indent=1, default=float) + "\n")
+    order = arguments.layouts or list(range(len(LAYOUTS)))
+    chosen = [recipe for recipe in drawn(arguments.count) if recipe.layout in order]
+    chosen.sort(key=lambda recipe: order.index(recipe.layout))
+    tally = Tally(len(chosen))
+    with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
+        for batch in as_completed([pool.submit(accounts, batch) for batch in batches(chosen)]):
+            for recipe, dtype, account in batch.result():
+                tally.add(recipe, dtype, account)
+            print(f"\r{tally.line()}   ", end="", file=sys.stderr, flush=True)
+            arguments.out.write_text(json.dumps(tally.as_dict(), indent=1, default=float) + "\n")
     print(f"\n{json.dumps(tally.as_dict()['findings_by_rule'], indent=1)}")
     return 1 if tally.broken else 0
 

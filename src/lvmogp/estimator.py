@@ -430,7 +430,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
         Quantiles of the predictive distribution itself, which is a mixture over the latents and no Gaussian.
         """
-        if not 0 < level < 1:
+        if not isinstance(level, numbers.Real) or not 0 < level < 1:
             raise SettingError(f"level must lie between 0 and 1, got {level!r}")
         model, rows = self._asked(X, conditions, condition_features)
         levels = ((1 - level) / 2, (1 + level) / 2)

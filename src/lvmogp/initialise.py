@@ -230,9 +230,13 @@ def start(
     """Parameters at which the joint model starts; latents start from what known ``coordinates`` leave."""
     dtype = independent.parameters.inducing_inputs.dtype
     n_conditions = len(independent.values)
-    embedding = _embedding(recipe, independent.values, n_latent, rng, coordinates)
+    # In the order of their curves, so that it does not matter how conditions are named.
+    order = np.lexsort(independent.values.T[::-1])
+    in_order = None if coordinates is None else coordinates._replace(values=coordinates.values[order])
+    embedding = _embedding(recipe, independent.values[order], n_latent, rng, in_order)
     # A little noise keeps conditions with equal curves apart, so that their gradients differ.
-    means = embedding.means + 0.01 * rng.standard_normal(embedding.means.shape)
+    means = np.empty_like(embedding.means)
+    means[order] = embedding.means + 0.01 * rng.standard_normal(embedding.means.shape)
     points, scale, lengthscales, known = means, np.ones(n_latent), embedding.lengthscales, None
     if coordinates is not None:
         known = _known(coordinates, dtype)

@@ -22,7 +22,7 @@ from lvmogp.ids import (
     row_conditions,
     row_ids,
 )
-from lvmogp.scaling import Scaling
+from lvmogp.scaling import LARGEST, Scaling
 from lvmogp.tabular import as_pandas, check_column_names, numeric_array, numeric_outputs, numeric_table
 from lvmogp.typing import HostFloat, HostInt
 
@@ -149,11 +149,11 @@ def read_errors(y_std: Any, outputs: HostFloat) -> HostFloat | None:
             "standard deviation of each measurement"
         )
     values = np.broadcast_to(values, outputs.shape)
-    wrong = np.isfinite(outputs) & ~((values >= 0) & (values < np.inf))
+    wrong = np.isfinite(outputs) & ~((values >= 0) & (values <= LARGEST))
     if wrong.any():
         raise DataError(
             f"y_std must hold standard deviations, finite and not negative, got {values[wrong][0]:g}; use 0 where a "
-            "measurement has no error but the noise"
+            f"measurement has no error but the noise, and at most {LARGEST:g}"
         )
     return np.array(values)
 

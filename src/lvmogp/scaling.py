@@ -7,8 +7,8 @@ import numpy as np
 from lvmogp.errors import DataError
 from lvmogp.typing import Array, HostFloat
 
-# Squares of what lies beyond, or of what varies below, are infinite or zero in double precision.
-_LARGEST, _SMALLEST = 1e140, 1e-140
+# Squares of what lies beyond are infinite or zero in double precision.
+LARGEST, SMALLEST = 1e140, 1e-140
 # Equal values can have a standard deviation of this size, relative to theirs; that is not a scale.
 _ROUNDING = 8 * np.finfo(float).eps
 AnyArray = TypeVar("AnyArray", np.ndarray, Array)
@@ -59,7 +59,7 @@ def scaling_of(inputs: HostFloat, outputs: HostFloat, *, log_output: bool) -> Sc
             "zero or negative; leave it out, or shift the outputs"
         )
     values = np.log(outputs) if log_output else outputs
-    check_sizes(np.append(_largest(inputs), _largest(values)))
+    check_sizes(np.append(_largest(inputs), _largest(outputs)))
     return Scaling(
         input_mean=inputs.mean(axis=0),
         input_scale=_scale(inputs),
@@ -71,12 +71,12 @@ def scaling_of(inputs: HostFloat, outputs: HostFloat, *, log_output: bool) -> Sc
 
 def check_sizes(largest: HostFloat) -> None:
     """Refuse columns whose largest sizes are these, the output being the last, where their squares cannot be held."""
-    bad = np.flatnonzero((largest > _LARGEST) | ((largest > 0) & (largest < _SMALLEST)))
+    bad = np.flatnonzero((largest > LARGEST) | ((largest > 0) & (largest < SMALLEST)))
     if len(bad):
         name = "the output" if bad[0] == len(largest) - 1 else f"input column {bad[0]}"
         raise DataError(
             f"{name} has values of the size of {largest[bad[0]]:.3g}, too extreme to compute with; change its unit so "
-            f"that the largest lies between {_SMALLEST:g} and {_LARGEST:g}"
+            f"that the largest lies between {SMALLEST:g} and {LARGEST:g}"
         )
 
 
