@@ -22,7 +22,7 @@ os.environ["JAX_ENABLE_X64"] = "1"
 
 import jax
 import numpy as np
-from hostile_checks import Account, examined
+from hostile_checks import ANEW, FITTED, Account, examined
 from hostile_sets import LAYOUTS, Recipe, recipes
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -73,6 +73,12 @@ class Tally:
             self.broken[finding.rule] += 1
             self.findings.append({"rule": finding.rule, "text": finding.text[:300], "dtype": dtype, **recipe._asdict()})
 
+    @property
+    def moved_in_too_many(self) -> list[str]:
+        """Rules about answers after a fit that fewer than 99 % of the data sets keep."""
+        fitted = {rule: np.asarray(values) for rule, values in self.moved.items() if rule.endswith(ANEW)}
+        return [rule for rule, values in fitted.items() if np.mean(values <= FITTED) < 0.99]
+
     def line(self) -> str:
         """Progress in one line."""
         seconds = time.time() - self.began
@@ -93,6 +99,7 @@ class Tally:
             "refused_in_words": dict(self.refusals.most_common()),
             "findings_by_rule": dict(self.broken.most_common()),
             "moved": {rule: quantiles(values) for rule, values in sorted(self.moved.items())},
+            "moved_in_too_many": self.moved_in_too_many,
             "findings": self.findings[:_LISTED],
         }
 
@@ -101,7 +108,10 @@ def quantiles(values: list[float]) -> dict[str, float]:
     """How far answers moved, in standard deviations of the output."""
     found = np.asarray(values)
     levels = {"median": 0.5, "99 %": 0.99, "largest": 1.0}
-    return {"checked": len(values)} | {name: float(np.quantile(found, level)) for name, level in levels.items()}
+    within = float(np.mean(found <= FITTED))
+    return {"checked": len(values), "within a hundredth": within} | {
+        name: float(np.quantile(found, level)) for name, level in levels.items()
+    }
 
 
 def batches(chosen: list[Recipe]) -> list[list[Recipe]]:
@@ -141,7 +151,7 @@ def main() -> int:
             print(f"\r{tally.line()}   ", end="", file=sys.stderr, flush=True)
             arguments.out.write_text(json.dumps(tally.as_dict(), indent=1, default=float) + "\n")
     print(f"\n{json.dumps(tally.as_dict()['findings_by_rule'], indent=1)}")
-    return 1 if tally.broken else 0
+    return 1 if tally.broken or tally.moved_in_too_many else 0
 
 
 if __name__ == "__main__":
