@@ -99,10 +99,8 @@ def _examined(hostile: HostileSet, recipe: Recipe, dtype: str, *, refits: bool) 
 def allowance(trained: TrainedModel) -> float:
     """How much more answers may move where values are much larger than their spread, so that digits are lost."""
     scaling, seen = trained.scaling, trained.observations
-    lost = np.append(
-        np.abs(seen.inputs).max(axis=0) / scaling.input_scale, abs(scaling.output_mean) / scaling.output_scale
-    )
-    return max(1.0, float(lost.max()) * 1e-5)
+    inputs, output = np.abs(seen.inputs).max(axis=0) / scaling.input_scale, scaling.output_mean / scaling.output_scale
+    return 1 + 100 * np.finfo(float).eps / ROUNDING * max(inputs.max(), abs(output))
 
 
 # Answers
