@@ -454,6 +454,8 @@ WRONG_TABLES = {
     "different lengths": {"a": [1], "b": [1, 2], "c": [2]},
     "has no columns": pd.DataFrame(index=list("abc")),
     "is infinite for a condition": {"a": [1], "b": [np.inf], "c": [2]},
+    "or beyond 1e\\+140; pass None": {"a": [1], "b": [1e200], "c": [2]},
+    "is infinite for a condition, or beyond": {"a": [1], "b": [10**400], "c": [2]},
     "two columns of condition_features": pd.DataFrame([[1, 2]] * 3, columns=["v", "v"], index=list("abc")),
 }
 

@@ -12,7 +12,15 @@ from sklearn.exceptions import NotFittedError
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.data import GridData, long_data
-from lvmogp.diagnostics import input_relevance, latent_relevance, leave_out, noise, remarks, summary
+from lvmogp.diagnostics import (
+    _about_the_fit,
+    input_relevance,
+    latent_relevance,
+    leave_out,
+    noise,
+    remarks,
+    summary,
+)
 from lvmogp.leave_out import _folds, _without_inducing
 from lvmogp.posterior import posterior, trained_curves
 from lvmogp.predictions import gaussian_moments
@@ -163,10 +171,18 @@ def remarked(X, y, **settings):
     return " ".join(remarks(LVMOGPRegressor(condition="line", **(QUICK | settings)).fit(X, y)))
 
 
+def test_a_jitter_worth_knowing_of_is_remarked(fitted):
+    jittered = fitted.outcome_._replace(jitter_latents=2e-4)
+    found = _about_the_fit(fitted.model_._replace(outcome=jittered))
+    assert found[0].startswith("A jitter of 2e-04 of the variance was needed to keep the algebra stable; use fewer")
+    assert not any("jitter" in remark for remark in _about_the_fit(fitted.model_))
+
+
 @pytest.mark.filterwarnings("ignore::lvmogp.ConvergenceWarning")
 def test_remarks_say_what_a_careful_reader_would_ask():
     X, y = curves()
     assert "The fit did not converge (" in remarked(X, y, max_iter=2)
+
     X, _ = curves(n_each=40)
     nothing = remarked(X, pd.Series(np.random.default_rng(0).standard_normal(len(X))))
     assert "the inputs and conditions explain little" in nothing

@@ -362,7 +362,7 @@ def test_no_rows_give_no_predictions_or_fail_in_words(use, fitted):
 def test_settings_of_predictions_that_make_no_sense_fail_in_words(fitted):
     with pytest.raises(SettingError, match="return_std and return_cov exclude each other; ask for one of them"):
         fitted.predict(X_NEW, "a", return_std=True, return_cov=True)
-    for level in (0, 1, -0.5, 95, nan):
+    for level in (0, 1, -0.5, 95, nan, "most"):
         with pytest.raises(SettingError, match=f"level must lie between 0 and 1, got {level!r}"):
             fitted.predict_interval(X_NEW, "a", level=level)
     for n in (0, -1, 2.5, "many"):
@@ -556,6 +556,46 @@ def test_equal_outputs_work_with_a_warning():
     assert np.all(std < 0.1)
     model.add_condition("new", [[1.0]], [3.5])
     assert_allclose(model.predict(X_NEW, "new"), 3.5, atol=0.05)
+
+
+@pytest.mark.parametrize("column", ["input", "output"])
+def test_what_differs_in_its_last_digits_only_is_told_of(monkeypatch, column):
+    def stop(*args):
+        raise NumericalError("far enough")
+
+    monkeypatch.setattr("lvmogp.estimator.train", stop)
+    hardly = 1e9 + 1e-7 * np.arange(N)
+    data = (hardly[:, None], X[:, 0]) if column == "input" else (X, hardly)
+    with (
+        pytest.warns(LVMOGPWarning, match="an input or the output differs in its last digits only and counts as const"),
+        pytest.raises(NumericalError, match="far enough"),
+    ):
+        regressor().fit(*data, conditions=["a", "b"] * (N // 2))
+
+
+def test_a_jitter_worth_knowing_of_is_told(monkeypatch):
+    monkeypatch.setattr("lvmogp.fit.jitters", lambda parameters: (1e-3, 1e-7))
+    text = "1e-03 of the variance had to be added to a diagonal to keep the algebra stable"
+    with pytest.warns(LVMOGPWarning, match=text):
+        model = regressor().fit(X, Y, conditions=NAMES)
+    assert str(model.outcome_).endswith(", jitter 1e-03")
+
+
+def test_the_smallest_jitter_is_not_worth_a_word(fitted):
+    assert fitted.outcome_.notable_jitter is None
+    assert "jitter" not in str(fitted.outcome_)
+
+
+@pytest.mark.parametrize("bad", [nan, inf])
+def test_a_prediction_that_cannot_be_computed_fails_in_words(fitted, monkeypatch, bad):
+    moments = (np.zeros(4), np.array([1.0, bad, 1.0, 1.0]))
+    monkeypatch.setattr("lvmogp.answers.moments", lambda *args, **kwargs: moments)
+    assert_array_equal(fitted.predict(X_NEW, "a"), np.zeros(4))
+    with pytest.raises(NumericalError, match="the standard deviation is too large to be computed for 1 of 4 values"):
+        fitted.predict(X_NEW, "a", return_std=True)
+    monkeypatch.setattr("lvmogp.answers.moments", lambda *args, **kwargs: moments[::-1])
+    with pytest.raises(NumericalError, match="the mean is too large to be computed for 1 of 4 values; are inputs extr"):
+        fitted.predict(X_NEW, "a")
 
 
 @pytest.mark.parametrize("ids", [None, "only", ["only"] * N])

@@ -17,6 +17,7 @@ from lvmogp.bounds import collapsed, explicit
 from lvmogp.compiling import compiled
 from lvmogp.constraints import positive
 from lvmogp.data import GridData
+from lvmogp.descriptions import Coordinates
 from lvmogp.errors import NumericalError
 from lvmogp.fit import Outcome, Progress, Settings, fit, with_explicit_inducing
 from lvmogp.independent import IndependentParameters, independent_bound, independent_curves
@@ -237,6 +238,33 @@ def test_maximise_finds_a_top_beside_a_cliff():
     assert_never_falls(run)
 
 
+def cliff_into(tree: Point, beyond: jax.Array) -> jax.Array:
+    """A parabola that ends shortly behind its top, in whatever lies ``beyond``."""
+    height = 7 - jnp.sum((tree.place - CENTRE) ** 2)
+    return jnp.where(jnp.all(tree.place < CENTRE + 0.3), height, beyond)
+
+
+def without_slope(tree: Point, offset: jax.Array) -> jax.Array:
+    """The same parabola, finite everywhere, whose slope is not a number behind its top."""
+    inside = jnp.all(tree.place < CENTRE + 0.3)
+    return offset - jnp.sum((tree.place - CENTRE) ** 2) + 0 * jnp.sqrt(jnp.where(inside, 1.0, 0 * tree.place[0]))
+
+
+@pytest.mark.parametrize("beyond", [np.nan, np.inf, -np.inf])
+def test_maximise_steps_back_from_a_cliff_into_anything(beyond):
+    begin = point(-60.0, -40.0, -80.0)
+    run = maximise(cliff_into, begin, number(beyond), max_iterations=500, tolerance=1e-12)
+    np.testing.assert_allclose(run.tree.place, CENTRE, atol=1e-5)
+    assert np.all(np.isfinite(run.history))
+    assert_never_falls(run)
+
+
+def test_maximise_steps_back_from_where_there_is_no_slope():
+    run = climb(without_slope, point(-60.0, -40.0, -80.0))
+    np.testing.assert_allclose(run.tree.place, CENTRE, atol=1e-5)
+    assert_never_falls(run)
+
+
 def test_maximise_reports_every_iteration():
     seen = []
     run = maximise(concave, point(0.0, 0.0, 0.0), OFFSET, max_iterations=50, tolerance=0.0, on_iteration=seen.append)
@@ -318,6 +346,23 @@ def test_recipes_hold_for_few_and_for_equal_curves(recipe: str, curves: str):
         assert np.all((lengthscales > 0.01) & (lengthscales < 100))
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("with_features", [False, True])
+def test_where_conditions_start_does_not_depend_on_their_order(recipe: str, with_features: bool):
+    values, order = RNG(60).normal(size=(7, 9)), RNG(61).permutation(7)
+    known = Coordinates(RNG(62).normal(size=(7, 1)), np.ones(1), np.ones(1))
+
+    def begin(rows: np.ndarray) -> Parameters:
+        coordinates = known._replace(values=known.values[rows]) if with_features else None
+        curves = Curves(independent_parameters(), values[rows])
+        sizes = {"n_latent": 2, "n_inducing": 3, "noise_per_condition": False}
+        return start(recipe, curves, RBF(), rng=RNG(63), coordinates=coordinates, **sizes)
+
+    plain, moved = begin(np.arange(7)), begin(order)
+    np.testing.assert_allclose(moved.latent_mean, plain.latent_mean[order], atol=1e-12)
+    np.testing.assert_allclose(moved.inducing_latents, plain.inducing_latents, atol=1e-12)
+
+
 def test_recipes_beyond_the_table_are_random():
     assert recipe_names(2) == ["isomap of 8 neighbours", "principal components"]
     assert recipe_names(9)[-3:] == ["random latents"] * 3
@@ -327,6 +372,14 @@ def test_representatives_are_the_points_or_centres_of_clusters():
     points = np.array([[0.0], [0.1], [5.0], [5.1], [0.0]])
     np.testing.assert_array_equal(representatives(points, 4, 0), [[0.0], [0.1], [5.0], [5.1]])
     np.testing.assert_allclose(np.sort(representatives(points, 2, 0), axis=0), [[0.05], [5.05]])
+
+
+def test_points_that_differ_by_rounding_are_clustered_without_a_warning():
+    points = np.repeat([[0.0], [1.0], [2.0]], 4, axis=0) + 1e-17 * np.arange(12.0)[:, None]
+    assert len(np.unique(points)) == 6  # those at zero are different
+    centres = representatives(points, 5, 0)
+    assert len(centres) == 5
+    np.testing.assert_allclose(np.unique(np.round(centres, 9)), [0, 1, 2], atol=1e-9)
 
 
 # Fits.

@@ -303,7 +303,40 @@ def test_an_unknown_condition_like_no_other_gets_no_hint():
     assert "did you mean" not in str(unknown_condition("x", ["tyre-A", 17]))
 
 
+def test_very_long_ids_are_not_compared_letter_by_letter():
+    error = str(unknown_condition("a" + "x" * 10**6, ["b" + "x" * 10**6, "c"]))
+    assert "did you mean 'bxxx" in error
+    assert len(error) < 800
+
+
 # Missing and bad outputs
+
+
+@pytest.mark.parametrize("dtype", [float, int, object])
+def test_masked_outputs_are_missing_whatever_lies_below_the_mask(dtype):
+    y = np.ma.masked_array(np.array([1, 999, 3], dtype), [False, True, False])
+    assert_array_equal(read_outputs(y, 3), [1, nan, 3])
+
+
+def test_a_mask_that_hides_nothing_changes_nothing():
+    assert_array_equal(read_outputs(np.ma.masked_array([1.0, 2.0], [False, False]), 2), [1, 2])
+
+
+def test_a_whole_number_beyond_all_floats_fails_in_words():
+    with pytest.raises(DataError, match="y must hold numbers, got a number of 1329 bits in row 1"):
+        read_outputs([1, 10**400], 2)
+    with pytest.raises(DataError, match="X must hold real numbers in a rectangular array, got list"):
+        read_inputs([[1], [10**400]])
+    with pytest.raises(DataError, match="column 'x' of X must hold numbers or dates"):
+        read_inputs(pd.DataFrame({"x": [1, 10**400]}))
+
+
+def test_complex_columns_of_tables_fail_in_words():
+    table = pd.DataFrame({"x": [1 + 2j, 2.0]})
+    with pytest.raises(DataError, match="Complex data not supported: column 'x' of X must hold real numbers"):
+        read_inputs(table)
+    with pytest.raises(DataError, match="Complex data not supported: column 'x' of y must hold real numbers"):
+        read_outputs(table, 2)
 
 
 def test_rows_without_output_are_dropped_and_counted():
@@ -515,6 +548,16 @@ def test_polars_tables_are_read_like_those_of_pandas():
     assert long.ids == ("u", "v")
 
 
+def test_masked_inputs_fail_in_words():
+    with pytest.raises(DataError, match="X holds 1 NaN or infinite values, the first in row 1, column 0"):
+        read_inputs(np.ma.masked_array([[1.0], [999.0]], [[False], [True]]))
+
+
+def test_columns_whose_names_differ_in_kind_only_fail_in_words():
+    with pytest.raises(DataError, match="two columns of X have the same name '1'; rename one of them"):
+        read_inputs(pd.DataFrame([[1.0, 2.0]], columns=pd.Index([1, "1"], dtype=object)))
+
+
 def test_complex_and_sparse_inputs_fail_in_words():
     with pytest.raises(DataError, match="Complex data not supported: X must hold real numbers"):
         read_inputs([[1j], [2.0]])
@@ -604,6 +647,18 @@ def test_columns_of_one_name_in_a_frame_of_outputs_fail_in_words():
 def test_conditions_of_two_dimensions_fail_in_words():
     with pytest.raises(DataError, match=r"conditions must be one id, or one id a row, got an array of shape \(2, 1\)"):
         row_conditions(np.array([["a"], ["b"]]), 2)
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [{"a", "b"}, {"a": 1, "b": 2}, pd.DataFrame({"a": [1, 2], "b": [3, 4]}), b"ab", object()],
+    ids=["set", "mapping", "table", "bytes", "object"],
+)
+@pytest.mark.parametrize("y", [[1.0, 2.0], [[1.0, 2.0], [3.0, 4.0]], pd.DataFrame({"y": [1.0, 2.0]})])
+def test_conditions_without_an_order_fail_in_words(conditions, y):
+    kind = type(conditions).__name__
+    with pytest.raises(DataError, match=f"conditions must be one id, or one id a row, got {kind}"):
+        read_training([[1.0], [2.0]], y, conditions)
 
 
 def test_conditions_given_twice_fail_in_words():

@@ -183,7 +183,7 @@ def test_errors_have_the_shape_of_the_outputs():
     np.testing.assert_array_equal(read_errors([[0.1, np.nan], [0.2, 0.3]], outputs), [[0.1, np.nan], [0.2, 0.3]])
     with pytest.raises(DataError, match=r"have the shape of y, \(2, 2\), got shape \(2,\)"):
         read_errors([0.1, 0.2], outputs)
-    for wrong in (-0.1, np.nan, np.inf):
+    for wrong in (-0.1, np.nan, np.inf, 1e200):
         with pytest.raises(DataError, match="finite and not negative"):
             read_errors(wrong, outputs)
     with pytest.raises(SettingError, match="cannot take y_std"):

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lvmogp.errors import DataError
-from lvmogp.scaling import scaling_of
+from lvmogp.scaling import differs_in_last_digits_only, scaling_of
 
 
 @pytest.fixture
@@ -101,6 +101,27 @@ def test_a_tiny_spread_around_zero_is_a_scale(rng):
     outputs = 1e-100 * rng.normal(size=50)
     scaling = scaling_of(rng.normal(size=(50, 1)), outputs, log_output=False)
     assert_allclose(scaling.outputs(outputs).std(), 1, rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1e150, 1e300, 1e-150, 1e-320])
+def test_sizes_whose_squares_no_computer_holds_fail_in_words(size, rng):
+    inputs, outputs = rng.normal(size=(5, 2)), rng.normal(size=5)
+    with pytest.raises(DataError, match="the output has values of the size of .*, too extreme to compute with"):
+        scaling_of(inputs, outputs * size, log_output=False)
+    with pytest.raises(DataError, match="input column 1 has values of the size of .*; change its unit so that the lar"):
+        scaling_of(inputs * [1.0, size], outputs, log_output=False)
+
+
+@pytest.mark.parametrize("size", [1e300, 1e-300])
+def test_logarithms_do_not_help_where_a_variance_of_the_outputs_cannot_be_told(size, rng):
+    with pytest.raises(DataError, match="the output has values of the size of .*, too extreme to compute with"):
+        scaling_of(rng.normal(size=(50, 1)), np.exp(rng.normal(size=50)) * size, log_output=True)
+
+
+def test_what_differs_in_its_last_digits_only_is_told_from_what_varies_and_what_does_not(rng):
+    columns = np.column_stack([1 + 1e-15 * rng.random(50), 1 + 1e-12 * rng.random(50), np.full(50, 0.1)])
+    assert_array_equal(differs_in_last_digits_only(columns), [True, False, False])
+    assert scaling_of(columns, columns[:, 0], log_output=False).output_scale == 1.0
 
 
 @pytest.mark.parametrize("bad", [[1.0, 0.0, -2.0], [0.0, 1.0, -1e-300]])

@@ -7,7 +7,7 @@ import pandas as pd
 
 from lvmogp.description_tables import read_later, read_row
 from lvmogp.descriptions import Descriptions
-from lvmogp.errors import DataError
+from lvmogp.errors import DataError, NumericalError
 from lvmogp.ids import Id, RowIds, is_single_id, row_conditions
 from lvmogp.intake import Inputs, read_inputs, read_outputs
 from lvmogp.tabular import as_pandas
@@ -137,3 +137,14 @@ def _imagined(model: TrainedModel, features: Any) -> HostFloat:
         names = [feature.name for feature in known.features]
         raise DataError(f"predictions at given latents need all features of the condition as well: {names}")
     return known.standardised(values)
+
+
+def checked_numbers(what: str, values: HostFloat) -> HostFloat:
+    """Answers, once they are known to be numbers: what cannot be computed is an error in words, not a NaN."""
+    if not np.all(np.isfinite(values)):
+        raise NumericalError(
+            f"the {what} is too large to be computed for {int(np.sum(~np.isfinite(values)))} of {values.size} values; "
+            'are inputs extremely far from the data? Where output_transform="log" has a mean or standard deviation '
+            "beyond all numbers, predict_interval still answers"
+        )
+    return values

@@ -11,7 +11,7 @@ import pandas as pd
 from lvmogp.descriptions import CATEGORY, DATE, NUMBER, Descriptions, Feature
 from lvmogp.errors import DataError, LVMOGPWarning
 from lvmogp.ids import Id, distinct_ids, plain_id, read_ids
-from lvmogp.scaling import positive_scale
+from lvmogp.scaling import LARGEST, positive_scale
 from lvmogp.tabular import as_pandas, check_column_names, days
 from lvmogp.typing import HostFloat
 
@@ -188,9 +188,15 @@ def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
     if len(present) and any(_kind(value) != feature.kind for value in present):
         strange = next(value for value in present if _kind(value) != feature.kind)
         raise DataError(f"the feature {feature.name!r} holds {feature.kind}s, got {strange!r}")
-    values[~missing] = days(present) if feature.kind == DATE and len(present) else present.to_numpy(dtype=float)
-    if np.any(np.isinf(values)):
-        raise DataError(f"the feature {feature.name!r} is infinite for a condition; pass None where it is not known")
+    try:
+        values[~missing] = days(present) if feature.kind == DATE and len(present) else present.to_numpy(dtype=float)
+    except OverflowError:  # a whole number beyond all floats
+        values[~missing] = np.inf
+    if np.any(np.abs(values) > LARGEST):
+        raise DataError(
+            f"the feature {feature.name!r} is infinite for a condition, or beyond {LARGEST:g}; pass None where it is "
+            "not known, or change its unit"
+        )
     return values[:, None]
 
 

@@ -148,6 +148,11 @@ def _about_the_fit(trained: TrainedModel) -> list[str]:
     outcome, found = trained.outcome, []
     if not outcome.converged:
         found.append(f"The fit did not converge ({outcome.status.value}); raise max_iter for a better one.")
+    if outcome.notable_jitter is not None:
+        found.append(
+            f"A jitter of {outcome.notable_jitter:.0e} of the variance was needed to keep the algebra stable; use "
+            "fewer inducing points."
+        )
     bounds = sorted((restart.bound for restart in outcome.restarts if np.isfinite(restart.bound)), reverse=True)
     if len(bounds) > 1 and bounds[0] - bounds[1] > _NOTABLE_NATS:
         found.append(

@@ -29,6 +29,7 @@ from lvmogp.asking import (
     asked_inputs,
     asked_latents,
     asked_rows,
+    checked_numbers,
     features_by_id,
     with_described,
 )
@@ -53,6 +54,7 @@ from lvmogp.training import (
     checked_store,
     described_conditions,
     train,
+    warn_of_jitter,
     warn_of_little_to_learn,
     warn_unless_converged,
 )
@@ -258,6 +260,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             self.model_ = train(given, options, on_progress or shown, keeping, descriptions)
         self._note_features(None if streamed else X, self.model_.n_columns)
         warn_unless_converged(self.model_.outcome)
+        warn_of_jitter(self.model_.outcome)
         return self
 
     def _note_features(self, X: Any, n_columns: int) -> None:
@@ -375,12 +378,16 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             mean, variance = answers.grid_moments(
                 model, rows.points, include_noise=include_noise, with_variance=return_std
             )
-            return mean if variance is None or not return_std else (mean, np.sqrt(variance))
+            checked_numbers("mean", mean)
+            if variance is None or not return_std:
+                return mean
+            return mean, checked_numbers("standard deviation", np.sqrt(variance))
         mean, variance = answers.moments(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
+        checked_numbers("mean", mean)
         if return_cov:
             joint = answers.covariance(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
-            return mean, joint
-        return (mean, np.sqrt(variance)) if return_std else mean
+            return mean, checked_numbers("covariance", joint)
+        return (mean, checked_numbers("standard deviation", np.sqrt(variance))) if return_std else mean
 
     @_in_double_precision
     def predict_interval(
@@ -396,11 +403,12 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
         Quantiles of the predictive distribution itself, which is a mixture over the latents and no Gaussian.
         """
-        if not 0 < level < 1:
+        if not isinstance(level, numbers.Real) or not 0 < level < 1:
             raise SettingError(f"level must lie between 0 and 1, got {level!r}")
         model, rows = self._asked(X, conditions, condition_features)
         levels = ((1 - level) / 2, (1 + level) / 2)
         ends = answers.quantiles(model, rows.inputs, rows.ids, levels, unseen=self.unseen, include_noise=include_noise)
+        checked_numbers("interval", ends)
         return rows.as_columns(ends[:, 0]), rows.as_columns(ends[:, 1])
 
     @_in_double_precision
@@ -431,7 +439,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             include_noise=include_noise,
             rng=np.random.default_rng(seed),
         )
-        return np.moveaxis(rows.as_columns(draws.T), -1, 0)
+        return np.moveaxis(rows.as_columns(checked_numbers("sample", draws).T), -1, 0)
 
     @_in_double_precision
     def predict_gradient(
@@ -445,6 +453,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         by_mean, by_variance = answers.moment_gradients(
             model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
         )
+        checked_numbers("gradient", by_mean)
+        checked_numbers("gradient", by_variance)
         return rows.as_columns(by_mean), rows.as_columns(by_variance)
 
     @_in_double_precision
@@ -459,7 +469,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         inputs = asked_inputs(model, X).values
         latents = asked_latents(model, H, features, n_rows=len(inputs))
         mean, variance = answers.moments_at_latents(model, inputs, latents, include_noise=include_noise)
-        return (mean, np.sqrt(variance)) if return_std else mean
+        checked_numbers("mean", mean)
+        return (mean, checked_numbers("standard deviation", np.sqrt(variance))) if return_std else mean
 
     @_in_double_precision
     def log_predictive_density(

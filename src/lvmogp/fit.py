@@ -36,6 +36,8 @@ _LARGE = 2e8
 # Operations of one bound from which starts gain by running side by side, a quarter of the time on two cores; below,
 # Python has them wait for each other.
 _SIDE_BY_SIDE = 2e5
+# Jitter from which it is worth knowing of, relative to the variance.
+_NOTABLE_JITTER = 1e-5
 # Other restarts are remembered if their bounds are at most so much lower.
 _WORTH_KEEPING = 10.0
 
@@ -93,6 +95,12 @@ class Outcome(NamedTuple):
         return self.status is Status.CONVERGED
 
     @property
+    def notable_jitter(self) -> float | None:
+        """The larger jitter, relative to the variance, if it is large enough to be worth knowing of."""
+        largest = max(self.jitter_inputs, self.jitter_latents)
+        return largest if largest > _NOTABLE_JITTER else None
+
+    @property
     def history(self) -> tuple[float, ...]:
         """Bound after each iteration of the best restart."""
         return max(self.restarts, key=lambda restart: restart.bound).history
@@ -112,6 +120,7 @@ class Outcome(NamedTuple):
         return (
             f"bound {self.bound:.2f}, {self.status.value}; best of {len(self.restarts)} starts, "
             f"{self.n_iterations} iterations in {self.seconds:.1f} s"
+            + ("" if self.notable_jitter is None else f", jitter {self.notable_jitter:.0e}")
         )
 
 

@@ -2,7 +2,7 @@
 
 import datetime
 import difflib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,10 @@ from lvmogp.typing import HostInt
 Id = Hashable
 _SIMPLE_ID_TYPES = (str, bool, int, float, datetime.date)
 _ID_TYPES_IN_WORDS = "str, int, float, bool, date, datetime, or tuples of these"
+# Their elements have no order that matches rows, or are no ids.
+_NO_SEQUENCES = (Set, Mapping, pd.DataFrame, bytes, bytearray, memoryview)
+# Beyond, comparing ids to guess what was meant takes long and helps nobody.
+_MOST_COMPARED = 100
 _MISSING = "a condition id is missing (None or NaN); drop those rows or give them an id"
 # What pandas calls Python objects that are all of one kind, whose values are the same id exactly if they are equal.
 _OBJECTS_OF_ONE_KIND = ("string", "integer", "boolean")
@@ -141,16 +145,23 @@ def is_single_id(conditions: Any) -> bool:
     return isinstance(conditions, (*_SIMPLE_ID_TYPES, tuple, np.generic))
 
 
+def check_sequence(conditions: Any) -> None:
+    """Refuse what is neither one id nor a sequence of ids."""
+    if is_single_id(conditions):
+        return
+    if isinstance(conditions, np.ndarray) and conditions.ndim != 1:
+        raise DataError(f"conditions must be one id, or one id a row, got an array of shape {conditions.shape}")
+    if isinstance(conditions, _NO_SEQUENCES) or not isinstance(conditions, Iterable):
+        raise DataError(
+            f"conditions must be one id, or one id a row, got {type(conditions).__name__} {conditions!r:.60}"
+        )
+
+
 def row_conditions(conditions: Any, n_rows: int) -> RowIds:
     """The condition of each row, from one id for all rows or one a row."""
     if is_single_id(conditions):
         return RowIds((plain_id(conditions),), np.zeros(n_rows, dtype=int))
-    if isinstance(conditions, np.ndarray) and conditions.ndim != 1:
-        raise DataError(f"conditions must be one id, or one id a row, got an array of shape {conditions.shape}")
-    if not isinstance(conditions, Iterable):
-        raise DataError(
-            f"conditions must be one id, or one id a row, got {type(conditions).__name__} {conditions!r:.60}"
-        )
+    check_sequence(conditions)
     ids = row_ids(conditions)
     if len(ids) != n_rows:
         raise DataError(f"conditions has {len(ids)} entries for {n_rows} rows of X; give one id, or one a row")
@@ -194,11 +205,12 @@ def numbers_of(ids: Sequence[Id], known: Sequence[Id]) -> HostInt:
 
 def unknown_condition(value: Id, known: Sequence[Id]) -> UnknownConditionError:
     """The error for a condition that the model has never seen."""
-    close = difflib.get_close_matches(str(value), [str(name) for name in known], n=1)
+    shown = [str(name)[:_MOST_COMPARED] for name in known]
+    close = difflib.get_close_matches(str(value)[:_MOST_COMPARED], shown, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return UnknownConditionError(
-        f"condition {value!r} is not known to the model{hint}; add it with add_condition(name, X, y), or create the "
-        'estimator with unseen="prior" to predict it from the prior'
+        f"condition {repr(value)[:_MOST_COMPARED]} is not known to the model{hint}; add it with add_condition(name, X, "
+        'y), or create the estimator with unseen="prior" to predict it from the prior'
     )
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.manifold import Isomap
 
 from lvmogp.compiling import compiled
@@ -66,7 +67,10 @@ def representatives(points: HostFloat, n_wanted: int, seed: int) -> HostFloat:
     if len(distinct) > _MOST_CLUSTERED:
         chosen = np.random.default_rng(seed).choice(len(distinct), _MOST_CLUSTERED, replace=False)
         distinct = distinct[chosen]
-    return KMeans(n_wanted, n_init="auto", random_state=seed).fit(distinct).cluster_centers_
+    with warnings.catch_warnings():
+        # Points that differ by rounding can make fewer clusters than asked for; then some centres coincide.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return KMeans(n_wanted, n_init="auto", random_state=seed).fit(distinct).cluster_centers_
 
 
 def independent_start(
@@ -226,9 +230,13 @@ def start(
     """Parameters at which the joint model starts; latents start from what known ``coordinates`` leave."""
     dtype = independent.parameters.inducing_inputs.dtype
     n_conditions = len(independent.values)
-    embedding = _embedding(recipe, independent.values, n_latent, rng, coordinates)
+    # In the order of their curves, so that it does not matter how conditions are named.
+    order = np.lexsort(independent.values.T[::-1])
+    in_order = None if coordinates is None else coordinates._replace(values=coordinates.values[order])
+    embedding = _embedding(recipe, independent.values[order], n_latent, rng, in_order)
     # A little noise keeps conditions with equal curves apart, so that their gradients differ.
-    means = embedding.means + 0.01 * rng.standard_normal(embedding.means.shape)
+    means = np.empty_like(embedding.means)
+    means[order] = embedding.means + 0.01 * rng.standard_normal(embedding.means.shape)
     points, scale, lengthscales, known = means, np.ones(n_latent), embedding.lengthscales, None
     if coordinates is not None:
         known = _known(coordinates, dtype)

@@ -10,8 +10,19 @@ import pandas as pd
 
 from lvmogp.data import Data, GridData, long_data
 from lvmogp.errors import DataError, LVMOGPWarning
-from lvmogp.ids import Id, RowIds, check_kinds, distinct_ids, is_single_id, plain_id, read_ids, row_conditions, row_ids
-from lvmogp.scaling import Scaling
+from lvmogp.ids import (
+    Id,
+    RowIds,
+    check_kinds,
+    check_sequence,
+    distinct_ids,
+    is_single_id,
+    plain_id,
+    read_ids,
+    row_conditions,
+    row_ids,
+)
+from lvmogp.scaling import LARGEST, Scaling
 from lvmogp.tabular import as_pandas, check_column_names, numeric_array, numeric_outputs, numeric_table
 from lvmogp.typing import HostFloat, HostInt
 
@@ -138,11 +149,11 @@ def read_errors(y_std: Any, outputs: HostFloat) -> HostFloat | None:
             "standard deviation of each measurement"
         )
     values = np.broadcast_to(values, outputs.shape)
-    wrong = np.isfinite(outputs) & ~((values >= 0) & (values < np.inf))
+    wrong = np.isfinite(outputs) & ~((values >= 0) & (values <= LARGEST))
     if wrong.any():
         raise DataError(
             f"y_std must hold standard deviations, finite and not negative, got {values[wrong][0]:g}; use 0 where a "
-            "measurement has no error but the noise"
+            f"measurement has no error but the noise, and at most {LARGEST:g}"
         )
     return np.array(values)
 
@@ -154,6 +165,8 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
     inputs, y = read_inputs(X, condition=condition), as_pandas(y)
     if isinstance(conditions, Iterator):
         conditions = list(conditions)
+    if conditions is not None:
+        check_sequence(conditions)
     if len(inputs.values) == 0:
         raise DataError("X has no rows; at least one observation is needed")
     if inputs.row_ids is not None and conditions is not None:

@@ -44,7 +44,7 @@ def trained_functional(
     """Errors at rows of a trained condition; ``curve`` and ``latents`` hold that one condition."""
     features = model.input_basis.features(points)
     covariance = curve.prior_variance[0] * gram(model.input_basis.kernel, points)
-    mean_features = latent_moments(model.latent_basis, latents).mean[0]
+    mean_features = latent_moments(model.latent_basis, latents).mean[0].astype(features.dtype)
     return ErrorFunctional(
         points=points,
         covariance=covariance + features @ curve.spread[0] @ features.T,

@@ -36,15 +36,17 @@ def gaussian_rows(mean: HostFloat, variance: HostFloat) -> Mixture:
 def output_moments(rows: Mixture, scaling: Scaling) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Mean and variance of the output in the user's units.
 
-    Under a logarithm each component is log-normal: ⟨y⟩ = exp(m + v/2), ⟨y²⟩ = exp(2m + 2v).
+    Under a logarithm each component is log-normal: ⟨y⟩ = exp(m + v/2), var y = (exp(v) − 1) exp(2m + v).
     """
-    means = scaling.location(rows.means)
-    variances = scaling.variance(rows.variances)
     if not scaling.log_output:
-        return Mixture(rows.weights, means, variances).moments
-    first = rows.weights @ jnp.exp(means + variances / 2)
-    second = rows.weights @ jnp.exp(2 * means + 2 * variances)
-    return first, jnp.maximum(second - first**2, 0.0)
+        mean, variance = rows.moments  # before the location is added, which may be large
+        return scaling.location(mean), scaling.variance(variance)
+    means, variances = scaling.location(rows.means), scaling.variance(rows.variances)
+    # The variance as that within components and that between them, (e^v − 1) e^(2m + v) + (⟨y⟩_p − ⟨y⟩)², both
+    # positive: ⟨y²⟩ − ⟨y⟩² would lose all digits of a small one.
+    centres = jnp.exp(means + variances / 2)
+    first = rows.weights @ centres
+    return first, rows.weights @ (jnp.expm1(variances) * centres**2 + (centres - first) ** 2)
 
 
 def log_normal_covariance(joint: HostFloat, variance: HostFloat) -> HostFloat:
@@ -68,7 +70,8 @@ def moments_in_units(rows: Mixture, scaling: Scaling) -> tuple[HostFloat, HostFl
     return mean, variance
 
 
-# What is asked of the mixtures of rows: a function of them and of k given values a row, with m results a row.
+# What is asked of the mixtures of rows: a function of them and of k given values a row, with m results a row. Values
+# are in double precision whatever that of the mixtures, since they may be a location and a scale in the user's units.
 Statistic = Callable[[Mixture, Float[Array, "n k"]], Float[Array, "n m"]]
 
 
@@ -96,7 +99,7 @@ def quantiles(rows: Mixture, levels: Float[Array, "n k"]) -> Float[Array, "n k"]
     def at(level: Float[Array, " n"]) -> Float[Array, " n"]:
         return mixture_quantile(level, rows.means, rows.variances, rows.weights[:, None])
 
-    return jax.vmap(at, in_axes=1, out_axes=1)(levels)
+    return jax.vmap(at, in_axes=1, out_axes=1)(levels.astype(rows.means.dtype))
 
 
 def log_densities(rows: Mixture, values: Float[Array, "n 1"]) -> Float[Array, "n 1"]:
@@ -112,7 +115,7 @@ def distributions(rows: Mixture, values: Float[Array, "n 1"]) -> Float[Array, "n
 
 def statistic_of(rows: Mixture, values: HostFloat, statistic: Statistic) -> HostFloat:
     """A statistic of mixtures that are there already."""
-    return np.asarray(_statistic_of(rows, jnp.asarray(values, rows.means.dtype), statistic))
+    return np.asarray(_statistic_of(rows, jnp.asarray(values), statistic))
 
 
 @compiled

@@ -21,7 +21,7 @@ from lvmogp.data import Data
 from lvmogp.kernels import diagonal
 from lvmogp.kronecker import kronecker_shrinkage
 from lvmogp.linalg import unvec, vec
-from lvmogp.parameters import KroneckerInducing, Parameters
+from lvmogp.parameters import KroneckerInducing, Parameters, in_precision
 from lvmogp.quadratics import GridQuadratic, Quadratic, quadratic
 from lvmogp.typing import Array, Float, Int
 from lvmogp.whitening import Basis, LatentMoments, basis, latent_moments
@@ -271,7 +271,7 @@ def curves(model: Posterior, moments: LatentMoments) -> Curves:
         + model.covariance.contract(moments.second)
         - jnp.trace(moments.second, axis1=1, axis2=2)[:, None, None] * identity
     )
-    return Curves(weights, spread, moments.prior_variance)
+    return in_precision(Curves(weights, spread, moments.prior_variance), model.mean.dtype)
 
 
 def trained_curves(model: Posterior) -> Curves:

@@ -136,7 +136,7 @@ def trained_statistic(
             nodes,
             jnp.asarray(conditions),
             jnp.asarray(inputs[rows], dtype),
-            jnp.asarray(values[rows], dtype),
+            jnp.asarray(values[rows]),
             jnp.asarray(noise[conditions], dtype),
             statistic,
         )

@@ -7,6 +7,10 @@ import numpy as np
 from lvmogp.errors import DataError
 from lvmogp.typing import Array, HostFloat
 
+# Squares of what lies beyond are infinite or zero in double precision.
+LARGEST, SMALLEST = 1e140, 1e-140
+# Equal values can have a standard deviation of this size, relative to theirs; that is not a scale.
+_ROUNDING = 8 * np.finfo(float).eps
 AnyArray = TypeVar("AnyArray", np.ndarray, Array)
 
 
@@ -55,6 +59,7 @@ def scaling_of(inputs: HostFloat, outputs: HostFloat, *, log_output: bool) -> Sc
             "zero or negative; leave it out, or shift the outputs"
         )
     values = np.log(outputs) if log_output else outputs
+    check_sizes(np.append(_largest(inputs), _largest(outputs)))
     return Scaling(
         input_mean=inputs.mean(axis=0),
         input_scale=_scale(inputs),
@@ -64,11 +69,31 @@ def scaling_of(inputs: HostFloat, outputs: HostFloat, *, log_output: bool) -> Sc
     )
 
 
+def check_sizes(largest: HostFloat) -> None:
+    """Refuse columns whose largest sizes are these, the output being the last, where their squares cannot be held."""
+    bad = np.flatnonzero((largest > LARGEST) | ((largest > 0) & (largest < SMALLEST)))
+    if len(bad):
+        name = "the output" if bad[0] == len(largest) - 1 else f"input column {bad[0]}"
+        raise DataError(
+            f"{name} has values of the size of {largest[bad[0]]:.3g}, too extreme to compute with; change its unit so "
+            f"that the largest lies between {SMALLEST:g} and {LARGEST:g}"
+        )
+
+
+def differs_in_last_digits_only(values: HostFloat) -> np.ndarray:
+    """Whether each column varies, but so little that it counts as constant."""
+    largest = _largest(values)
+    return (np.ptp(values, axis=0) > 0) & (values.std(axis=0) <= _ROUNDING * largest)
+
+
+def _largest(values: HostFloat) -> HostFloat:
+    return np.asarray(np.abs(values).max(axis=0))
+
+
 def _scale(values: HostFloat) -> HostFloat:
-    return positive_scale(np.asarray(values.std(axis=0)), np.asarray(np.abs(values).max(axis=0)))
+    return positive_scale(np.asarray(values.std(axis=0)), _largest(values))
 
 
 def positive_scale(deviation: HostFloat | np.floating, largest: HostFloat | np.floating) -> HostFloat:
     """Standard deviations to divide by: one where a column does not vary."""
-    # Equal values can have a standard deviation of rounding size; that is not a scale.
-    return np.where(deviation > 8 * np.finfo(float).eps * largest, deviation, 1.0)
+    return np.where(deviation > _ROUNDING * largest, deviation, 1.0)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lvmogp.errors import DataError
-from lvmogp.scaling import Scaling, positive_scale
+from lvmogp.scaling import Scaling, check_sizes, positive_scale
 from lvmogp.typing import HostFloat, HostInt
 
 _ROWS_AT_ONCE = 1_000_000
@@ -93,8 +93,9 @@ def column_moments(source: Source, *, log_output: bool) -> ColumnMoments:
             raise DataError("inputs or outputs hold NaN or infinite values; leave those rows out of the store")
         outputs = np.log(chunk.outputs) if log_output else chunk.outputs
         columns = np.column_stack([chunk.inputs, outputs]).astype(float)
-        mean = columns.mean(axis=0)
-        squares = np.sum((columns - mean) ** 2, axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):  # too large a column is refused at the end, in words
+            mean = columns.mean(axis=0)
+            squares = np.sum((columns - mean) ** 2, axis=0)
         found = ColumnMoments(float(len(columns)), mean, squares, np.abs(columns).max(axis=0))
         total = found if total is None else total.merged(found)
     if total is None:
@@ -104,6 +105,7 @@ def column_moments(source: Source, *, log_output: bool) -> ColumnMoments:
 
 def scaling_from(moments: ColumnMoments, *, log_output: bool) -> Scaling:
     """Shifts and scales of columns with these moments."""
+    check_sizes(moments.largest)
     scale = positive_scale(np.sqrt(moments.squares / moments.n_rows), moments.largest)
     return Scaling(moments.mean[:-1], scale[:-1], float(moments.mean[-1]), float(scale[-1]), log_output)
 

@@ -33,9 +33,11 @@ def as_pandas(values: Any) -> Any:
 
 def check_column_names(frame: pd.DataFrame, table: str) -> None:
     """Refuse a table with two columns of one name."""
-    repeated = frame.columns[frame.columns.duplicated()]
+    # As text, since that is how they are known later: 1 and "1" could not be told apart.
+    names = pd.Index([str(name) for name in frame.columns])
+    repeated = names[names.duplicated()]
     if len(repeated):
-        raise DataError(f"two columns of {table} have the same name {str(repeated[0])!r}; rename one of them")
+        raise DataError(f"two columns of {table} have the same name {repeated[0]!r}; rename one of them")
 
 
 def numeric_table(frame: pd.DataFrame) -> Table:
@@ -46,9 +48,10 @@ def numeric_table(frame: pd.DataFrame) -> Table:
         in_days = days(column)
         if in_days is not None:
             date_columns.append(str(name))
+        _check_real(column.dtype, f"column {str(name)!r} of X")
         try:
             columns.append(column.to_numpy(dtype=float, na_value=np.nan) if in_days is None else in_days)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             example = next((value for value in column if not _is_number(value)), column.iloc[0])
             raise DataError(
                 f"column {str(name)!r} of X must hold numbers or dates, got {example!r}; drop it, encode it, or name "
@@ -79,9 +82,26 @@ def dates_of(days: HostFloat) -> pd.DatetimeIndex:
 def _is_number(value: Any) -> bool:
     try:
         float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return True
+
+
+def _check_real(dtype: Any, name: str) -> None:
+    if getattr(dtype, "kind", "O") == "c":
+        raise DataError(f"Complex data not supported: {name} must hold real numbers")
+
+
+def _unmasked(values: Any) -> Any:
+    # What is masked is missing, whatever number lies below the mask.
+    if not np.ma.is_masked(values) or values.dtype.kind in "cMm":
+        return values
+    return values.astype(object).filled(np.nan)
+
+
+def _shown(value: Any) -> str:
+    # A whole number may have more digits than Python will write out.
+    return f"a number of {value.bit_length()} bits" if isinstance(value, int) else repr(value)
 
 
 def numeric_array(values: Any, name: str) -> HostFloat:
@@ -89,15 +109,14 @@ def numeric_array(values: Any, name: str) -> HostFloat:
     if issparse(values):
         raise DataError(f"{name} is sparse, which is not supported; pass a dense array, {name}.toarray()")
     try:
-        array = np.asarray(values)
-        if array.dtype.kind == "c":
-            raise DataError(f"Complex data not supported: {name} must hold real numbers")
+        array = np.asarray(_unmasked(values))
+        _check_real(array.dtype, name)
         if array.dtype.kind in "Mm":
             raise TypeError
         return array.astype(float)
     except DataError:
         raise
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise DataError(f"{name} must hold real numbers in a rectangular array, got {_described(values)}") from None
 
 
@@ -113,7 +132,7 @@ def numeric_outputs(y: Any) -> HostFloat:
     if isinstance(y, pd.Series):
         y = y.astype(object).where(y.notna(), np.nan).to_numpy()
     try:
-        array = np.asarray(y)
+        array = np.asarray(_unmasked(y))
     except ValueError:
         raise DataError("y must hold numbers in a rectangular array, got rows of different lengths") from None
     if array.dtype.kind in "Mm":
@@ -121,7 +140,7 @@ def numeric_outputs(y: Any) -> HostFloat:
     if array.dtype.kind in "OUS":
         for row, value in enumerate(np.ravel(array).tolist()):
             if value is not None and not (_is_number(value) and not isinstance(value, str)):
-                raise DataError(f"y must hold numbers, got {value!r} in row {row}")
+                raise DataError(f"y must hold numbers, got {_shown(value)} in row {row}")
     return numeric_array(y, "y")
 
 
@@ -129,6 +148,7 @@ def _numeric_columns(y: pd.DataFrame) -> HostFloat:
     if y.columns.has_duplicates:
         raise DataError("two columns of y have the same name; each condition needs a name of its own")
     for name in y.columns:
+        _check_real(y[name].dtype, f"column {str(name)!r} of y")
         if not pd.api.types.is_numeric_dtype(y[name]):
             raise DataError(f"column {str(name)!r} of y must hold numbers, got {y[name].dtype}")
     return y.to_numpy(dtype=float, na_value=np.nan)

@@ -23,7 +23,7 @@ from lvmogp.options import AUTO, NUTS, Options, is_stochastic, sampling_settings
 from lvmogp.parameters import in_precision
 from lvmogp.posterior import posterior
 from lvmogp.sampling import sample_posterior
-from lvmogp.scaling import scaling_of
+from lvmogp.scaling import differs_in_last_digits_only, scaling_of
 from lvmogp.selection import best, search
 from lvmogp.storage import encode_id
 from lvmogp.stores import ObservationStore, observations_of, store_of
@@ -84,15 +84,23 @@ def described_conditions(
 
 
 def warn_of_little_to_learn(given: Observations | ObservationStore) -> None:
-    """Warn of a single condition, and of outputs that are all the same."""
+    """Warn of a single condition, of what differs by rounding only, and of outputs that are all the same."""
     if len(given.ids or ()) == 1:
         warnings.warn(
             "there is one condition only, so nothing can be shared between conditions; this is a plain sparse GP",
             LVMOGPWarning,
             stacklevel=4,
         )
-    # A store is not read through for a warning.
-    if isinstance(given, Observations) and np.ptp(given.outputs) == 0 and len(given.outputs) > 1:
+    if not isinstance(given, Observations):
+        return  # a store is not read through for a warning
+    if np.any(differs_in_last_digits_only(np.column_stack([given.inputs, given.outputs]))):
+        warnings.warn(
+            "an input or the output differs in its last digits only and counts as constant; subtract what all rows "
+            "have in common, before it is rounded",
+            LVMOGPWarning,
+            stacklevel=4,
+        )
+    if np.ptp(given.outputs) == 0 and len(given.outputs) > 1:
         warnings.warn(
             f"all {len(given.outputs)} outputs equal {given.outputs[0]:g}; there is nothing to learn",
             LVMOGPWarning,
@@ -109,6 +117,18 @@ def warn_unless_converged(outcome: Outcome) -> None:
         f"the fit did not converge: {outcome.status.value} ({outcome.n_iterations} iterations in all). "
         f"Predictions can be used, but {advice} for a better fit",
         ConvergenceWarning,
+        stacklevel=4,
+    )
+
+
+def warn_of_jitter(outcome: Outcome) -> None:
+    """Say what had to be added to a diagonal, where that is worth knowing."""
+    if outcome.notable_jitter is None:
+        return
+    warnings.warn(
+        f"{outcome.notable_jitter:.0e} of the variance had to be added to a diagonal to keep the algebra stable, and "
+        "predictions are that much less sharp: inducing points crowd, use fewer of them",
+        LVMOGPWarning,
         stacklevel=4,
     )
 

@@ -4,6 +4,7 @@ import equinox as eqx
 
 from lvmogp.kernels import Kernel, cross, gram
 from lvmogp.linalg import cholesky, whiten, whiten_both_sides
+from lvmogp.parameters import in_precision
 from lvmogp.psi_statistics import LatentGaussians, psi0, psi1, psi2
 from lvmogp.typing import Array, Float
 
@@ -43,7 +44,11 @@ def whitened_mean(latent_basis: Basis, latents: LatentGaussians) -> Float[Array,
 
 
 def latent_moments(latent_basis: Basis, latents: LatentGaussians) -> LatentMoments:
-    """Moments of the whitened latent features under independent Gaussians."""
+    """Moments of the whitened latent features under independent Gaussians, in double precision.
+
+    Whitening can cost seven digits where inducing latents crowd, which is all that single precision has.
+    """
+    latent_basis, latents = in_precision((latent_basis, latents), "float64")
     second = psi2(latent_basis.kernel, latent_basis.points, latents)
     return LatentMoments(
         prior_variance=psi0(latent_basis.kernel, latents),

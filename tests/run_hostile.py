@@ -1,0 +1,158 @@
+"""Fit many hostile data sets and write down what was found: ``make test-hostile``."""
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+# Many programs, each for little work: made quickly rather than to be quick.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "compiled"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+os.environ["JAX_ENABLE_X64"] = "1"
+
+import jax
+import numpy as np
+from hostile_checks import ANEW, FITTED, Account, examined
+from hostile_sets import LAYOUTS, Recipe, recipes
+from hypothesis import HealthCheck, Phase, given, settings
+
+import lvmogp
+
+_LISTED = 200
+_AT_ONCE = 10
+
+
+def drawn(count: int) -> list[Recipe]:
+    """So many recipes, the same in every run."""
+    found: list[Recipe] = []
+
+    @settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(recipe=recipes())
+    def draw(recipe: Recipe) -> None:
+        found.append(recipe)
+
+    draw()
+    return found
+
+
+class Tally:
+    """What was found so far."""
+
+    def __init__(self, asked: int):
+        self.asked, self.began = asked, time.time()
+        self.refusals, self.broken = Counter[str](), Counter[str]()
+        self.moved: dict[str, list[float]] = {}
+        self.findings: list[dict[str, Any]] = []
+        self.tried = 0
+
+    def add(self, recipe: Recipe, dtype: str, account: Account) -> None:
+        """Count one data set."""
+        self.tried += 1
+        if account.refusal is not None:
+            self.refusals[account.refusal[:90]] += 1
+        for rule, distance in account.moved.items():
+            self.moved.setdefault(rule, []).append(distance)
+        for finding in account.findings:
+            self.broken[finding.rule] += 1
+            self.findings.append({"rule": finding.rule, "text": finding.text[:300], "dtype": dtype, **recipe._asdict()})
+
+    @property
+    def moved_in_too_many(self) -> list[str]:
+        """Rules about answers after a fit that fewer than 99 % of the data sets keep."""
+        fitted = {rule: np.asarray(values) for rule, values in self.moved.items() if rule.endswith(ANEW)}
+        return [rule for rule, values in fitted.items() if np.mean(values <= FITTED) < 0.99]
+
+    def line(self) -> str:
+        """Progress in one line."""
+        seconds = time.time() - self.began
+        left = seconds / self.tried * (self.asked - self.tried)
+        broken = sum(self.broken.values())
+        return f"{self.tried}/{self.asked}, {broken} findings, {seconds / 60:.0f} min, {left / 60:.0f} min left"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The account as JSON."""
+        return {
+            "lvmogp": lvmogp.__version__,
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "data_sets": self.tried,
+            "asked_for": self.asked,
+            "layouts": len(LAYOUTS),
+            "seconds": round(time.time() - self.began),
+            "answered": self.tried - sum(self.refusals.values()),
+            "refused_in_words": dict(self.refusals.most_common()),
+            "findings_by_rule": dict(self.broken.most_common()),
+            "moved": {rule: quantiles(values) for rule, values in sorted(self.moved.items())},
+            "moved_in_too_many": self.moved_in_too_many,
+            "findings": self.findings[:_LISTED],
+        }
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    """How far answers moved, in standard deviations of the output."""
+    found = np.asarray(values)
+    levels = {"median": 0.5, "99 %": 0.99, "largest": 1.0}
+    within = float(np.mean(found <= FITTED))
+    return {"checked": len(values), "within a hundredth": within} | {
+        name: float(np.quantile(found, level)) for name, level in levels.items()
+    }
+
+
+def batches(chosen: list[Recipe]) -> list[list[Recipe]]:
+    """Recipes of one layout, a few at a time."""
+    found = []
+    for _, group in itertools.groupby(chosen, key=lambda recipe: recipe.layout):
+        listed = list(group)
+        found += [listed[start : start + _AT_ONCE] for start in range(0, len(listed), _AT_ONCE)]
+    return found
+
+
+def accounts(batch: list[Recipe]) -> list[tuple[Recipe, str, Account]]:
+    """What became of each data set; of every fifth, in single precision."""
+    jax.clear_caches()  # a process may hold so many programs only; those on disk are quick to read
+    dtypes = ["float32" if recipe.seed % 5 == 0 else "float64" for recipe in batch]
+    return [(recipe, dtype, examined(recipe, dtype=dtype)) for recipe, dtype in zip(batch, dtypes, strict=True)]
+
+
+def main() -> int:
+    """Run, show progress, write the account; fails if anything was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000, help="data sets to draw")
+    parser.add_argument(
+        "--layouts", type=int, nargs="*", help="numbers of the layouts to keep, in the order to run them"
+    )
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--out", type=Path, default=Path("results/hostile.json"))
+    arguments = parser.parse_args()
+    order = arguments.layouts or list(range(len(LAYOUTS)))
+    chosen = [recipe for recipe in drawn(arguments.count) if recipe.layout in order]
+    chosen.sort(key=lambda recipe: order.index(recipe.layout))
+    tally = Tally(len(chosen))
+    with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
+        for batch in as_completed([pool.submit(accounts, batch) for batch in batches(chosen)]):
+            for recipe, dtype, account in batch.result():
+                tally.add(recipe, dtype, account)
+            print(f"\r{tally.line()}   ", end="", file=sys.stderr, flush=True)
+            arguments.out.write_text(json.dumps(tally.as_dict(), indent=1, default=float) + "\n")
+    print(f"\n{json.dumps(tally.as_dict()['findings_by_rule'], indent=1)}")
+    return 1 if tally.broken or tally.moved_in_too_many else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

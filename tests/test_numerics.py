@@ -1,0 +1,84 @@
+"""Ill-conditioned matrices against arithmetic of fifty digits."""
+
+import itertools
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from many_digits import exact
+from small_models import as_long, number, rbf
+
+from lvmogp.bounds import collapsed
+from lvmogp.compiling import compiled
+from lvmogp.data import GridData
+from lvmogp.fit import jitters
+from lvmogp.parameters import Parameters, in_precision
+from lvmogp.posterior import grid_marginals, posterior, trained_curves
+
+D, N = 3, 5
+POINTS = np.array([[-2.3], [0.05], [0.9], [7.0]])
+INPUTS = np.array([[-1.5], [-0.4], [0.1], [0.8], [1.4]])
+OUTPUTS = np.array([[0.3, -0.7, 1.1], [0.9, -0.2, 0.4], [1.2, 0.1, -0.3], [0.2, 0.8, -1.0], [-0.8, 1.3, -0.6]])
+# Inducing points that crowd more and more: 4 inputs, 3 latents.
+CROWDED = {"apart": 1.0, "close": 1e-3, "nearly the same": 1e-9, "the same": 0.0}
+_collapsed, _posterior, _curves, _marginals = (
+    compiled(each) for each in (collapsed, posterior, trained_curves, grid_marginals)
+)
+
+
+class Case(NamedTuple):
+    """One place of the sweep."""
+
+    crowding: str
+    lengthscale: float
+    latent_lengthscale: float
+    noise: float
+    latent_variance: float
+    is_grid: bool
+
+
+SWEEP = [
+    Case(*values)
+    for values in itertools.product(
+        CROWDED, (1e-4, 0.3, 2.0, 1e4), (0.05, 1.0, 1e3), (1e-7, 1e-3, 1.0), (1e-7, 0.1), (False, True)
+    )
+]
+
+
+def parameters_of(case: Case) -> Parameters:
+    spread = CROWDED[case.crowding]
+    return Parameters(
+        input_kernel=rbf([case.lengthscale], 1.3),
+        latent_kernel=rbf([case.latent_lengthscale], 0.9),
+        inducing_inputs=jnp.asarray(0.2 + spread * np.array([[-1.5], [-0.5], [0.4], [1.3]])),
+        inducing_latents=jnp.asarray(-0.1 + spread * np.array([[-1.0], [0.1], [1.2]])),
+        latent_mean=jnp.array([[-0.8], [0.2], [1.1]]),
+        latent_variance=jnp.full((D, 1), case.latent_variance),
+        noise_variance=number(case.noise)[None],
+    )
+
+
+class Errors(NamedTuple):
+    """Of the bound, relative to the largest term it is made of; of mean and variance, in units of the prior's."""
+
+    bound: float
+    mean: float
+    variance: float
+
+
+def errors_of(case: Case, dtype: str = "float64") -> Errors:
+    """What the library's arithmetic costs, against fifty digits."""
+    parameters = parameters_of(case)
+    observations = [(INPUTS, OUTPUTS[:, d]) for d in range(D)]
+    data = GridData(jnp.asarray(INPUTS), jnp.asarray(OUTPUTS)) if case.is_grid else as_long(observations)
+    used = tuple(float(value) for value in jitters(parameters))
+    truth = exact(parameters, observations, POINTS, used)
+    model = in_precision(_posterior(parameters, data), dtype)
+    mean, variance = _marginals(model.input_basis, _curves(model), jnp.asarray(POINTS, dtype))
+    prior = 1.3 * 0.9
+    largest = (np.sum(OUTPUTS**2) + prior * OUTPUTS.size) / case.noise + OUTPUTS.size
+    return Errors(
+        abs(float(_collapsed(parameters, data).total - float(truth.bound))) / largest,
+        float(np.max(np.abs(np.asarray(mean, float) - truth.mean.astype(float)))) / prior**0.5,
+        float(np.max(np.abs(np.asarray(variance, float) - truth.variance.astype(float)))) / prior,
+    )
