@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long check install format results benchmark benchmark-page docs clean
+.PHONY: demo test test-long test-fuzz check install format results benchmark benchmark-page docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lvmogp demo --out out
@@ -13,6 +13,9 @@ test: $(VENV)/.installed-dev check
 
 test-long: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
+
+test-fuzz: $(VENV)/.installed-dev
+	$(BIN)/python tests/fuzzing.py --variants 1000
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

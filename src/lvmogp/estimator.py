@@ -26,7 +26,7 @@ from lvmogp.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.calibration import calibration as calibration_of
 from lvmogp.description_tables import read_descriptions, read_later, read_row, warn_of_constants
 from lvmogp.descriptions import Descriptions, feature_table
-from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
+from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, ModelFileError, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id, RowIds, is_single_id, row_conditions
 from lvmogp.intake import Inputs, Observations, read_errors, read_inputs, read_outputs, read_training
@@ -699,7 +699,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """Read a fitted model from a file."""
         with jax.enable_x64(True):
             model, settings = load_model(path)
-        estimator = cls(**settings)
+        try:
+            estimator = cls(**settings)
+        except TypeError as error:
+            raise ModelFileError(f"{path} holds a setting that this version does not know ({error})") from error
         estimator.model_ = model
         own = [] if estimator.condition is None else [estimator.condition]
         estimator._note_features(

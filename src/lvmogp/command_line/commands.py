@@ -22,6 +22,7 @@ from lvmogp.command_line.table_work import (
     check_target,
     features_of_file,
     predict_table,
+    save_somewhere,
     write_table,
 )
 from lvmogp.command_line.telling import (
@@ -82,6 +83,7 @@ class NewPoints(NamedTuple):
 def fit(screen: Screen, request: FitRequest) -> None:
     """Fit a model to a table, save it and tell how good it is."""
     check_target(request.model, request.data)
+    screen.after_failure = request.keeping.way_on
     request.processes.join(request.data, request.settings)
     if is_streamed(request.data, request.settings):
         if request.condition_features is not None or request.error_column is not None:
@@ -145,7 +147,8 @@ def _fit_stream(screen: Screen, request: FitRequest) -> None:
 def _finish(screen: Screen, request: FitRequest, estimator: LVMOGPRegressor, understood: dict[str, Any]) -> None:
     if estimator.outcome_.status is Status.INTERRUPTED:
         _leave(screen, request, estimator)
-    estimator.save(request.model)
+    save_somewhere(estimator, request.model)
+    screen.after_failure = f"the model is in {request.model}"
     request.keeping.done()
     found = summary(estimator)
     tell_summary(screen, found)
@@ -217,7 +220,7 @@ def _leave(screen: Screen, request: FitRequest, estimator: LVMOGPRegressor) -> N
         f"Keep the best model so far (bound {outcome.bound:.1f}, {outcome.n_iterations} iterations)?", default=False
     )
     if keep:
-        estimator.save(request.model)
+        save_somewhere(estimator, request.model)
         screen.note(f"interrupted; the best model so far is in {request.model}")
     else:
         screen.note("interrupted; no model was written")

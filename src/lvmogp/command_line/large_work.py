@@ -31,6 +31,13 @@ class Keeping(NamedTuple):
         """The same for ``LVMOGPRegressor.fit``."""
         return {"checkpoint": self.folder, "checkpoint_seconds": self.seconds, "resume": self.resume}
 
+    @property
+    def way_on(self) -> str:
+        """What to do once the fit has been stopped."""
+        if self.folder is None:
+            return "no model was written"
+        return f"the same command with --resume goes on from the last checkpoint in {self.folder}"
+
     def done(self) -> None:
         """Forget the checkpoints, once the model is saved."""
         if self.folder is not None:

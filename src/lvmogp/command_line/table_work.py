@@ -1,5 +1,7 @@
 """Fitted models used on the tables in users' files."""
 
+import contextlib
+import secrets
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -242,6 +244,22 @@ def _point(text: str, inputs: tuple[str, ...], output: str, dates: tuple[str, ..
         raise SettingError(
             f"the values of a point must be numbers (or dates, where the input is one), got {text!r}"
         ) from None
+
+
+def save_somewhere(model: LVMOGPRegressor, path: Path) -> None:
+    """Save a model that took long to fit; if its disk has become full or read-only, to where there is room."""
+    try:
+        model.save(path)
+    except OSError as error:
+        for folder in (Path.cwd(), Path.home(), Path(tempfile.gettempdir())):
+            elsewhere = folder / f"{path.stem}-{secrets.token_hex(4)}{path.suffix}"
+            with contextlib.suppress(OSError):
+                model.save(elsewhere)
+                raise SettingError(
+                    f"{path} cannot be written ({error.strerror}); the fitted model is in {elsewhere} instead, move it "
+                    "to where you want it"
+                ) from None
+        raise
 
 
 def write_table(frame: pd.DataFrame, path: Path) -> None:
