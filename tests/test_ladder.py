@@ -123,6 +123,7 @@ LADDER = [
     "command_line",
     "command_line.printing",
     "command_line.interrupts",
+    "command_line.supervision",
     "command_line.large_work",
     "command_line.table_work",
     "command_line.telling",

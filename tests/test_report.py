@@ -185,18 +185,10 @@ def paths(models, tmp_path_factory):
     return {path.stem: path for path in folder.iterdir()}
 
 
-EVIL_IDS = (
-    "__proto__",
-    "constructor",
-    "</script><script>alert(3)</script>",
-    "<!--<script>",
-    "\u2028\"'`${alert(4)}\u2029",
-)
-EVIL_COLUMN, EVIL_OUTPUT, EVIL_CONDITION = (
-    '"><img src=x onerror=alert(5)>',
-    "a' onclick=alert(6) b",
-    "</title><script>x",
-)
+EVIL_QUOTES = "\u2028\"'`${alert(4)}\u2029"
+EVIL_IDS = ("__proto__", "constructor", "</script><script>alert(3)</script>", "<!--<script>", EVIL_QUOTES)
+EVIL_COLUMN = '"><img src=x onerror=alert(5)>'
+EVIL_OUTPUT, EVIL_CONDITION = "a' onclick=alert(6) b", "</title><script>alert(7)</script>"
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +231,7 @@ class Markup(HTMLParser):
 
 
 def test_evil_names_are_text_to_a_parser(evil, paths):
-    model, path = evil
+    _, path = evil
     page = Markup(path.read_text())
     assert page.elements == Markup(paths["long"].read_text()).elements
     assert page.texts["title"].strip() == f"{EVIL_OUTPUT} by {EVIL_CONDITION}"

@@ -84,14 +84,17 @@ def fit(screen: Screen, request: FitRequest) -> None:
     """Fit a model to a table, save it and tell how good it is."""
     check_target(request.model, request.data)
     screen.after_failure = request.keeping.way_on
-    request.processes.join(request.data, request.settings)
+    if request.processes.several and request.keep_on_interrupt:
+        raise SettingError("--keep-on-interrupt is not for --distributed; keep --checkpoint, and go on with --resume")
+    request.processes.join(screen, request.data, request.settings)
     if is_streamed(request.data, request.settings):
         if request.condition_features is not None or request.error_column is not None:
             raise SettingError(
                 "data that are read in pieces cannot be fitted with --condition-features or --error-column; leave that "
                 "out, or give a smaller file"
             )
-        _fit_stream(screen, request)
+        with request.processes.together():
+            _fit_stream(screen, request)
         return
     table, training = _understood(request)
     features = _features(request, training)
@@ -124,6 +127,8 @@ def _fit_stream(screen: Screen, request: FitRequest) -> None:
         raise SettingError(_NAME_THE_COLUMNS)
     estimator = LVMOGPRegressor(condition=request.condition, **request.settings)
     is_first = request.processes.is_first
+    # One of several processes cannot stop after a step of its own choice: the others would wait for it.
+    may_keep = not request.processes.several and (request.keep_on_interrupt or _can_ask(screen))
     with (
         streamed(
             screen,
@@ -133,7 +138,7 @@ def _fit_stream(screen: Screen, request: FitRequest) -> None:
             inputs=request.inputs,
             processes=request.processes,
         ) as store,
-        _until_asked_to_stop(screen, may_keep=request.keep_on_interrupt or _can_ask(screen)) as stopping,
+        _until_asked_to_stop(screen, may_keep=may_keep) as stopping,
     ):
         tell_streamed(screen, request.data, store)
         with progress_bar(shown=screen.for_people and is_first) as shown, warnings.catch_warnings():

@@ -46,6 +46,7 @@ class Screen:
         self.as_json, self.quiet, self.debug = as_json, quiet, debug
         self.notes: list[str] = []
         self.after_failure = ""  # how to go on once this command has been stopped
+        self.ends_at_once = False  # after a failure, as one of several processes, which wait for each other at an end
         self._out, self._errors = Console(), Console(stderr=True)
 
     @property
@@ -106,15 +107,14 @@ def _shown(text: str) -> str:
 def reported(*, as_json: bool = False, quiet: bool = False, debug: bool = False) -> Iterator[Screen]:
     """Turn warnings into notes, and whatever goes wrong into one line and an exit code."""
     screen = Screen(as_json=as_json, quiet=quiet, debug=debug)
-    with warnings.catch_warnings():
+    with _ended_in_words(), warnings.catch_warnings():
         if not screen.debug:
             warnings.simplefilter("ignore")
         warnings.simplefilter("always", LVMOGPWarning)
         warnings.showwarning = lambda message, *_, **__: screen.note(str(message))
         try:
-            with _ended_in_words():
-                yield screen
-                sys.stdout.flush()  # a full disk is told of here, not when Python exits
+            yield screen
+            sys.stdout.flush()  # a full disk is told of here, not when Python exits
         except typer.Exit:
             raise
         except BrokenPipeError:  # the reader, such as `head`, has seen enough
@@ -122,8 +122,8 @@ def reported(*, as_json: bool = False, quiet: bool = False, debug: bool = False)
             raise typer.Exit from None
         except KeyboardInterrupt as interrupt:
             terminated = isinstance(interrupt, Terminated)
-            screen.error(_and("terminated" if terminated else "interrupted", screen.after_failure))
-            raise typer.Exit(TERMINATED if terminated else INTERRUPTED) from None
+            screen.error(and_then("terminated" if terminated else "interrupted", screen.after_failure))
+            _leave(screen, TERMINATED if terminated else INTERRUPTED)
         except Exception as error:
             _give_up(screen, error)
 
@@ -132,6 +132,8 @@ def reported(*, as_json: bool = False, quiet: bool = False, debug: bool = False)
 def _ended_in_words() -> Iterator[None]:
     # When the system asks the process to end, what it was writing is cleared away as after Ctrl-C.
     def end(number: int, frame: FrameType | None) -> None:
+        for each in taken:
+            signal.signal(each, signal.SIG_IGN)  # once is enough, and nothing disturbs the clearing away
         raise Terminated
 
     if threading.current_thread() is not threading.main_thread():
@@ -157,11 +159,19 @@ def _give_up(screen: Screen, error: Exception) -> NoReturn:
     if screen.debug:
         traceback.print_exc()
     words = _in_words(error)
-    screen.error(words if isinstance(error, LVMOGPError) else _and(words, screen.after_failure))
-    raise typer.Exit(1) from None
+    screen.error(words if isinstance(error, LVMOGPError) else and_then(words, screen.after_failure))
+    _leave(screen, 1)
 
 
-def _and(words: str, more: str) -> str:
+def _leave(screen: Screen, code: int) -> NoReturn:
+    if screen.ends_at_once:
+        sys.stdout.flush()
+        os._exit(code)
+    raise typer.Exit(code) from None
+
+
+def and_then(words: str, more: str) -> str:
+    """Words, and what else there is to say."""
     return f"{words}; {more}" if more else words
 
 
@@ -169,7 +179,7 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, LVMOGPError):
         return str(error)
     if isinstance(error, OSError):
-        return _and(f"{_place(error)}: {error.strerror or error}", _ADVICE.get(error.errno or 0, ""))
+        return and_then(f"{_place(error)}: {error.strerror or error}", _ADVICE.get(error.errno or 0, ""))
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):  # the latter is XLA's
         return _NO_MEMORY
     return f"unexpected {type(error).__name__}: {error}; run the command again with --debug to see where"

@@ -1,5 +1,6 @@
 """Parquet files of any size as memory-mapped arrays, copied a piece at a time and never loaded whole."""
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -194,6 +195,8 @@ def _reserved(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
         if hasattr(os, "posix_fallocate"):  # not on a Mac
             with path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        with contextlib.suppress(PermissionError):  # as on Windows, where the folder goes at the end
+            path.unlink()  # what is mapped stays until nobody uses it, and nothing is left by a process that is killed
     except OSError:
         raise DataError(
             f"the data take {n_bytes / 1e6:.1f} MB in {path.parent.parent} while they are fitted, which has not the "
