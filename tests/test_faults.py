@@ -229,6 +229,16 @@ def test_a_link_is_replaced_and_what_it_leads_to_left_alone(tmp_path):
     assert not (tmp_path / "model").is_symlink()
 
 
+def test_only_a_file_is_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, kind in ((tmp_path / "pipe", "a device or a pipe"), (tmp_path, "a folder")):
+        with pytest.raises(SettingError, match=f"is {kind}; give the path of a file to write"):
+            replace_file(path, b"new")
+        with pytest.raises(SettingError, match=f"is {kind}; give the path of a file to write"):
+            check_target(path)
+    assert (tmp_path / "pipe").is_fifo()
+
+
 # A way to go on
 
 

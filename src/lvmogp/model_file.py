@@ -275,7 +275,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         outcome=_decode_outcome(content, posterior.parameters),
         observations=observations,
         added={},
-        bounds_by_n_latent={int(n_latent): bound for n_latent, bound in document["bounds_by_n_latent"]},
+        bounds_by_n_latent={int(n_latent): bound for n_latent, bound in document.get("bounds_by_n_latent", [])},
         date_columns=date_columns,
         output_name=output_name,
         descriptions=_decode_features(content),

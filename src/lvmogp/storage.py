@@ -58,6 +58,7 @@ def replace_file(target: Path, payload: bytes) -> None:
 
     All files of this package are written here. A link of that name is replaced; what it leads to stays as it is.
     """
+    check_replaceable(target)
     # Created like any other file of the user's, so that its permissions are those the user wants.
     aside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
@@ -73,6 +74,13 @@ def replace_file(target: Path, payload: bytes) -> None:
         raise
     _keep_name(target.parent)
     _clear_abandoned(target)
+
+
+def check_replaceable(target: Path) -> None:
+    """Refuse to put a file in the place of something else, such as a device."""
+    if target.exists() and not target.is_file():
+        kind = "a folder" if target.is_dir() else "a device or a pipe"
+        raise SettingError(f"{target} is {kind}; give the path of a file to write")
 
 
 def _keep_name(folder: Path) -> None:

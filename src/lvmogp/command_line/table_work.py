@@ -14,7 +14,7 @@ from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.files.features import read_features
 from lvmogp.files.roles import Rows, known_ids, new_ids, new_rows
 from lvmogp.files.tables import read_table, table_bytes
-from lvmogp.storage import replace_file
+from lvmogp.storage import check_replaceable, replace_file
 
 
 class Added(NamedTuple):
@@ -43,8 +43,7 @@ class HeldOut(NamedTuple):
 
 def check_target(path: Path, *sources: Path | None) -> None:
     """Refuse, before any long work, a file that could not be written or would replace the data."""
-    if path.is_dir():
-        raise SettingError(f"{path} is a folder; give the path of a file to write")
+    check_replaceable(path)
     if not path.parent.is_dir():
         raise SettingError(f"there is no folder {path.parent} to write {path.name} into; create it first")
     try:
