@@ -68,7 +68,8 @@ def replace_file(target: Path, payload: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(aside, target)
     except BaseException as error:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not there, or on a disk that has become read-only
+            aside.unlink()
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, error.strerror, str(target)) from error  # the name the user knows
         raise
