@@ -13,6 +13,7 @@ from lvmogp.storage import VERSION, read
 FOLDER = Path(__file__).parent / "data" / "models"
 PREDICTED = json.loads((FOLDER / "predictions.json").read_text())
 ASKED = [0.5, 1.5, 3.0]
+LONG = ("version-1-draws", "version-1-features", "version-1-grid")
 
 
 def inputs_of(model):
@@ -29,7 +30,9 @@ def test_there_is_a_file_of_every_version():
     assert {int(stem.split("-")[1]) for stem in stems} == set(range(1, VERSION + 1))
 
 
-@pytest.mark.parametrize("name", PREDICTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else []) for name in PREDICTED]
+)
 def test_an_old_file_predicts_what_it_predicted_when_it_was_written(name):
     model = LVMOGPRegressor.load(FOLDER / f"{name}.lvmogp")
     assert model.outcome_.bound == PREDICTED[name]["bound"]

@@ -334,7 +334,7 @@ def _decode_condition(model: TrainedModel, arrays: dict[str, np.ndarray], method
     if method == "gaussian":
         latents = LatentGaussians(jnp.asarray(arrays["mean"]), jnp.asarray(arrays["variance"]))
         found = curves(posterior, latent_moments(posterior.latent_basis, latents))
-        return GaussianCondition(latents, jnp.asarray(arrays["noise"]), found)
+        return GaussianCondition(latents, jnp.asarray(arrays["noise"]).reshape(()), found)  # once of shape (1,)
     inputs, values = model.scaling.inputs(arrays["inputs"]), model.scaling.outputs(arrays["outputs"])
     latents, noise, log_weights = (jnp.asarray(arrays[name]) for name in ("latents", "noise", "log_weights"))
     if model.drawn is not None:

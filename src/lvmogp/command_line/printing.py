@@ -62,7 +62,8 @@ class Screen:
     def say(self, text: str = "") -> None:
         """Print a line, which may hold rich's markup, for people."""
         if self.for_people:
-            self._out.print(text.translate(_SHOWN_CONTROLS), highlight=False, soft_wrap=True)
+            with _into_output():
+                self._out.print(text.translate(_SHOWN_CONTROLS), highlight=False, soft_wrap=True)
 
     def show(self, rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: Sequence[str] = ()) -> None:
         """Print a table for people; columns are flush right but those named in ``left``."""
@@ -73,7 +74,8 @@ class Screen:
             table.add_column(_shown(name), justify="left" if name in left else "right", overflow="fold")
         for row in rows:
             table.add_row(*map(_shown, row))
-        self._out.print(table, highlight=False)
+        with _into_output():
+            self._out.print(table, highlight=False)
 
     def note(self, text: str) -> None:
         """Tell about something that the user should know; the work goes on."""
@@ -92,11 +94,23 @@ class Screen:
         """Print JSON, for machines only."""
         if self.as_json:
             # JSON knows no NaN and no infinity.
-            sys.stdout.write(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+            self.raw(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
     def raw(self, text: str) -> None:
         """Write text for other programs, as it is."""
-        sys.stdout.write(text)
+        with _into_output():
+            sys.stdout.write(text)
+
+
+@contextmanager
+def _into_output() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_output()
+        raise OSError(error.errno, error.strerror, "the output") from error
 
 
 def _shown(text: str) -> str:
@@ -114,7 +128,8 @@ def reported(*, as_json: bool = False, quiet: bool = False, debug: bool = False)
         warnings.showwarning = lambda message, *_, **__: screen.note(str(message))
         try:
             yield screen
-            sys.stdout.flush()  # a full disk is told of here, not when Python exits
+            with _into_output():
+                sys.stdout.flush()  # a full disk is told of here, not when Python exits
         except typer.Exit:
             raise
         except BrokenPipeError:  # the reader, such as `head`, has seen enough
@@ -179,21 +194,10 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, LVMOGPError):
         return str(error)
     if isinstance(error, OSError):
-        return and_then(f"{_place(error)}: {error.strerror or error}", _ADVICE.get(error.errno or 0, ""))
+        return and_then(f"{error.filename or 'a file'}: {error.strerror or error}", _ADVICE.get(error.errno or 0, ""))
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):  # the latter is XLA's
         return _NO_MEMORY
     return f"unexpected {type(error).__name__}: {error}; run the command again with --debug to see where"
-
-
-def _place(error: OSError) -> str:
-    if error.filename is not None:
-        return str(error.filename)
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _drop_output()
-        return "the output"
-    return "a file"
 
 
 def plain(value: Any) -> Any:
