@@ -210,13 +210,11 @@ DISTURBANCES = {
     "Ctrl-C in 1": lambda running: running[1].send_signal(signal.SIGINT),
     "Ctrl-C in both": lambda running: [each.send_signal(signal.SIGINT) for each in running],
 }
-IN_DEFAULT_SUITE = "Ctrl-C in 0"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for the children of a process")
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[] if each == IN_DEFAULT_SUITE else pytest.mark.long) for each in DISTURBANCES]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", DISTURBANCES)
 def test_all_processes_end_in_words_when_one_is_lost(tmp_path, name):
     model, kept = tmp_path / "model.lvmogp", tmp_path / "kept"
     both = disturbed(write_uneven(tmp_path), model, DISTURBANCES[name])

@@ -437,6 +437,64 @@ def test_signals_that_were_ignored_stay_so():
         signal.signal(signal.SIGHUP, previous)
 
 
+# One of several processes, with another that waits for it
+
+WORKS_IN_A_CHILD = """
+import os, signal, sys, time
+from lvmogp.command_line import supervision
+from lvmogp.command_line.printing import reported
+supervision._GRACE_SECONDS = 0.5
+def work():
+    with reported() as screen:
+        screen.after_failure = "this is how to go on"
+        supervision.work_in_child(screen)
+        screen.ends_at_once = True
+        print(os.getpid(), flush=True)
+        {body}
+"""
+IGNORES = "signal.signal(signal.SIGINT, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+ENDINGS = {
+    "well": ("print('done')", None, 0, ""),
+    "with an error": ("raise ValueError('odd')", None, 1, "error: unexpected ValueError: odd; run the command again"),
+    "by Ctrl-C": ("time.sleep(60)", signal.SIGINT, 130, "error: interrupted; this is how to go on\n"),
+    "by the system": ("time.sleep(60)", signal.SIGTERM, 143, "error: terminated; this is how to go on\n"),
+    "deaf to Ctrl-C": (IGNORES, signal.SIGINT, 130, "error: interrupted; this is how to go on\n"),
+    "without a word": (
+        "os.abort()",
+        None,
+        1,
+        "error: another process of this fit was lost, or cannot be reached; this",
+    ),
+    "killed": ("os.kill(os.getpid(), 9)", None, 1, "error: this process was ended from outside (SIGKILL), as happens"),
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_whatever_ends_the_process_that_works_there_are_words(name):
+    body, number, code, words = ENDINGS[name]
+    command = as_command(WORKS_IN_A_CHILD.format(body=body))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert int(process.stdout.readline()) != process.pid
+    if name == "deaf to Ctrl-C":
+        assert process.stdout.readline() == "deaf\n"
+    if number is not None:
+        process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert errors.startswith(words)
+    assert errors.count("error: ") == (code != 0)
+    assert "Traceback" not in errors
+
+
+def test_nothing_works_on_for_a_process_that_was_killed():
+    command = as_command(WORKS_IN_A_CHILD.format(body="time.sleep(60)"))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert int(process.stdout.readline()) != process.pid
+    process.kill()
+    rest, _ = process.communicate(timeout=30)  # which comes once nobody can write any more
+    assert rest == ""
+
+
 # Memory
 
 READS_WITH_LITTLE_MEMORY = """
