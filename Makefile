@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long test-hostile check install format results benchmark benchmark-page docs clean
+.PHONY: demo test test-long test-hostile test-fuzz check install format results benchmark benchmark-page docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lvmogp demo --out out
@@ -16,6 +16,9 @@ test-long: $(VENV)/.installed-dev
 
 test-hostile: $(VENV)/.installed-dev
 	$(BIN)/python tests/run_hostile.py $(ARGUMENTS)
+
+test-fuzz: $(VENV)/.installed-dev
+	$(BIN)/python tests/fuzzing.py --variants 1000
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

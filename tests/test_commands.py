@@ -371,7 +371,7 @@ def test_a_full_disk_leaves_the_old_model(model, monkeypatch):
     before = model.read_bytes()
     monkeypatch.setattr("lvmogp.storage.os.fsync", fail)
     line = failed("add-condition", model, "--condition", "z", "--point", "speed=2,distance=3")
-    assert line == f"error: {model}: No space left on device"
+    assert line == f"error: {model}: No space left on device; free some space on that disk, or write to another one"
     assert model.read_bytes() == before
     assert [path.name for path in model.parent.iterdir()] == ["own.lvmogp"]
 

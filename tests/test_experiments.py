@@ -11,7 +11,7 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 from lvmogp.cli import app
-from lvmogp.errors import DataError, SettingError
+from lvmogp.errors import DataError, LVMOGPWarning, SettingError
 from lvmogp.experiments import figures, methods, page, problems, report, runner
 from lvmogp.experiments.methods import Family, Fitted, Task
 from lvmogp.experiments.plan import GP_IND, GP_WO, GPY, LMC, OURS, OURS_OWN, Entry, Experiment, experiments
@@ -149,7 +149,10 @@ def test_a_damaged_result_is_run_again(tmp_path):
     experiment = toy(**{OURS: Counted()})
     run_all(experiment, tmp_path)
     Job("toy", OURS, 1, False).path(tmp_path).write_text("{")
-    assert [result["repeat"] for result in run_all(experiment, tmp_path)] == [1]
+    with pytest.warns(
+        LVMOGPWarning, match=r"-01\.json is damaged or was changed by hand: 1 of its results do not count"
+    ):
+        assert [result["repeat"] for result in run_all(experiment, tmp_path)] == [1]
 
 
 def test_the_file_of_all_repeats_is_enough_to_go_on_from(tmp_path):

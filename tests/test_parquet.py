@@ -152,12 +152,13 @@ def test_progress_counts_all_rows(file, monkeypatch):
     assert seen == [(rows, 50) for rows in (10, 12, 22, 24, 34, 36, 46, 48, 50)]
 
 
-def test_the_arrays_are_gone_afterwards(file, tmp_path):
+def test_the_arrays_have_no_names_and_are_gone_afterwards(file, tmp_path):
+    """So that even a process that is killed leaves nothing behind."""
     place = tmp_path / "place"
     place.mkdir()
-    with open_parquet(file, output="y", condition="site", folder=place):
-        found = sorted(path.name for path in place.rglob("*.npy"))
-    assert found == ["conditions.npy", "inputs.npy", "outputs.npy"]
+    with open_parquet(file, output="y", condition="site", folder=place) as store:
+        assert [path.name[:7] for path in place.rglob("*")] == ["lvmogp-"]
+        np.testing.assert_array_equal(store.outputs, pd.read_parquet(file)["y"])
     assert list(place.iterdir()) == []
     with pytest.raises(ZeroDivisionError), open_parquet(file, output="y", condition="site", folder=place):
         _ = 1 / 0

@@ -1,8 +1,10 @@
 """The page of a model, in a real browser: its numbers are Python's, and it does what people do with it."""
 
+import json
 import re
 import shutil
 from functools import partial
+from html.parser import HTMLParser
 from typing import NamedTuple
 
 import jax
@@ -183,7 +185,61 @@ def paths(models, tmp_path_factory):
     return {path.stem: path for path in folder.iterdir()}
 
 
+EVIL_QUOTES = "\u2028\"'`${alert(4)}\u2029"
+EVIL_IDS = ("__proto__", "constructor", "</script><script>alert(3)</script>", "<!--<script>", EVIL_QUOTES)
+EVIL_COLUMN = '"><img src=x onerror=alert(5)>'
+EVIL_OUTPUT, EVIL_CONDITION = "a' onclick=alert(6) b", "</title><script>alert(7)</script>"
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory):
+    """A model with names that would be commands if they were taken for markup or code, and its page."""
+    model = long_model()
+    own = model.model_
+    model.condition = EVIL_CONDITION
+    model.model_ = own._replace(
+        ids=EVIL_IDS,
+        columns=(EVIL_COLUMN,),
+        output_name=EVIL_OUTPUT,
+        observations=own.observations._replace(ids=EVIL_IDS, columns=(EVIL_COLUMN,), output_name=EVIL_OUTPUT),
+    )
+    found = summary_of(model)._replace(output=EVIL_OUTPUT, remarks=[f"See {name}." for name in EVIL_IDS])
+    path = tmp_path_factory.mktemp("evil") / "page.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lvmogp.report, "summary", lambda _: found)
+        write_report(model, path)
+    return model, path
+
+
 # Without a browser
+
+
+class Markup(HTMLParser):
+    """The elements of a page, with the text of its title and of its data."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.texts, self.inside = [], {}, None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, sorted(name for name, _ in attrs)))
+        self.inside = dict(attrs).get("id") if tag == "script" else tag
+
+    def handle_data(self, data):
+        self.texts[self.inside] = self.texts.get(self.inside, "") + data
+
+
+def test_evil_names_are_text_to_a_parser(evil, paths):
+    _, path = evil
+    page = Markup(path.read_text())
+    assert page.elements == Markup(paths["long"].read_text()).elements
+    assert page.texts["title"].strip() == f"{EVIL_OUTPUT} by {EVIL_CONDITION}"
+    document = json.loads(page.texts["data"])
+    assert [each["name"] for each in document["conditions"]] == list(EVIL_IDS)
+    assert document["inputNames"] == [EVIL_COLUMN]
+    assert document["outputName"] == EVIL_OUTPUT
+    assert not set(page.texts["data"]) & set("<>&\u2028\u2029")
 
 
 def test_the_page_is_one_file_that_loads_nothing(paths):
@@ -470,6 +526,28 @@ def test_hostile_names_are_text(opened):
     assert page.locator("#remarks .remark").text_content() == f"The noise of condition {HOSTILE!r} is nearly zero."
     assert page.locator("img, main script, b").count() == 0
     assert "alert" not in "".join(opened["long"].complaints)
+
+
+def test_evil_names_are_text_to_a_browser(evil, browser):
+    model, path = evil
+    opened = Opened(browser, path)
+    page = opened.page
+    assert opened.complaints == []
+    assert opened.requests == [path.as_uri()]
+    assert page.title() == f"{EVIL_OUTPUT} by {EVIL_CONDITION}"
+    assert page.locator("#title").text_content() == f"{EVIL_OUTPUT} by {EVIL_CONDITION}"
+    assert page.locator("#condition option").all_text_contents() == list(EVIL_IDS)
+    assert page.locator("#conditions td button").all_text_contents() == list(EVIL_IDS)
+    assert page.locator("#conditions th").first.text_content() == EVIL_CONDITION
+    assert page.locator("#curve .axis.name").all_text_contents() == [EVIL_COLUMN, EVIL_OUTPUT]
+    assert page.locator("#remarks .remark").all_text_contents() == [f"See {name}." for name in EVIL_IDS]
+    assert page.locator("img, main script, [onclick], [onerror]").count() == 0
+    inputs = rows_for(model)
+    for name in EVIL_IDS:
+        found = opened.ask("lvmogp.predictCondition(...a)", name, inputs.tolist(), False)
+        mean = model.predict(inputs, name, include_noise=False)
+        np.testing.assert_allclose(found["mean"], mean, atol=1e-6 * scale_of(model), rtol=0)
+    page.close()
 
 
 def test_thinned_observations_are_said_to_be(opened):

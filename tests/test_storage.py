@@ -14,7 +14,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from safetensors.numpy import load_file, save, save_file
 
-from lvmogp import model_file, storage
+from lvmogp import LVMOGPRegressor, model_file, storage
 from lvmogp.data import GridData, long_data
 from lvmogp.errors import LVMOGPError, ModelFileError
 from lvmogp.evidence import evidence
@@ -536,3 +536,100 @@ def test_a_model_file_that_lacks_an_array_fails_in_words(tmp_path):
         write(tmp_path / "less", ModelFile({k: v for k, v in content.tensors.items() if k != name}, content.document))
         with pytest.raises(ModelFileError, match=f"must hold: KeyError\\('{name}'\\)"):
             load_model(tmp_path / "less")
+
+
+# Files made by others, with a digest that is right
+
+
+@pytest.mark.parametrize(
+    ("shape", "offsets"),
+    [([10**12], [0, 8 * 10**12]), ([10**12], [0, 8]), ([2**62, 4], [0, 8]), ([-1], [0, 8]), ([1], [8, 0])],
+)
+def test_an_array_longer_than_its_file_is_refused_before_memory_is_taken(path, shape, offsets):
+    array = {"dtype": "F64", "shape": shape, "data_offsets": offsets}
+    header = json.dumps({"__metadata__": metadata_of(path), "big": array}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(ModelFileError, match=r"brakes\.lvmogp is not a model file, or it is damaged: "):
+        read(path)
+
+
+@pytest.mark.parametrize("document", ["", "{", "[" * 100_000, "[1, 2]", "7", "nothing"])
+def test_a_document_that_is_none_fails_in_words_whatever_its_digest(path, document):
+    digest = storage._digest({}, document)
+    metadata = {"format": "lvmogp-model", "version": "1", "document": document, "digest": digest}
+    path.write_bytes(save({}, metadata))
+    with pytest.raises(ModelFileError, match=r"brakes\.lvmogp was changed by hand: its document is no"):
+        read(path)
+
+
+@pytest.fixture(scope="module")
+def whole_model(tmp_path_factory):
+    """The content of a model file with an added condition."""
+    path = tmp_path_factory.mktemp("whole") / "model"
+    save_model(path, made_up_model("long", particles), SETTINGS, include_data=True)
+    return read(path)
+
+
+ARRAY_CHANGES = {
+    "parameters.latent_mean": (
+        lambda values: values[:2],
+        r"parameters\.latent_mean has the shape \(2, 2\), where \(3, 'L'",
+    ),
+    "parameters.inducing_inputs": (
+        lambda values: np.zeros((10**6, 2)),
+        r"posterior\.mean has the shape \(4, 3\), where",
+    ),
+    "parameters.inducing_latents": (lambda values: values[:, :1], "inducing latents have 1 coordinates"),
+    "parameters.noise_variance": (lambda values: values[:2], "there are 2 noise variances for 3 conditions"),
+    "parameters.latent_variance": (lambda values: -values, "holds values that are not positive"),
+    "posterior.mean": (lambda values: values * np.nan, r"posterior\.mean holds NaN or infinite values"),
+    "covariance.matrix": (
+        lambda values: values[:5, :5],
+        r"covariance\.matrix has the shape \(5, 5\), where \(12, 12\)",
+    ),
+    "scaling.input_scale": (lambda values: 0 * values, "holds values that are not positive"),
+    "data.conditions": (lambda values: values + 1, r"data\.conditions counts beyond the 3 there are"),
+    "data.outputs": (lambda values: values.astype(int), r"data\.outputs holds int64"),
+    "added.0.latents": (lambda values: values[:, :1], r"added\.0\.latents has the shape \(5, 1\), where \(5, 2\)"),
+}
+
+
+@pytest.mark.parametrize("name", ARRAY_CHANGES)
+def test_arrays_that_do_not_fit_together_fail_in_words(whole_model, tmp_path, name):
+    change, words = ARRAY_CHANGES[name]
+    write(
+        tmp_path / "model",
+        whole_model._replace(tensors=whole_model.tensors | {name: change(whole_model.tensors[name])}),
+    )
+    with pytest.raises(ModelFileError, match=f"model does not hold what a model file must hold: .*{words}"):
+        load_model(tmp_path / "model")
+
+
+DOCUMENT_CHANGES = {
+    "columns": (7, "columns is no list of texts"),
+    "output_name": (["y"], "output_name is no text"),
+    "log_output": (1, "log_output is neither true nor false"),
+    "covariance": ("sparse", "KeyError"),
+    "output_mean": ("one", "ValueError"),
+    "ids": ([["str", "a"], ["date", "2024-02-30"], ["int", 3]], "ValueError"),
+    "input_kernel": ({"kind": "linear", "variance": [1.0], "columns": [7]}, r"looks at the columns \(7,\) of 2"),
+    "latent_kernel": (
+        {"kind": "rbf", "lengthscale": [1.0, 2.0, 3.0], "variance": 1.0},
+        "3 values of lengthscale for 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENT_CHANGES)
+def test_entries_that_mean_nothing_fail_in_words(whole_model, tmp_path, name):
+    value, words = DOCUMENT_CHANGES[name]
+    write(tmp_path / "model", whole_model._replace(document=whole_model.document | {name: value}))
+    with pytest.raises(ModelFileError, match=f"model does not hold what a model file must hold: .*{words}"):
+        load_model(tmp_path / "model")
+
+
+def test_a_setting_of_a_later_version_fails_in_words(whole_model, tmp_path):
+    settings = whole_model.document["settings"] | {"later": 1}
+    write(tmp_path / "model", whole_model._replace(document=whole_model.document | {"settings": settings}))
+    with pytest.raises(ModelFileError, match=r"model holds a setting that this version does not know .*'later'"):
+        LVMOGPRegressor.load(tmp_path / "model")

@@ -1,6 +1,7 @@
 """Users' files: what is found by itself, and the words for what is wrong."""
 
 import sys
+import zipfile
 
 import numpy as np
 import pandas as pd
@@ -204,6 +205,50 @@ def test_files_that_are_not_what_their_ending_says(tmp_path):
     for name in ("text.xlsx", "text.parquet"):
         with pytest.raises(DataError, match="cannot be read as"):
             read_table(written(tmp_path, "a,b\n1,2\n", name=name))
+
+
+def test_text_that_does_not_go_on_as_it_began_is_refused(tmp_path):
+    path = written(tmp_path, as_text(";", ","), encoding="utf-16")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"data\.csv begins as UTF-16 text but does not go on so; it is damaged"):
+        read_table(path)
+    with pytest.raises(DataError, match="is empty; it needs a line of column names"):
+        read(tmp_path, ",,,\n,,,\n")
+
+
+# Excel files that would do harm
+
+
+def test_an_excel_file_that_would_fill_the_memory_is_not_unpacked(tmp_path):
+    path = tmp_path / "bomb.xlsx"
+    path.write_bytes(table_bytes(pd.DataFrame({"a": [1]}), ".xlsx"))
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive, archive.open("xl/more.xml", "w") as member:
+        for _ in range(11):
+            member.write(bytes(100_000_000))
+    assert path.stat().st_size < 2_000_000
+    with pytest.raises(DataError, match=r"bomb\.xlsx would take 1\.1 GB once unpacked; save the table as CSV"):
+        read_table(path)
+
+
+def test_a_cell_far_from_the_table_is_told_of_before_memory_is_taken(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active["A1"], book.active["XFD1048576"] = "x", 1
+    book.save(tmp_path / "far.xlsx")
+    words = r"far\.xlsx reaches to row 1048576 and column 16384, mostly empty; delete the cells that stand far"
+    with pytest.raises(DataError, match=words):
+        read_table(tmp_path / "far.xlsx")
+
+
+def test_text_that_begins_like_a_formula_is_text_in_an_excel_file(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    frame = pd.DataFrame({"=A1": ["=1+1", '=HYPERLINK("http://a")', "plain"], "n": [1, 2, 3]})
+    (tmp_path / "out.xlsx").write_bytes(table_bytes(frame, ".xlsx"))
+    cells = openpyxl.load_workbook(tmp_path / "out.xlsx").active
+    assert {cell.data_type for row in cells.iter_rows() for cell in row} == {"s", "n"}
+    pd.testing.assert_frame_equal(read_table(tmp_path / "out.xlsx").frame, frame, check_dtype=False)
+    with pytest.raises(DataError, match="holds a control character, which Excel cannot"):
+        table_bytes(pd.DataFrame({"a": ["\x1b[2J"]}), ".xlsx")
 
 
 @pytest.mark.parametrize(("suffix", "library"), [(".xlsx", "openpyxl"), (".parquet", "pyarrow")])

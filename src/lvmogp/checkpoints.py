@@ -24,9 +24,21 @@ class Checkpoints(NamedTuple):
     resume: bool
 
     def save(self, series: str, number: int, content: ModelFile, *, keep_all: bool = False) -> None:
-        """Write a checkpoint and forget all but the last three of its series."""
+        """Write a checkpoint and forget all but the last three of its series.
+
+        Where it cannot be written, a warning says so and the fit goes on: that is no reason to lose it.
+        """
         document = {**content.document, "fingerprint": self.fingerprint}
-        write(self._path(series, number), ModelFile(content.tensors, document), CHECKPOINT)
+        try:
+            write(self._path(series, number), ModelFile(content.tensors, document), CHECKPOINT)
+        except OSError as error:
+            warnings.warn(
+                f"a checkpoint could not be written ({error.strerror}: {error.filename}); the fit goes on, and those "
+                "written before it are kept",
+                LVMOGPWarning,
+                stacklevel=2,
+            )
+            return
         if not keep_all:
             for _, path in self._found(series)[:-_KEPT]:
                 path.unlink(missing_ok=True)

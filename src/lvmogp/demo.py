@@ -7,13 +7,13 @@ from typing import NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.metrics import coverage, r_squared_of_line, rmse
 from lvmogp.plots import COLOURS, MARKERS, plot_curve, plot_data, plot_latents
+from lvmogp.plots.saving import save_figure
 from lvmogp.simulate import BRAKING_NOISE, SPEEDS, Braking, braking, braking_distance
 from lvmogp.typing import HostFloat
 
@@ -105,19 +105,13 @@ def _figures(out: Path, data: Braking, model: LVMOGPRegressor, together: Band, a
         figure, ax = plt.subplots(figsize=(5.2, 3.9), layout="constrained")
         draw(ax)
         ax.set_title(title, fontsize=11)
-        files.append(_saved(figure, out / name))
+        files.append(save_figure(figure, out / name))
     figure, axes = plt.subplots(2, 2, figsize=(10, 7.4), layout="constrained")
     for ax, (title, draw) in zip(axes.flat, drawings.values(), strict=True):
         draw(ax)
         ax.set_title(title, fontsize=11)
-    files.append(_saved(figure, out / "braking.png"))
+    files.append(save_figure(figure, out / "braking.png"))
     return tuple(files)
-
-
-def _saved(figure: Figure, path: Path) -> Path:
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    return path
 
 
 def _draw_observations(ax: Axes, data: Braking) -> None:

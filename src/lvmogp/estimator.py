@@ -36,7 +36,7 @@ from lvmogp.asking import (
 from lvmogp.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.calibration import calibration as calibration_of
 from lvmogp.condition_tables import condition_feature_table, latent_table, similarity_table
-from lvmogp.errors import DataError, LVMOGPWarning, SettingError
+from lvmogp.errors import DataError, LVMOGPWarning, ModelFileError, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id, RowIds
 from lvmogp.intake import read_outputs, read_training
@@ -640,7 +640,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """Read a fitted model from a file."""
         with jax.enable_x64(True):
             model, settings = load_model(path)
-        estimator = cls(**settings)
+        try:
+            estimator = cls(**settings)
+        except TypeError as error:
+            raise ModelFileError(f"{path} holds a setting that this version does not know ({error})") from error
         estimator.model_ = model
         own = [] if estimator.condition is None else [estimator.condition]
         estimator._note_features(

@@ -14,8 +14,9 @@ from lvmogp.descriptions import Descriptions, Feature
 from lvmogp.drawn_condition import DrawnCondition, drawn_condition
 from lvmogp.drawn_curves import few
 from lvmogp.draws import Draws
-from lvmogp.errors import ModelFileError, SettingError
+from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
 from lvmogp.evidence import evidence
+from lvmogp.file_checks import check_content, check_kernel
 from lvmogp.fit import Outcome, Restart
 from lvmogp.intake import Observations
 from lvmogp.new_condition import ConditionPosterior, condition_on
@@ -111,8 +112,12 @@ def load_model(path: str | os.PathLike[str]) -> tuple[TrainedModel, dict[str, An
     """Read a fitted model and the settings of its estimator."""
     content = read(path)
     try:
+        check_content(content)
         return _decode(content)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except LVMOGPError as error:
+        raise ModelFileError(f"{path} does not hold what a model file must hold: {error}") from error
+    # Its digest is right, so this was made by another program, which may have put anything into it.
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelFileError(f"{path} does not hold what a model file must hold: {error!r}") from error
 
 
@@ -270,7 +275,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         outcome=_decode_outcome(content, posterior.parameters),
         observations=observations,
         added={},
-        bounds_by_n_latent={int(n_latent): bound for n_latent, bound in document["bounds_by_n_latent"]},
+        bounds_by_n_latent={int(n_latent): bound for n_latent, bound in document.get("bounds_by_n_latent", [])},
         date_columns=date_columns,
         output_name=output_name,
         descriptions=_decode_features(content),
@@ -303,6 +308,8 @@ def _decode_posterior(content: ModelFile) -> Posterior:
         jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), decode_kernel(document[name]))
         for name in ("input_kernel", "latent_kernel")
     )
+    check_kernel(input_kernel, tensors["parameters.inducing_inputs"].shape[1])
+    check_kernel(latent_kernel, tensors["parameters.inducing_latents"].shape[1])
     arrays: dict[str, Any] = {name: jnp.asarray(tensors[f"parameters.{name}"]) for name in _PARAMETER_ARRAYS}
     if "known.values" in tensors:
         arrays["known"] = KnownCoordinates(*(jnp.asarray(tensors[f"known.{name}"]) for name in _KNOWN_ARRAYS))
@@ -327,7 +334,7 @@ def _decode_condition(model: TrainedModel, arrays: dict[str, np.ndarray], method
     if method == "gaussian":
         latents = LatentGaussians(jnp.asarray(arrays["mean"]), jnp.asarray(arrays["variance"]))
         found = curves(posterior, latent_moments(posterior.latent_basis, latents))
-        return GaussianCondition(latents, jnp.asarray(arrays["noise"]), found)
+        return GaussianCondition(latents, jnp.asarray(arrays["noise"]).reshape(()), found)  # once of shape (1,)
     inputs, values = model.scaling.inputs(arrays["inputs"]), model.scaling.outputs(arrays["outputs"])
     latents, noise, log_weights = (jnp.asarray(arrays[name]) for name in ("latents", "noise", "log_weights"))
     errors = arrays.get("errors")

@@ -1,6 +1,8 @@
 """Runs as the content of checkpoints, and back."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +13,7 @@ from safetensors.numpy import load, save
 from lvmogp.checkpoints import Checkpoints
 from lvmogp.course import Course, Window
 from lvmogp.distributed import first_bytes
+from lvmogp.errors import ModelFileError
 from lvmogp.minibatch_bound import Shared
 from lvmogp.optimise import Run, Status
 from lvmogp.stochastic_fit import Running, begin
@@ -93,18 +96,31 @@ def load_running(checkpoints: Checkpoints) -> tuple[Start, Running] | None:
     if content is None:
         return None
     tensors, document = content
-    begun = {name.removeprefix("start."): value for name, value in tensors.items() if name.startswith("start.")}
-    start = start_from(ModelFile(begun, document["start"]))
-    like = begin(start.shared, start.table)
-    stage, windows, *others = document["course"]
-    return start, Running(
-        state=_from_leaves("state", tensors, like),
-        average=_from_leaves("average", tensors, like),
-        n_averaged=document["n_averaged"],
-        step=document["step"],
-        course=Course(stage, tuple(Window(*each) for each in windows), *others),
-        history=tuple(Window(*each) for each in document["history"]),
-    )
+    with _refused_in_words(checkpoints):
+        begun = {name.removeprefix("start."): value for name, value in tensors.items() if name.startswith("start.")}
+        start = start_from(ModelFile(begun, document["start"]))
+        like = begin(start.shared, start.table)
+        stage, windows, *others = document["course"]
+        return start, Running(
+            state=_from_leaves("state", tensors, like),
+            average=_from_leaves("average", tensors, like),
+            n_averaged=document["n_averaged"],
+            step=document["step"],
+            course=Course(stage, tuple(Window(*each) for each in windows), *others),
+            history=tuple(Window(*each) for each in document["history"]),
+        )
+
+
+@contextmanager
+def _refused_in_words(checkpoints: Checkpoints) -> Iterator[None]:
+    # Digest and fingerprint are right, so whatever is wrong was put there by another program.
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ModelFileError(
+            f"a checkpoint in {checkpoints.folder} does not hold what it must ({error!r}); delete the folder and begin "
+            "anew"
+        ) from error
 
 
 def _newest(checkpoints: Checkpoints) -> ModelFile | None:
@@ -138,14 +154,15 @@ class FinishedRestarts(NamedTuple):
         if content is None:
             return None
         tensors, document = content
-        return Run(
-            tree=_from_leaves("tree", tensors, like),
-            bound=-np.inf if document["bound"] is None else document["bound"],
-            status=Status[document["status"]],
-            history=tuple(document["history"]),
-            n_evaluations=document["n_evaluations"],
-            seconds=document["seconds"],
-        )
+        with _refused_in_words(self.checkpoints):
+            return Run(
+                tree=_from_leaves("tree", tensors, like),
+                bound=-np.inf if document["bound"] is None else document["bound"],
+                status=Status[document["status"]],
+                history=tuple(document["history"]),
+                n_evaluations=document["n_evaluations"],
+                seconds=document["seconds"],
+            )
 
 
 def _leaves(prefix: str, tree: Any) -> dict[str, np.ndarray]:
@@ -155,5 +172,10 @@ def _leaves(prefix: str, tree: Any) -> dict[str, np.ndarray]:
 
 def _from_leaves(prefix: str, tensors: dict[str, np.ndarray], like: Any) -> Any:
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
-    leaves = [jnp.asarray(tensors[f"{prefix}{jax.tree_util.keystr(path)}"]) for path, _ in paths]
+    leaves = []
+    for path, known in paths:
+        name = f"{prefix}{jax.tree_util.keystr(path)}"
+        if tensors[name].shape != np.shape(known):
+            raise ValueError(f"{name} has the shape {tensors[name].shape} instead of {np.shape(known)}")
+        leaves.append(jnp.asarray(tensors[name]))
     return jax.tree_util.tree_unflatten(structure, leaves)

@@ -4,12 +4,15 @@ A file is a safetensors container. Its metadata hold the format's name and versi
 SHA-256 digest of document and tensors, so that a damaged or edited file is noticed. Nothing in it is executed.
 """
 
+import contextlib
 import dataclasses
 import datetime
+import glob
 import hashlib
 import json
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +29,8 @@ MODEL, CHECKPOINT = "lvmogp-model", "lvmogp-checkpoint"
 VERSION = 1
 _KINDS = {MODEL: "model", CHECKPOINT: "checkpoint"}
 _COMPOSITES: dict[str, type[Composite]] = {"sum": Sum, "product": Product}
+# Nobody writes one file for so long; an older one under an aside's name was left by a process that was killed.
+_SECONDS_ABANDONED = 3600.0
 
 
 class ModelFile(NamedTuple):
@@ -49,7 +54,11 @@ def write(path: str | os.PathLike[str], content: ModelFile, kind: str = MODEL) -
 
 
 def replace_file(target: Path, payload: bytes) -> None:
-    """Write a file to the side and rename it, so that a crash never leaves half of it."""
+    """Write a file to the side and rename it, so that a crash never leaves half of it.
+
+    All files of this package are written here. A link of that name is replaced; what it leads to stays as it is.
+    """
+    check_replaceable(target)
     # Created like any other file of the user's, so that its permissions are those the user wants.
     aside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
@@ -59,10 +68,37 @@ def replace_file(target: Path, payload: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(aside, target)
     except BaseException as error:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not there, or on a disk that has become read-only
+            aside.unlink()
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, error.strerror, str(target)) from error  # the name the user knows
         raise
+    _keep_name(target.parent)
+    _clear_abandoned(target)
+
+
+def check_replaceable(target: Path) -> None:
+    """Refuse to put a file in the place of something else, such as a device."""
+    if target.exists() and not target.is_file():
+        kind = "a folder" if target.is_dir() else "a device or a pipe"
+        raise SettingError(f"{target} is {kind}; give the path of a file to write")
+
+
+def _keep_name(folder: Path) -> None:
+    # The new name is on disk once its folder is; not all systems let a folder be opened or asked for that.
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _clear_abandoned(target: Path) -> None:
+    for path in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _SECONDS_ABANDONED:
+                path.unlink()
 
 
 def read(path: str | os.PathLike[str], kind: str = MODEL) -> ModelFile:
@@ -75,14 +111,25 @@ def read(path: str | os.PathLike[str], kind: str = MODEL) -> ModelFile:
             metadata = file.metadata() or {}
             _check_format(source, metadata, kind)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
-    except (safetensors.SafetensorError, OSError, ValueError, TypeError) as error:
-        if isinstance(error, ModelFileError):
-            raise
+    except ModelFileError:
+        raise
+    # The last two: a type of numbers that NumPy does not have.
+    except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise ModelFileError(f"{source} is not a {_KINDS[kind]} file, or it is damaged: {error}") from error
-    document = metadata.get("document", "")
-    if metadata.get("digest") != _digest(tensors, document):
+    text = metadata.get("document", "")
+    if metadata.get("digest") != _digest(tensors, text):
         raise ModelFileError(f"{source} is damaged: its content does not match its digest; restore it from a copy")
-    return ModelFile(tensors, json.loads(document))
+    return ModelFile(tensors, _document(source, text))
+
+
+def _document(source: Path, text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{source} was changed by hand: its document is no JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise ModelFileError(f"{source} was changed by hand: its document is no table of names and values")
+    return document
 
 
 def _check_format(source: Path, metadata: dict[str, str], kind: str) -> None:

@@ -22,6 +22,7 @@ from lvmogp.command_line.table_work import (
     check_target,
     features_of_file,
     predict_table,
+    save_somewhere,
     write_table,
 )
 from lvmogp.command_line.telling import (
@@ -82,14 +83,18 @@ class NewPoints(NamedTuple):
 def fit(screen: Screen, request: FitRequest) -> None:
     """Fit a model to a table, save it and tell how good it is."""
     check_target(request.model, request.data)
-    request.processes.join(request.data, request.settings)
+    screen.after_failure = request.keeping.way_on
+    if request.processes.several and request.keep_on_interrupt:
+        raise SettingError("--keep-on-interrupt is not for --distributed; keep --checkpoint, and go on with --resume")
+    request.processes.join(screen, request.data, request.settings)
     if is_streamed(request.data, request.settings):
         if request.condition_features is not None or request.error_column is not None:
             raise SettingError(
                 "data that are read in pieces cannot be fitted with --condition-features or --error-column; leave that "
                 "out, or give a smaller file"
             )
-        _fit_stream(screen, request)
+        with request.processes.together():
+            _fit_stream(screen, request)
         return
     table, training = _understood(request)
     features = _features(request, training)
@@ -122,6 +127,8 @@ def _fit_stream(screen: Screen, request: FitRequest) -> None:
         raise SettingError(_NAME_THE_COLUMNS)
     estimator = LVMOGPRegressor(condition=request.condition, **request.settings)
     is_first = request.processes.is_first
+    # One of several processes cannot stop after a step of its own choice: the others would wait for it.
+    may_keep = not request.processes.several and (request.keep_on_interrupt or _can_ask(screen))
     with (
         streamed(
             screen,
@@ -131,7 +138,7 @@ def _fit_stream(screen: Screen, request: FitRequest) -> None:
             inputs=request.inputs,
             processes=request.processes,
         ) as store,
-        _until_asked_to_stop(screen, may_keep=request.keep_on_interrupt or _can_ask(screen)) as stopping,
+        _until_asked_to_stop(screen, may_keep=may_keep) as stopping,
     ):
         tell_streamed(screen, request.data, store)
         with progress_bar(shown=screen.for_people and is_first) as shown, warnings.catch_warnings():
@@ -145,7 +152,8 @@ def _fit_stream(screen: Screen, request: FitRequest) -> None:
 def _finish(screen: Screen, request: FitRequest, estimator: LVMOGPRegressor, understood: dict[str, Any]) -> None:
     if estimator.outcome_.status is Status.INTERRUPTED:
         _leave(screen, request, estimator)
-    estimator.save(request.model)
+    save_somewhere(estimator, request.model)
+    screen.after_failure = f"the model is in {request.model}"
     request.keeping.done()
     found = summary(estimator)
     tell_summary(screen, found)
@@ -217,7 +225,7 @@ def _leave(screen: Screen, request: FitRequest, estimator: LVMOGPRegressor) -> N
         f"Keep the best model so far (bound {outcome.bound:.1f}, {outcome.n_iterations} iterations)?", default=False
     )
     if keep:
-        estimator.save(request.model)
+        save_somewhere(estimator, request.model)
         screen.note(f"interrupted; the best model so far is in {request.model}")
     else:
         screen.note("interrupted; no model was written")

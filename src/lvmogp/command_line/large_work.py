@@ -12,10 +12,11 @@ import numpy as np
 
 from lvmogp.checkpoints import clear_checkpoints
 from lvmogp.command_line.printing import Screen
+from lvmogp.command_line.supervision import work_in_child
 from lvmogp.distributed import Coordinates, join_processes, summed
-from lvmogp.errors import SettingError
+from lvmogp.errors import LVMOGPError, SettingError
 from lvmogp.files.parquet import Part, open_parquet
-from lvmogp.files.tables import is_parquet
+from lvmogp.files.tables import first_line, is_parquet
 from lvmogp.progress import job_progress
 from lvmogp.stores import ObservationStore
 
@@ -31,6 +32,13 @@ class Keeping(NamedTuple):
         """The same for ``LVMOGPRegressor.fit``."""
         return {"checkpoint": self.folder, "checkpoint_seconds": self.seconds, "resume": self.resume}
 
+    @property
+    def way_on(self) -> str:
+        """What to do once the fit has been stopped."""
+        if self.folder is None:
+            return "no model was written"
+        return f"the same command with --resume goes on from the last checkpoint in {self.folder}"
+
     def done(self) -> None:
         """Forget the checkpoints, once the model is saved."""
         if self.folder is not None:
@@ -43,8 +51,8 @@ class Processes(NamedTuple):
     several: bool
     coordinates: Coordinates
 
-    def join(self, data: Path, settings: dict[str, Any]) -> None:
-        """Connect to the others, before anything else is computed."""
+    def join(self, screen: Screen, data: Path, settings: dict[str, Any]) -> None:
+        """Connect to the others, before anything else is computed; from here on in a process of its own."""
         if not self.several:
             if any(value is not None for value in self.coordinates):
                 raise SettingError("--coordinator, --processes and --process belong to --distributed; add it")
@@ -54,6 +62,8 @@ class Processes(NamedTuple):
                 "--distributed fits Parquet files by minibatches; give a .parquet file or a folder of them, and "
                 "--inference stochastic"
             )
+        work_in_child(screen)
+        screen.ends_at_once = True
         _keep_output_for_results()
         join_processes(self.coordinates)
 
@@ -61,6 +71,19 @@ class Processes(NamedTuple):
     def is_first(self) -> bool:
         """Whether this process writes and tells what came of it."""
         return not self.several or jax.process_index() == 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Put into words that another process was lost."""
+        try:
+            yield
+        except jax.errors.JaxRuntimeError as error:
+            if not self.several or "RESOURCE_EXHAUSTED" in str(error):
+                raise
+            raise LVMOGPError(
+                f"another process of this fit was lost, or cannot be reached ({first_line(error):.200}); start all of "
+                "them again, with --resume where there are checkpoints"
+            ) from error
 
     def total(self, number: int) -> int:
         """Sum of what each process has; all of them must ask."""

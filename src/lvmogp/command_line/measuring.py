@@ -154,8 +154,8 @@ def _draw(found: Calibration, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     from lvmogp.plots.checks import draw_calibration
+    from lvmogp.plots.saving import save_figure
 
     figure, ax = plt.subplots(figsize=(4.4, 4.2), layout="constrained")
     draw_calibration(found, ax)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save_figure(figure, path)

@@ -73,6 +73,7 @@ def _predictions(result: DemoResult) -> list[dict[str, float]]:
 
 def reproduce(screen: Screen, request: ReproduceRequest) -> None:
     """Run experiments of the paper and show their tables."""
+    screen.after_failure = f"finished repeats are kept in {request.out}, and the same command goes on from there"
     documents = []
     for one in list(experiments()) if request.name == "all" else [request.name]:
         with job_progress(one) as on_progress:

@@ -1,5 +1,7 @@
 """Fitted models used on the tables in users' files."""
 
+import contextlib
+import secrets
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.files.features import read_features
 from lvmogp.files.roles import Rows, known_ids, new_ids, new_rows
 from lvmogp.files.tables import read_table, table_bytes
-from lvmogp.storage import replace_file
+from lvmogp.storage import check_replaceable, replace_file
 
 
 class Added(NamedTuple):
@@ -41,8 +43,7 @@ class HeldOut(NamedTuple):
 
 def check_target(path: Path, *sources: Path | None) -> None:
     """Refuse, before any long work, a file that could not be written or would replace the data."""
-    if path.is_dir():
-        raise SettingError(f"{path} is a folder; give the path of a file to write")
+    check_replaceable(path)
     if not path.parent.is_dir():
         raise SettingError(f"there is no folder {path.parent} to write {path.name} into; create it first")
     try:
@@ -242,6 +243,22 @@ def _point(text: str, inputs: tuple[str, ...], output: str, dates: tuple[str, ..
         raise SettingError(
             f"the values of a point must be numbers (or dates, where the input is one), got {text!r}"
         ) from None
+
+
+def save_somewhere(model: LVMOGPRegressor, path: Path) -> None:
+    """Save a model that took long to fit; if its disk has become full or read-only, to where there is room."""
+    try:
+        model.save(path)
+    except OSError as error:
+        for folder in (Path.cwd(), Path.home(), Path(tempfile.gettempdir())):
+            elsewhere = folder / f"{path.stem}-{secrets.token_hex(4)}{path.suffix}"
+            with contextlib.suppress(OSError):
+                model.save(elsewhere)
+                raise SettingError(
+                    f"{path} cannot be written ({error.strerror}); the fitted model is in {elsewhere} instead, move it "
+                    "to where you want it"
+                ) from None
+        raise
 
 
 def write_table(frame: pd.DataFrame, path: Path) -> None:

@@ -12,9 +12,11 @@ from lvmogp.demo import run as run_demo
 from lvmogp.experiments.methods import Fitted, Task
 from lvmogp.experiments.plan import GP_IND, LMC, OURS, Experiment
 from lvmogp.experiments.problems import Problem
-from lvmogp.experiments.report import Result, by_method
-from lvmogp.experiments.runner import LEVELS, Job, problem_of
+from lvmogp.experiments.records import LEVELS, Result
+from lvmogp.experiments.report import by_method
+from lvmogp.experiments.runner import Job, problem_of
 from lvmogp.plots import COLOURS, MARKERS
+from lvmogp.plots.saving import save_figure
 
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (8, 2)), (0, (2, 3)))
 
@@ -25,8 +27,8 @@ def draw(
     """Write the figures of an experiment into a folder."""
     stem = f"{name}-quick" if quick else name
     drawings: dict[str, Callable[[Path], Path]] = {
-        "errors": lambda path: _saved(box_plot(experiment, results), path),
-        "calibration": lambda path: _saved(calibration_plot(experiment, results), path),
+        "errors": lambda path: save_figure(box_plot(experiment, results), path),
+        "calibration": lambda path: save_figure(calibration_plot(experiment, results), path),
     }
     if name in ("synthetic-missing", "servo"):
         problem = problem_of(Job(name, OURS, 0, quick), experiment, data_dir)
@@ -36,21 +38,15 @@ def draw(
             return entry.method(Task(problem, entry.family, quick))
 
         if name == "synthetic-missing":
-            drawings["functions"] = lambda path: _saved(functions_plot(problem, fitted), path)
+            drawings["functions"] = lambda path: save_figure(functions_plot(problem, fitted), path)
         else:
-            drawings["scarcity"] = lambda path: _saved(scarcity_plot(problem), path)
-            drawings["surface"] = lambda path: _saved(surface_plot(problem, fitted(OURS)), path)
+            drawings["scarcity"] = lambda path: save_figure(scarcity_plot(problem), path)
+            drawings["surface"] = lambda path: save_figure(surface_plot(problem, fitted(OURS)), path)
     folder.mkdir(parents=True, exist_ok=True)
     files = [draw_one(folder / f"{stem}-{what}.png") for what, draw_one in drawings.items()]
     if name == "braking":
         files += run_demo(folder / f"{stem}-figures").files
     return files
-
-
-def _saved(figure: Figure, path: Path) -> Path:
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    return path
 
 
 def _plain(ax: Axes) -> Axes:

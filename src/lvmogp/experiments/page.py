@@ -1,12 +1,12 @@
 """The results page and the README's table, made from the files that ``lvmogp reproduce`` wrote."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from lvmogp.experiments import report
 from lvmogp.experiments.plan import GP_IND, GPY, LMC, OURS, OURS_OWN, experiments
+from lvmogp.experiments.records import results_in
 from lvmogp.experiments.runner import summary_path
 from lvmogp.storage import replace_file
 
@@ -30,7 +30,7 @@ def build(results: Path, page: Path, readme: Path) -> None:
 
 
 def _results(name: str, folder: Path) -> list[report.Result]:
-    return json.loads(summary_path(name, folder, quick=False).read_text())["repeats"]
+    return results_in(summary_path(name, folder, quick=False))
 
 
 def page_text(known: Mapping[str, list[report.Result]], results: Path, link: str) -> str:

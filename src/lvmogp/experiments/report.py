@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lvmogp.experiments.plan import GP_IND, OURS, OURS_OWN, Experiment
+from lvmogp.experiments.records import Result, sealed
 from lvmogp.experiments.runner import summary_path
 from lvmogp.storage import replace_file
 
-Result = dict[str, Any]
 _MEASURES = ("rmse", "nlpd", "coverage", "seconds")
 _SHARED = "several repeats ran at a time and shared the machine"
 
@@ -162,7 +162,7 @@ def write(folder: Path, name: str, experiment: Experiment, results: Sequence[Res
 
 def _document(name: str, results: Sequence[Result]) -> str:
     # One line a repeat, so that differences between versions can be read.
-    lines = ",\n".join("  " + json.dumps(_rounded(result)) for result in results)
+    lines = ",\n".join("  " + json.dumps(sealed(_rounded(result))) for result in results)
     head = json.dumps({"experiment": name, "summary": summary(results)}, indent=1)
     return head[: head.rindex("\n}")] + f',\n "repeats": [\n{lines}\n ]\n}}\n'
 

@@ -51,7 +51,8 @@ def reproduce(
     runner.run(pending, experiment, folder, data_dir=data_dir, n_jobs=n_jobs, on_result=collect)
     # Of all methods, also those that this run left alone.
     experiment = experiments()[name]
-    results = list(runner.stored(name, folder, quick=quick).values())
+    kept = runner.stored(name, folder, quick=quick).values()
+    results = [result for result in kept if result["method"] in experiment.entries]
     files = report.write(folder, name, experiment, results, quick=quick)
     if with_figures:
         files += figures.draw(folder, name, experiment, results, data_dir=data_dir, quick=quick)

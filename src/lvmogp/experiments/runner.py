@@ -5,6 +5,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -13,14 +14,15 @@ import joblib
 
 from lvmogp.__about__ import __version__
 from lvmogp.baselines import gpy
+from lvmogp.errors import LVMOGPError
 from lvmogp.experiments.methods import Task
 from lvmogp.experiments.plan import GP_IND_OWN, GPY, OURS_NUTS, OURS_OWN, OURS_PLAIN, Experiment
 from lvmogp.experiments.problems import Problem
+from lvmogp.experiments.records import LEVELS, Result, results_in, sealed
 from lvmogp.metrics import calibration, negative_log_density, rmse
 from lvmogp.storage import replace_file
 
 _NOT_QUICK = (OURS_OWN, OURS_PLAIN, OURS_NUTS, GP_IND_OWN, GPY)
-LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 
 class Job(NamedTuple):
@@ -44,17 +46,14 @@ def jobs(name: str, experiment: Experiment, *, repeats: int, quick: bool) -> lis
     return [Job(name, method, repeat, quick) for repeat in range(repeats) for method in methods]
 
 
-def stored(name: str, folder: Path, *, quick: bool) -> dict[Job, dict[str, Any]]:
+def stored(name: str, folder: Path, *, quick: bool) -> dict[Job, Result]:
     """Results of earlier runs with this version: those in the file of the experiment, and single repeats."""
-    found: list[Any] = []
-    summary = _read(summary_path(name, folder, quick=quick))
-    if isinstance(summary, dict):
-        found += summary.get("repeats", [])
-    found += [_read(path) for path in sorted((folder / "repeats" / name).glob("*.json"))]
+    paths = [summary_path(name, folder, quick=quick), *sorted((folder / "repeats" / name).glob("*.json"))]
     return {
         Job(name, result["method"], result["repeat"], quick): result
-        for result in found
-        if isinstance(result, dict) and result.get("version") == __version__ and result.get("quick") == quick
+        for path in paths
+        for result in results_in(path)
+        if result["version"] == __version__ and result["quick"] == quick
     }
 
 
@@ -63,20 +62,13 @@ def summary_path(name: str, folder: Path, *, quick: bool) -> Path:
     return folder / f"{name}{'-quick' if quick else ''}.json"
 
 
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None  # not there, or damaged: it is run again
-
-
 def problem_of(job: Job, experiment: Experiment, data_dir: Path | None) -> Problem:
     """The data of a job; quick runs of large experiments use a part."""
     make = experiment.quick_problem if job.quick and experiment.quick_problem else experiment.problem
     return make(job.repeat, data_dir)
 
 
-def run_job(job: Job, experiment: Experiment, folder: Path, data_dir: Path | None) -> dict[str, Any]:
+def run_job(job: Job, experiment: Experiment, folder: Path, data_dir: Path | None) -> Result:
     """Fit, predict, measure, and write the result."""
     problem = problem_of(job, experiment, data_dir)
     entry = experiment.entries[job.method]
@@ -101,7 +93,7 @@ def run_job(job: Job, experiment: Experiment, folder: Path, data_dir: Path | Non
     }
     path = job.path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, (json.dumps(result, indent=1) + "\n").encode())
+    replace_file(path, (json.dumps(sealed(result), indent=1) + "\n").encode())
     return result
 
 
@@ -112,16 +104,25 @@ def run(
     *,
     data_dir: Path | None,
     n_jobs: int,
-    on_result: Callable[[dict[str, Any]], None],
+    on_result: Callable[[Result], None],
 ) -> None:
     """Run jobs through joblib, whose backend a caller may have chosen with ``joblib.parallel_config``."""
     tasks = (joblib.delayed(run_job)(job, experiment, folder, data_dir) for job in pending)
-    for result in _results(tasks, n_jobs):
-        on_result(result)
+    n_done = 0
+    try:
+        for result in _results(tasks, n_jobs):
+            n_done += 1
+            on_result(result)
+    except BrokenProcessPool as error:
+        raise LVMOGPError(
+            f"one of the {n_jobs} processes that run repeats was ended from outside, as happens when memory is short; "
+            f"{n_done} of {len(pending)} repeats are done and kept in {folder}: run the same again to go on from "
+            "there, with fewer at the same time (--jobs)"
+        ) from error
 
 
-def _results(tasks: Iterator[Any], n_jobs: int) -> Iterator[dict[str, Any]]:
+def _results(tasks: Iterator[Any], n_jobs: int) -> Iterator[Result]:
     if n_jobs > 1:
         # One thread each: the repeats themselves fill the cores.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-    return cast(Iterator[dict[str, Any]], joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(tasks))
+    return cast(Iterator[Result], joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(tasks))

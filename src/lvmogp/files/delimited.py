@@ -1,6 +1,7 @@
 """How a delimited text file is written, found from its first lines."""
 
 import codecs
+import contextlib
 import csv
 import io
 import re
@@ -45,25 +46,36 @@ class Dialect(NamedTuple):
 def dialect_of(path: Path) -> Dialect:
     """Find encoding, delimiter, decimal mark and header of a file."""
     encoding = _encoding(path)
-    with path.open(encoding=encoding, newline="") as file:
-        sample = file.read(_SAMPLE_CHARACTERS)
-        cut = bool(file.read(1))
-    if not sample.strip():
-        raise DataError(f"{path} is empty; it needs a line of column names and then the data")
+    try:
+        with path.open(encoding=encoding, newline="") as file:
+            sample = file.read(_SAMPLE_CHARACTERS)
+            cut = bool(file.read(1))
+    except UnicodeError:
+        raise not_text(path, encoding) from None
     rows = {delimiter: _rows(sample, delimiter, cut) for delimiter in DELIMITERS}
     delimiter = max(DELIMITERS, key=lambda candidate: _fit(rows[candidate]))
     records = rows[delimiter]
-    header_at = next(place for place, record in enumerate(records) if any(record))
+    header_at = next((place for place, record in enumerate(records) if any(record)), None)
+    if header_at is None:
+        raise DataError(f"{path} is empty; it needs a line of column names and then the data")
     header = tuple(name.strip() for name in records[header_at])
     return Dialect(encoding, delimiter, _decimal(records[header_at + 1 :], delimiter), header, header_at)
+
+
+def not_text(path: Path, encoding: str) -> DataError:
+    """The error for a file that is not the text it begins as."""
+    name = _ENCODINGS_IN_WORDS.get(encoding, encoding)
+    return DataError(f"{path} begins as {name} text but does not go on so; it is damaged, or save it again as UTF-8")
 
 
 def line_of(path: Path, dialect: Dialect, row: int) -> int:
     """Line of the file, from 1, in which a row of data (from 0) ends; quoted values may span lines."""
     with path.open(encoding=dialect.encoding, newline="") as file:
         reader = csv.reader(file, delimiter=dialect.delimiter)
-        for _ in range(dialect.header_line + 1 + row + 1):
-            next(reader)
+        # Where the two readers do not agree on what a row is, the line is that of the last row that both know.
+        with contextlib.suppress(csv.Error, StopIteration):
+            for _ in range(dialect.header_line + 1 + row + 1):
+                next(reader)
         return reader.line_num
 
 

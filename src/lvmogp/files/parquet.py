@@ -1,5 +1,8 @@
 """Parquet files of any size as memory-mapped arrays, copied a piece at a time and never loaded whole."""
 
+import contextlib
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.errors import DataError, SettingError
-from lvmogp.files.tables import id_texts
+from lvmogp.files.tables import first_line, id_texts
 from lvmogp.stores import ObservationStore
 from lvmogp.tabular import numeric_table
 
@@ -94,8 +97,12 @@ def _opened(file: Path) -> Any:
         raise SettingError('Parquet files need pyarrow, which is not installed: pip install "lvmogp[files]"') from None
     try:
         return pyarrow.parquet.ParquetFile(file)
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise DataError(f"{file} cannot be read as a Parquet file: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # what is wrong inside the file can fail in any way
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: Path, error: Exception) -> DataError:
+    return DataError(f"{file} cannot be read as a Parquet file: {first_line(error)}")
 
 
 def _roles(file: Path, output: str, condition: str, inputs: Sequence[str]) -> _Roles:
@@ -146,9 +153,9 @@ def _copied(
     on_progress: Callable[[int, int], None] | None,
 ) -> ObservationStore:
     total = sum(_opened(file).metadata.row_group(group).num_rows for file, group in groups)
-    inputs = np.lib.format.open_memmap(place / "inputs.npy", "w+", np.float64, (total, len(roles.inputs)))
-    outputs = np.lib.format.open_memmap(place / "outputs.npy", "w+", np.float64, (total,))
-    conditions = np.lib.format.open_memmap(place / "conditions.npy", "w+", np.int32, (total,))
+    inputs = _reserved(place / "inputs.npy", np.float64, (total, len(roles.inputs)))
+    outputs = _reserved(place / "outputs.npy", np.float64, (total,))
+    conditions = _reserved(place / "conditions.npy", np.int32, (total,))
     numbers: dict[Any, int] = {}
     n_read = n_kept = 0
     for frame in _frames(groups, roles):
@@ -178,8 +185,37 @@ def _copied(
     )
 
 
+def _reserved(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    # An array in a file whose room is taken at once: a disk that is full later would end the process without a word.
+    n_bytes = int(np.dtype(dtype).itemsize * np.prod(shape, dtype=float))
+    try:
+        if n_bytes > shutil.disk_usage(path.parent).free:
+            raise OSError
+        array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+        if hasattr(os, "posix_fallocate"):  # not on a Mac
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        with contextlib.suppress(PermissionError):  # as on Windows, where the folder goes at the end
+            path.unlink()  # what is mapped stays until nobody uses it, and nothing is left by a process that is killed
+    except OSError:
+        raise DataError(
+            f"the data take {n_bytes / 1e6:.1f} MB in {path.parent.parent} while they are fitted, which has not the "
+            "room; name another folder with folder=, or with the environment variable TMPDIR"
+        ) from None
+    return array
+
+
 def _frames(groups: Sequence[tuple[Path, int]], roles: _Roles) -> Iterator[pd.DataFrame]:
     wanted = [*roles.inputs, roles.output, roles.condition]
     for file, group in groups:
-        for batch in _opened(file).iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=wanted):
-            yield batch.to_pandas(date_as_object=False, integer_object_nulls=True)
+        pieces = iter(_opened(file).iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=wanted))
+        while True:
+            try:
+                frame = next(pieces).to_pandas(date_as_object=False, integer_object_nulls=True)
+            except StopIteration:
+                break
+            except MemoryError:
+                raise
+            except Exception as error:  # what is wrong inside the file can fail in any way
+                raise _unreadable(file, error) from None
+            yield frame

@@ -7,7 +7,6 @@ import difflib
 import io
 import re
 import warnings
-import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.errors import DataError, SettingError
-from lvmogp.files.delimited import Dialect, dialect_of, line_of
+from lvmogp.files.delimited import Dialect, dialect_of, line_of, not_text
+from lvmogp.files.excel import excel_bytes, read_sheet
 
 _DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".dat")
 _EXCEL = (".xlsx", ".xlsm")
@@ -63,12 +63,18 @@ def read_table(path: Path, *, ids: Sequence[str] = ()) -> Table:
         raise DataError(f"{path} has an unknown ending; give a table as {_KINDS_IN_WORDS}")
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty; it needs a line of column names and then the data")
-    if suffix in _DELIMITED:
-        table = _read_delimited(path, ids)
-    elif suffix in _EXCEL:
-        table = _read_excel(path)
-    else:
-        table = _read_parquet(path)
+    try:
+        if suffix in _DELIMITED:
+            table = _read_delimited(path, ids)
+        elif suffix in _EXCEL:
+            table = _read_excel(path)
+        else:
+            table = _read_parquet(path)
+    except MemoryError:
+        raise DataError(
+            f"{path} ({path.stat().st_size / 1e6:.0f} MB) does not fit into memory; leave out rows or columns, or "
+            "write it as Parquet, which --inference stochastic reads in pieces"
+        ) from None
     _check_names(path, table.frame.columns)
     if len(table.frame) == 0:
         raise DataError(f"{path} has column names but no rows of data below them")
@@ -98,7 +104,11 @@ def _read_delimited(path: Path, ids: Sequence[str]) -> Table:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(path, **options)
+    except UnicodeError:
+        raise not_text(path, dialect.encoding) from None
     except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
+        if "out of memory" in str(error):
+            raise MemoryError from None
         raise DataError(f"{path} has lines that do not match its header: {_ragged(error, len(names))}") from None
     frame = _without_empty(frame, [name for name in names if name not in dialect.header])
     return Table(path, frame, str(dialect), dialect)
@@ -115,14 +125,9 @@ def _ragged(error: Exception, n_columns: int) -> str:
 
 def _read_excel(path: Path) -> Table:
     try:
-        with pd.ExcelFile(path, engine="openpyxl") as book:
-            sheet = book.sheet_names[0]
-            n_sheets = len(book.sheet_names)
-            cells = pd.read_excel(book, sheet_name=sheet, header=None, keep_default_na=False, na_values=[""])
+        cells, sheet, n_sheets = read_sheet(path)
     except ImportError:
         raise _not_installed(path, "openpyxl") from None
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as an Excel file ({error}); open it and save it again") from None
     filled = np.flatnonzero(cells.notna().any(axis=1).to_numpy())
     if len(filled) == 0:
         raise DataError(f"the first sheet of {path} is empty; it needs a row of column names and then the data")
@@ -140,12 +145,19 @@ def _read_parquet(path: Path) -> Table:
         frame = pd.read_parquet(path)
     except ImportError:
         raise _not_installed(path, "pyarrow") from None
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} cannot be read as a Parquet file: {str(error).splitlines()[0]}") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # what is wrong inside the file can fail in any way
+        raise DataError(f"{path} cannot be read as a Parquet file: {first_line(error)}") from None
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index()
     frame.columns = pd.Index([str(name) for name in frame.columns])
     return Table(path, frame, "Parquet", None)
+
+
+def first_line(error: Exception) -> str:
+    """What an error of another library says, without the details."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _not_installed(path: Path, library: str) -> SettingError:
@@ -222,7 +234,6 @@ def as_ids(texts: Sequence[str]) -> list[str | int]:
 
 def table_bytes(frame: pd.DataFrame, suffix: str) -> bytes:
     """A table as the content of a file with this ending."""
-    buffer = io.BytesIO()
     if suffix in (".tsv", ".tab"):
         return frame.to_csv(index=False, sep="\t").encode()
     if suffix in _DELIMITED:
@@ -231,9 +242,9 @@ def table_bytes(frame: pd.DataFrame, suffix: str) -> bytes:
         raise SettingError(f"cannot write a table with the ending {suffix!r}; use {_KINDS_IN_WORDS}")
     try:
         if suffix in _EXCEL:
-            frame.to_excel(buffer, index=False, engine="openpyxl")
-        else:
-            frame.to_parquet(buffer, index=False)
+            return excel_bytes(frame)
+        buffer = io.BytesIO()
+        frame.to_parquet(buffer, index=False)
+        return buffer.getvalue()
     except ImportError:
         raise _not_installed(Path(f"table{suffix}"), "openpyxl" if suffix in _EXCEL else "pyarrow") from None
-    return buffer.getvalue()

@@ -1,0 +1,72 @@
+"""Results of experiments in files: each repeat with a digest, so that damage is noticed and only that one run again."""
+
+import hashlib
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+from lvmogp.errors import LVMOGPWarning
+
+Result = dict[str, Any]
+LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
+_DIGEST = "digest"
+_NUMBERS = ("rmse", "nlpd", "coverage", "seconds")
+_KINDS: dict[str, type] = {"method": str, "repeat": int, "quick": bool, "version": str, "device": str, "n_test": int}
+
+
+def sealed(result: Result) -> Result:
+    """A result as it is written."""
+    return {**result, _DIGEST: _digest(result)}
+
+
+def results_in(path: Path) -> list[Result]:
+    """The results in a file of one repeat or of all; what is damaged is told of and left out."""
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, RecursionError):
+        document = None
+    several = isinstance(document, dict) and "repeats" in document
+    records = document["repeats"] if several else [document]
+    found = [_opened(record) for record in records] if isinstance(records, list) else [None]
+    good = [result for result in found if result is not None]
+    if len(good) < len(found):
+        warnings.warn(
+            f"{path} is damaged or was changed by hand: {len(found) - len(good)} of its results do not count, and are "
+            "to be found anew",
+            LVMOGPWarning,
+            stacklevel=2,
+        )
+    return good
+
+
+def _opened(record: Any) -> Result | None:
+    # Results of earlier versions have no digest; they must at least look like results.
+    if not isinstance(record, dict):
+        return None
+    result = {name: value for name, value in record.items() if name != _DIGEST}
+    if _DIGEST in record and record[_DIGEST] != _digest(result):
+        return None
+    return result if _is_whole(result) else None
+
+
+def _is_whole(result: Result) -> bool:
+    shares = result.get("calibration")
+    return (
+        all(type(result.get(name)) is kind for name, kind in _KINDS.items())
+        and all(_is_number(result.get(name)) for name in _NUMBERS)
+        and isinstance(shares, list)
+        and len(shares) == len(LEVELS)
+        and all(map(_is_number, shares))
+        and _is_number(result.get("r_squared", 0.0))
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)  # NaN where a method failed
+
+
+def _digest(result: Result) -> str:
+    return hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,459 @@
+"""Damaged and edited files, and what becomes of reading them.
+
+    python tests/fuzzing.py --variants 1000
+
+Each kind of file that the package reads is made once, then damaged in many ways: cut, bits flipped, pieces overwritten,
+taken out, doubled or put in, numbers and words edited. Reading a variant must end in an error of ours, or in what was
+written. Tables carry no checksum, so that a changed one may be read as another table; models whose digest was made anew
+for what was put into them may be other models. Neither may end in an error that is not ours.
+Every variant follows from its number. Writes results/fuzz.json.
+"""
+
+import argparse
+import json
+import multiprocessing
+import operator
+import resource
+import signal
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lvmogp import LVMOGPRegressor
+from lvmogp.__about__ import __version__
+from lvmogp.checkpoints import Checkpoints
+from lvmogp.errors import LVMOGPError, LVMOGPWarning
+from lvmogp.experiments.records import LEVELS, results_in, sealed
+from lvmogp.files.parquet import open_parquet
+from lvmogp.files.roles import long_form, wide_form
+from lvmogp.files.tables import read_table, table_bytes
+from lvmogp.storage import ModelFile, read, write
+
+MODEL = Path(__file__).parent / "data" / "models" / "version-1.lvmogp"
+RESULTS = Path(__file__).parents[1] / "results" / "fuzz.json"
+REFUSED, RIGHT, OTHER, FOREIGN = "refused in words", "as it was written", "read as another", "not in our words"
+SECONDS = 60
+SPARE_MEMORY = 4 << 30
+EDITS = [
+    *(
+        b"",
+        b"0",
+        b"-1",
+        b"1e999",
+        b"-1e-999",
+        b"NaN",
+        b"null",
+        b"true",
+        b"[]",
+        b"{}",
+        b"[[[[",
+        b'"',
+        b"''",
+        b"\\",
+        b",",
+    ),
+    *(
+        b"\n",
+        b"\r",
+        b"\0",
+        b"\xff\xfe",
+        b"\xef\xbb\xbf",
+        b"\xe2\x80\xa8",
+        b"<script>",
+        b"__proto__",
+        b"../../etc/passwd",
+    ),
+    *(b"9" * 40, b"9" * 5000, b"1_000", b"0x10", b"=1+1", b"2024-13-45", b"31.02.2024", b"[" * 3000, b"a" * 200_000),
+]
+
+
+class Kind(NamedTuple):
+    """A kind of file: how a good one is made, how any is read, and how variants come about."""
+
+    make: Callable[[Path], Path]
+    read: Callable[[Path], Any]
+    vary: Callable[[Path, bytes, np.random.Generator], None]
+    may_differ: bool = False
+    agrees: Callable[[Any, Any], bool] = operator.eq
+
+
+# Damage
+
+
+def damaged(good: bytes, rng: np.random.Generator) -> bytes:
+    """A variant of some bytes."""
+    return DAMAGES[rng.integers(len(DAMAGES))](good, rng)
+
+
+def _piece(good: bytes, rng: np.random.Generator) -> tuple[int, int]:
+    start = int(rng.integers(len(good) + 1))
+    return start, min(len(good), start + int(rng.geometric(0.02)))
+
+
+def _cut(good: bytes, rng: np.random.Generator) -> bytes:
+    return good[: rng.integers(len(good))]
+
+
+def _zeros_at_the_end(good: bytes, rng: np.random.Generator) -> bytes:
+    # What some file systems leave after a power failure.
+    return _cut(good, rng).ljust(len(good), b"\0")
+
+
+def _flipped(good: bytes, rng: np.random.Generator) -> bytes:
+    changed = bytearray(good)
+    for place in rng.integers(len(good), size=rng.choice([1, 1, 1, 2, 16])):
+        changed[place] ^= 1 << int(rng.integers(8))
+    return bytes(changed)
+
+
+def _overwritten(good: bytes, rng: np.random.Generator) -> bytes:
+    start, end = _piece(good, rng)
+    return good[:start] + rng.bytes(end - start) + good[end:]
+
+
+def _taken_out(good: bytes, rng: np.random.Generator) -> bytes:
+    start, end = _piece(good, rng)
+    return good[:start] + good[end:]
+
+
+def _doubled(good: bytes, rng: np.random.Generator) -> bytes:
+    start, end = _piece(good, rng)
+    return good[:end] + good[start:]
+
+
+def _edited(good: bytes, rng: np.random.Generator) -> bytes:
+    # A run of digits, letters or neither becomes something else, as by a hand that knows where it hurts.
+    start = int(rng.integers(len(good)))
+    group = next(test for test in (bytes.isdigit, bytes.isalpha, lambda _: True) if test(good[start : start + 1]))
+    end = start + 1
+    while end < len(good) and end < start + 20 and group(good[end : end + 1]):
+        end += 1
+    return good[:start] + EDITS[rng.integers(len(EDITS))] + good[end:]
+
+
+DAMAGES = (_cut, _zeros_at_the_end, _flipped, _flipped, _overwritten, _taken_out, _doubled, _edited, _edited, _edited)
+
+
+def vary_bytes(path: Path, good: bytes, rng: np.random.Generator) -> None:
+    """Put a damaged file in the place of a good one."""
+    path.write_bytes(damaged(good, rng))
+
+
+# Model files
+
+
+def make_model(folder: Path) -> Path:
+    path = folder / "model.lvmogp"
+    path.write_bytes(MODEL.read_bytes())
+    return path
+
+
+def plain(content: ModelFile) -> Any:
+    """Content that can be compared."""
+    tensors = {name: (values.dtype.str, values.shape, values.tobytes()) for name, values in content.tensors.items()}
+    return tensors, json.dumps(content.document, sort_keys=True)
+
+
+def read_model(path: Path) -> Any:
+    LVMOGPRegressor.load(path)
+    return plain(read(path))
+
+
+def vary_content(path: Path, good: bytes, rng: np.random.Generator) -> None:
+    """Write a model file with something else in it, and a digest that is right."""
+    path.write_bytes(good)
+    tensors, document = read(path)
+    for _ in range(rng.integers(1, 3)):
+        if rng.random() < 0.5:
+            _change_array(tensors, rng)
+        else:
+            _change_entry(document, rng)
+    path.unlink()
+    try:
+        write(path, ModelFile(tensors, document))
+    except ValueError:  # a NaN or infinity, which the format cannot hold
+        path.write_bytes(good)
+
+
+def _change_array(tensors: dict[str, np.ndarray], rng: np.random.Generator) -> None:
+    name = sorted(tensors)[rng.integers(len(tensors))]
+    values = tensors[name]
+    changes: list[Callable[[], np.ndarray]] = [
+        lambda: values[..., :-1] if values.ndim else values[None],
+        lambda: np.concatenate([values, values]) if values.ndim else values[None],
+        lambda: values.reshape(-1),
+        lambda: values[None],
+        lambda: values.T,
+        lambda: values.astype(np.float32),
+        lambda: np.nan_to_num(values).astype(np.int64),
+        lambda: values.astype(bool),
+        lambda: np.zeros_like(values),
+        lambda: -values,
+        lambda: values * 1e300,
+        lambda: np.full_like(values, np.nan) if values.dtype.kind == "f" else np.full_like(values, -(2**60)),
+        lambda: np.zeros((0, *values.shape[1:])),
+        lambda: np.zeros((30_000, *values.shape[1:])),
+    ]
+    with np.errstate(all="ignore"):
+        if rng.random() < 0.1:
+            del tensors[name]
+        else:
+            tensors[name] = changes[rng.integers(len(changes))]()
+
+
+def _change_entry(document: dict[str, Any], rng: np.random.Generator) -> None:
+    holder: Any = document
+    while True:
+        keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+        if not keys:
+            return
+        key = keys[rng.integers(len(keys))]
+        if not isinstance(holder[key], dict | list) or rng.random() < 0.2:
+            break
+        holder = holder[key]
+    values: list[Any] = [None, True, 0, -1, 10**30, 2.5, "", "rbf", "<script>", "0x1p+3", [], [1], {}, {"kind": "rbf"}]
+    values += [
+        {"kind": "sum", "terms": []},
+        {"kind": "linear", "variance": 1.0, "columns": [7]},
+        ["str", 3],
+        ["int", "x"],
+    ]
+    if rng.random() < 0.1:
+        del holder[key]
+    else:
+        holder[key] = values[rng.integers(len(values))]
+
+
+def use_model(path: Path) -> Any:
+    """Load a model and ask it something."""
+    model = LVMOGPRegressor.load(path)
+    inputs = np.zeros((2, model.model_.n_columns))
+    frame = inputs if model.model_.columns is None else pd.DataFrame(inputs, columns=list(model.model_.columns))
+    for name in model.conditions_[:1] + model.conditions_[-1:]:
+        model.predict(frame, [name] * 2, return_std=True)
+    assert len(model.latents_) == len(model.conditions_)
+    return plain(read(path))
+
+
+# Checkpoints
+
+
+def make_checkpoint(folder: Path) -> Path:
+    values = np.random.default_rng(0).normal(size=(40, 3))
+    Checkpoints(folder, "this fit", resume=True).save(
+        "steps", 50, ModelFile({"state": values}, {"step": 50, "b": [1.5]})
+    )
+    return folder / "steps-000000050.checkpoint"
+
+
+def read_checkpoint(path: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LVMOGPWarning)
+        found = Checkpoints(path.parent, "this fit", resume=True).latest("steps")
+    assert found is not None
+    return found[0], plain(found[1])
+
+
+# Results
+
+
+def a_result(repeat: int) -> dict[str, Any]:
+    numbers = {"rmse": 0.25 + repeat, "nlpd": -1.5, "coverage": 0.9375, "seconds": 3.5, "n_test": 50}
+    job = {
+        "experiment": "toy",
+        "method": "LVMOGP",
+        "repeat": repeat,
+        "quick": False,
+        "version": "0.1.0",
+        "device": "cpu",
+    }
+    return {**job, **numbers, "calibration": [0.5] * len(LEVELS), "status": "converged"}
+
+
+def make_results(folder: Path) -> Path:
+    path = folder / "toy.json"
+    path.write_text(
+        json.dumps({"experiment": "toy", "repeats": [sealed(a_result(each)) for each in range(3)]}, indent=1)
+    )
+    return path
+
+
+def read_results(path: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LVMOGPWarning)
+        return results_in(path)
+
+
+def are_among(found: Any, wanted: Any) -> bool:
+    """Whether all results are those written; one that is missing is run again."""
+    return all(each in wanted for each in found)
+
+
+# Tables
+
+
+def a_table() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    days = pd.date_range("2024-01-01", periods=24).strftime("%Y-%m-%d")
+    ids = [f'tyre "{each % 4}", ü' for each in range(24)]
+    return pd.DataFrame({"day": days, "x": rng.normal(size=24).round(3), "id": ids, "y": rng.normal(size=24).round(3)})
+
+
+def maker(suffix: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        path = folder / f"table{suffix}"
+        path.write_bytes(table_bytes(a_table(), suffix))
+        return path
+
+    return make
+
+
+def make_utf16(folder: Path) -> Path:
+    path = folder / "table.csv"
+    path.write_bytes(a_table().to_csv(sep=";", decimal=",", index=False).encode("utf-16"))
+    return path
+
+
+def read_both_forms(path: Path) -> Any:
+    table = read_table(path, ids=["id"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LVMOGPWarning)
+        try:
+            found = long_form(table, output="y", condition="id", inputs=["day", "x"])
+        except LVMOGPError:
+            found = wide_form(table, inputs=["x"])
+    return found.X.to_csv(), found.y.to_csv()
+
+
+def read_in_pieces(path: Path) -> Any:
+    with open_parquet(path, output="y", condition="id", inputs=["x"]) as store:
+        return store.inputs.tobytes(), store.outputs.tobytes(), store.conditions.tobytes(), store.ids
+
+
+KINDS = {
+    "model file": Kind(make_model, read_model, vary_bytes),
+    "model file with a right digest": Kind(make_model, use_model, vary_content, may_differ=True),
+    "checkpoint": Kind(make_checkpoint, read_checkpoint, vary_bytes),
+    "results": Kind(make_results, read_results, vary_bytes, agrees=are_among),
+    "CSV": Kind(maker(".csv"), read_both_forms, vary_bytes, may_differ=True),
+    "CSV in UTF-16": Kind(make_utf16, read_both_forms, vary_bytes, may_differ=True),
+    "Excel": Kind(maker(".xlsx"), read_both_forms, vary_bytes, may_differ=True),
+    "Parquet": Kind(maker(".parquet"), read_both_forms, vary_bytes, may_differ=True),
+    "Parquet in pieces": Kind(maker(".parquet"), read_in_pieces, vary_bytes, may_differ=True),
+}
+
+
+# Reading
+
+
+class Verdict(NamedTuple):
+    """What became of a variant: one of the four words, and what was said."""
+
+    outcome: str
+    words: str
+
+
+def verdicts(kind: Kind, numbers: range, folder: Path) -> Iterator[Verdict]:
+    """What becomes of the variants of these numbers."""
+    path = kind.make(folder)
+    good, wanted = path.read_bytes(), kind.read(path)
+    for number in numbers:
+        kind.vary(path, good, np.random.default_rng(number))
+        yield verdict(kind, path, wanted)
+
+
+def verdict(kind: Kind, path: Path, wanted: Any) -> Verdict:
+    """What becomes of one file."""
+    try:
+        with _at_most(SECONDS):
+            found = kind.read(path)
+    except (LVMOGPError, LVMOGPWarning) as error:
+        return Verdict(REFUSED, str(error))
+    except Exception as error:
+        return Verdict(FOREIGN, f"{type(error).__name__}: {error}")
+    if kind.agrees(found, wanted):
+        return Verdict(RIGHT, "")
+    return Verdict(OTHER if kind.may_differ else FOREIGN, "another content than was written")
+
+
+@contextmanager
+def _at_most(seconds: int) -> Iterator[None]:
+    def late(*_: Any) -> None:
+        raise TimeoutError(f"still reading after {seconds} s")
+
+    previous = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+# The account
+
+
+def _in_process(name: str, n_variants: int, results: Any) -> None:
+    # Absurd sizes fail here as they would where memory is short.
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    with tempfile.TemporaryDirectory() as folder:
+        for number, found in enumerate(verdicts(KINDS[name], range(n_variants), Path(folder))):
+            if number == 0:
+                resource.setrlimit(resource.RLIMIT_AS, (used + SPARE_MEMORY, resource.RLIM_INFINITY))
+            results.put((number, found))
+    results.put(None)
+
+
+def account(name: str, n_variants: int) -> dict[str, Any]:
+    """Counts of all outcomes; a process of its own, so that a crash is a number too."""
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    process = context.Process(target=_in_process, args=(name, n_variants, results))
+    process.start()
+    found: list[tuple[int, Verdict]] = []
+    while process.is_alive() or not results.empty():
+        if results.empty():
+            process.join(0.05)
+            continue
+        message = results.get()
+        if message is None:
+            break
+        found.append(message)
+    process.join()
+    counts = Counter(each.outcome for _, each in found)
+    foreign = [{"variant": number, "words": each.words[:300]} for number, each in found if each.outcome == FOREIGN]
+    return {
+        "variants": n_variants,
+        **{outcome: counts[outcome] for outcome in (REFUSED, RIGHT, OTHER, FOREIGN)},
+        "crashes": n_variants - len(found),
+        "failures": foreign,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", type=int, default=1000, help="of each kind")
+    parser.add_argument("--only", choices=KINDS, help="this kind alone; nothing is written")
+    arguments = parser.parse_args()
+    kinds = [arguments.only] if arguments.only else list(KINDS)
+    accounts = {}
+    for name in kinds:
+        accounts[name] = account(name, arguments.variants)
+        print(f"{name}: {json.dumps({key: value for key, value in accounts[name].items() if key != 'failures'})}")
+        for failure in accounts[name]["failures"][:10]:
+            print("   ", failure)
+    if not arguments.only:
+        RESULTS.write_text(json.dumps({"version": __version__, "kinds": accounts}, indent=1) + "\n")
+    return int(any(each[FOREIGN] or each["crashes"] for each in accounts.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""A fixed set of damaged and edited files of each kind; ``make test-fuzz`` reads many more."""
+
+import fuzzing
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("openpyxl")
+N_VARIANTS = {"model file": 30, "model file with a right digest": 25, "Excel": 40}
+
+
+@pytest.mark.parametrize("name", fuzzing.KINDS)
+def test_a_variant_is_refused_in_our_words_or_read_as_it_was_written(tmp_path, name):
+    numbers = range(N_VARIANTS.get(name, 150))
+    found = list(fuzzing.verdicts(fuzzing.KINDS[name], numbers, tmp_path))
+    assert [each for each in enumerate(found) if each[1].outcome == fuzzing.FOREIGN] == []
+    assert sum(each.outcome == fuzzing.REFUSED for each in found) >= len(found) / 10
+    assert all(each.words for each in found if each.outcome == fuzzing.REFUSED)
+
+
+def test_an_error_that_is_not_ours_is_seen(tmp_path):
+    def fail(path):
+        if b"good" not in path.read_bytes():
+            raise KeyError("foreign")
+
+    def make(folder):
+        (folder / "file").write_bytes(b"good")
+        return folder / "file"
+
+    kind = fuzzing.Kind(make, fail, lambda path, good, rng: path.write_bytes(b"bad"))
+    (found,) = fuzzing.verdicts(kind, range(1), tmp_path)
+    assert found == fuzzing.Verdict(fuzzing.FOREIGN, "KeyError: 'foreign'")
+
+
+def test_another_content_counts_as_wrong_where_there_is_a_checksum(tmp_path):
+    def make(folder):
+        (folder / "file").write_bytes(b"good")
+        return folder / "file"
+
+    for may_differ, outcome in ((False, fuzzing.FOREIGN), (True, fuzzing.OTHER)):
+        kind = fuzzing.Kind(make, lambda path: path.read_bytes(), fuzzing.vary_bytes, may_differ)
+        (found,) = fuzzing.verdicts(kind, range(1), tmp_path)
+        assert found.outcome == outcome
+
+
+def test_every_kind_of_damage_changes_something():
+    good = bytes(range(48, 58)) * 30
+    for damage in fuzzing.DAMAGES:
+        variants = {damage(good, np.random.default_rng(number)) for number in range(20)}
+        assert len(variants - {good}) > 10, damage.__name__
