@@ -83,7 +83,7 @@ def markdown(name: str, experiment: Experiment, results: Sequence[Result]) -> st
         if method in methods:
             repeats = methods[method]
             cells = [str(spread(repeats, measure)) for measure in _MEASURES]
-            short = "" if len(repeats) == n_repeats else f" ({len(repeats)} repeats)"
+            short = "" if len(repeats) == n_repeats else f" ({len(repeats)} of {n_repeats} repeats)"
             lines.append(
                 f"| {method}{short} | {cells[0]} | {experiment.paper.get(method, '')} | {cells[1]} | {cells[2]} "
                 f"| {cells[3]} |"
