@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from many_digits import exact
 from small_models import as_long, number, rbf
 
@@ -82,3 +83,40 @@ def errors_of(case: Case, dtype: str = "float64") -> Errors:
         float(np.max(np.abs(np.asarray(mean, float) - truth.mean.astype(float)))) / prior**0.5,
         float(np.max(np.abs(np.asarray(variance, float) - truth.variance.astype(float)))) / prior,
     )
+
+
+# The corners of the sweep, all of crowding and lengthscales in each; the whole sweep takes minutes.
+CORNERS = [
+    case for case in SWEEP if case.noise == 1e-3 and case.latent_variance == 0.1 and case.latent_lengthscale != 0.05
+]
+
+
+@pytest.mark.parametrize("case", CORNERS[::5], ids=str)
+def test_double_precision_agrees_with_fifty_digits(case: Case):
+    found = errors_of(case)
+    assert found.bound < 1e-8
+    assert found.mean < 1e-6
+    assert found.variance < 1e-6
+
+
+@pytest.mark.parametrize("case", CORNERS[1::9], ids=str)
+def test_single_precision_agrees_with_fifty_digits_to_its_own(case: Case):
+    found = errors_of(case, "float32")
+    assert found.mean < 5e-3
+    assert found.variance < 1e-3
+
+
+def test_crowded_latents_do_not_cost_single_precision_its_variances():
+    # Whitening by a gram matrix of condition 1e7 costs all the digits of single precision.
+    found = errors_of(Case("apart", 2.0, 1e3, 1e-7, 0.1, is_grid=False), "float32")
+    assert found.variance < 1e-3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", SWEEP, ids=str)
+def test_the_whole_sweep_agrees_with_fifty_digits(case: Case):
+    double, single = errors_of(case), errors_of(case, "float32")
+    assert double.bound < 1e-5
+    assert max(double.mean, double.variance) < 1e-3
+    assert single.mean < 2e-2
+    assert single.variance < 5e-3
