@@ -58,6 +58,7 @@ _POSITIVE = (
     "features.scale",
     "draws.noise_variance",
 )
+_POSITIVE_OF_ADDED = (".variance", ".noise")
 _MAY_BE_MISSING = ("features.values",)
 _TEXTS = ("columns", "date_columns")
 
@@ -116,7 +117,7 @@ def _check_arrays(
             raise ModelFileError(f"{name} has the shape {values.shape}, where {expected} fits the rest")
         if finite and name not in _MAY_BE_MISSING and not np.all(np.isfinite(values)):
             raise ModelFileError(f"{name} holds NaN or infinite values")
-        if name in _POSITIVE and not np.all(values > 0):
+        if (name in _POSITIVE or name.endswith(_POSITIVE_OF_ADDED)) and not np.all(values > 0):
             raise ModelFileError(f"{name} holds values that are not positive")
 
 

@@ -29,7 +29,7 @@ def results_in(path: Path) -> list[Result]:
     except (OSError, ValueError, RecursionError):
         document = None
     several = isinstance(document, dict) and "repeats" in document
-    records = document["repeats"] if several else [document]
+    records: Any = document["repeats"] if isinstance(document, dict) and several else [document]
     if not isinstance(records, list):
         records = [None]
     # Files of all repeats were once written without digests; where one result has its own, all must.
