@@ -71,6 +71,8 @@ def check_content(content: ModelFile) -> None:
     _check_arrays(tensors, _PARAMETERS, sizes)
     if sizes["noise"] not in (1, sizes["D"]):
         raise ModelFileError(f"there are {sizes['noise']} noise variances for {sizes['D']} conditions")
+    if document["columns"] is not None and len(document["columns"]) != sizes["Q_X"]:
+        raise ModelFileError(f"there are {len(document['columns'])} names for {sizes['Q_X']} columns of inputs")
     sizes["M"] = sizes["M_X"] * sizes["M_H"]
     _check_arrays(tensors, _COVARIANCES[document["covariance"]], sizes)
     if "known.values" in tensors:
