@@ -213,7 +213,7 @@ def test_text_that_does_not_go_on_as_it_began_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"data\.csv begins as UTF-16 text but does not go on so; it is damaged"):
         read_table(path)
     with pytest.raises(DataError, match="is empty; it needs a line of column names"):
-        read(tmp_path, ",,,\n,,,\n")
+        read(tmp_path, '""\n""\n')
 
 
 # Excel files that would do harm

@@ -58,6 +58,7 @@ _POSITIVE = (
     "features.scale",
     "draws.noise_variance",
 )
+_POSITIVE_OF_ADDED = (".variance", ".noise")
 _MAY_BE_MISSING = ("features.values",)
 _TEXTS = ("columns", "date_columns")
 
@@ -70,6 +71,8 @@ def check_content(content: ModelFile) -> None:
     _check_arrays(tensors, _PARAMETERS, sizes)
     if sizes["noise"] not in (1, sizes["D"]):
         raise ModelFileError(f"there are {sizes['noise']} noise variances for {sizes['D']} conditions")
+    if document["columns"] is not None and len(document["columns"]) != sizes["Q_X"]:
+        raise ModelFileError(f"there are {len(document['columns'])} names for {sizes['Q_X']} columns of inputs")
     sizes["M"] = sizes["M_X"] * sizes["M_H"]
     _check_arrays(tensors, _COVARIANCES[document["covariance"]], sizes)
     if "known.values" in tensors:
@@ -116,7 +119,7 @@ def _check_arrays(
             raise ModelFileError(f"{name} has the shape {values.shape}, where {expected} fits the rest")
         if finite and name not in _MAY_BE_MISSING and not np.all(np.isfinite(values)):
             raise ModelFileError(f"{name} holds NaN or infinite values")
-        if name in _POSITIVE and not np.all(values > 0):
+        if (name in _POSITIVE or name.endswith(_POSITIVE_OF_ADDED)) and not np.all(values > 0):
             raise ModelFileError(f"{name} holds values that are not positive")
 
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from lvmogp.errors import LVMOGPError, LVMOGPWarning
 
 INTERRUPTED, TERMINATED = 130, 143
-_ENDING_SIGNALS = tuple(number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None)
+_ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _ADVICE = {
     errno.ENOSPC: "free some space on that disk, or write to another one",
     errno.EDQUOT: "delete what you no longer need there, or write to another disk",

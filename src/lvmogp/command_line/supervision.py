@@ -17,7 +17,7 @@ from lvmogp.command_line.printing import INTERRUPTED, TERMINATED, Screen, and_th
 # How long a process that was asked to end may take to say so itself.
 _GRACE_SECONDS = 10.0
 _SECONDS_BETWEEN_LOOKS = 0.05
-_SIGNALS = tuple(number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)))
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class _Asked(NamedTuple):

@@ -29,8 +29,12 @@ def results_in(path: Path) -> list[Result]:
     except (OSError, ValueError, RecursionError):
         document = None
     several = isinstance(document, dict) and "repeats" in document
-    records = document["repeats"] if several else [document]
-    found = [_opened(record) for record in records] if isinstance(records, list) else [None]
+    records: Any = document["repeats"] if isinstance(document, dict) and several else [document]
+    if not isinstance(records, list):
+        records = [None]
+    # Files of all repeats were once written without digests; where one result has its own, all must.
+    with_digest = not several or any(isinstance(record, dict) and _DIGEST in record for record in records)
+    found = [_opened(record, with_digest=with_digest) for record in records]
     good = [result for result in found if result is not None]
     if len(good) < len(found):
         warnings.warn(
@@ -42,12 +46,11 @@ def results_in(path: Path) -> list[Result]:
     return good
 
 
-def _opened(record: Any) -> Result | None:
-    # Results of earlier versions have no digest; they must at least look like results.
+def _opened(record: Any, *, with_digest: bool) -> Result | None:
     if not isinstance(record, dict):
         return None
     result = {name: value for name, value in record.items() if name != _DIGEST}
-    if _DIGEST in record and record[_DIGEST] != _digest(result):
+    if with_digest and record.get(_DIGEST) != _digest(result):
         return None
     return result if _is_whole(result) else None
 

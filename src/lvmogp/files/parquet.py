@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.errors import DataError, SettingError
-from lvmogp.files.tables import first_line, id_texts
+from lvmogp.files.tables import first_line, id_texts, with_text
 from lvmogp.stores import ObservationStore
 from lvmogp.tabular import numeric_table
 
@@ -211,7 +211,8 @@ def _frames(groups: Sequence[tuple[Path, int]], roles: _Roles) -> Iterator[pd.Da
         pieces = iter(_opened(file).iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=wanted))
         while True:
             try:
-                frame = next(pieces).to_pandas(date_as_object=False, integer_object_nulls=True)
+                piece = next(pieces).to_pandas(date_as_object=False, integer_object_nulls=True, ignore_metadata=True)
+                frame = with_text(piece)
             except StopIteration:
                 break
             except MemoryError:

@@ -142,7 +142,7 @@ def _read_excel(path: Path) -> Table:
 
 def _read_parquet(path: Path) -> Table:
     try:
-        frame = pd.read_parquet(path)
+        frame = with_text(pd.read_parquet(path))
     except ImportError:
         raise _not_installed(path, "pyarrow") from None
     except MemoryError:
@@ -153,6 +153,14 @@ def _read_parquet(path: Path) -> Table:
         frame = frame.reset_index()
     frame.columns = pd.Index([str(name) for name in frame.columns])
     return Table(path, frame, "Parquet", None)
+
+
+def with_text(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same table, once all its text is known to be text; libraries look at it as late as they can."""
+    for name in frame.columns:
+        if frame[name].dtype.kind == "O":
+            frame[name].to_numpy(dtype=object)
+    return frame
 
 
 def first_line(error: Exception) -> str:
