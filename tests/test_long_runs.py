@@ -1,0 +1,168 @@
+"""Processes that live long, have many threads, or have children."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import lvmogp.compiling as compiling
+from benchmarks.endurance import Shape, answers, endured, fitted, growth, same
+from benchmarks.endurance import State as MemoryState
+
+# What the question or fit that reaches the limit may make beyond it.
+_MOST_PROGRAMS_OF_A_CALL = 25
+
+
+def n_alive():
+    return len(jax.devices()[0].client.live_executables())
+
+
+# Memory
+
+
+def test_every_program_is_counted_once_and_shared_by_all_who_compile_its_function():
+    def doubled(values):
+        return 2 * values
+
+    before = compiling.programs_made()
+    for length in (3, 4, 3, 4, 4):
+        compiling.compiled(doubled)(jnp.ones(length))
+    assert compiling.programs_made() - before == 2
+
+
+def test_fits_of_ever_new_shapes_keep_few_programs_and_change_no_answer(monkeypatch):
+    most = 30
+    monkeypatch.setattr(compiling, "MOST_PROGRAMS", most)
+    jax.clear_caches()
+    alive_before, forgotten_before = n_alive(), compiling.times_forgotten()
+    states, checks = endured(n_fits=15, n_predictions=45, seed=3)
+    assert set(checks.values()) == {True}
+    assert states[-1][:2] == (15, 45)
+    assert compiling.times_forgotten() - forgotten_before >= 3
+    assert max(each.n_programs_made for each in states) <= most + _MOST_PROGRAMS_OF_A_CALL
+    # Single operations outside of compiled functions are programs too, fewer than those.
+    assert n_alive() - alive_before <= 2 * (most + _MOST_PROGRAMS_OF_A_CALL)
+
+
+def test_growth_is_that_from_the_second_quarter_to_the_last():
+    def at(resident):
+        return MemoryState(0, 0, 0.0, resident, 0, 0, 0, 0)
+
+    assert growth([at(each) for each in (10, 50, 100, 100, 120, 130, 150, 150)]) == 1.5
+
+
+def test_what_many_programs_are_is_out_of_reach_of_ordinary_use():
+    before = compiling.programs_made()
+    answers(fitted(Shape(4, 9, 1, 1, 5, on_grid=False), 0))
+    assert compiling.programs_made() - before <= compiling.MOST_PROGRAMS / 20
+
+
+# Threads
+
+
+def test_eight_threads_answer_as_one_bit_for_bit_even_while_programs_are_forgotten(monkeypatch):
+    models = [fitted(Shape(4, 9, 1, 1, 5, on_grid=on_grid), 0) for on_grid in (False, True)]
+    serial = [answers(model) for model in models]
+    monkeypatch.setattr(compiling, "MOST_PROGRAMS", 5)
+    forgotten_before = compiling.times_forgotten()
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda number: answers(models[number % 2]), range(16)))
+    assert compiling.times_forgotten() > forgotten_before
+    assert [number for number, each in enumerate(found) if not same(each, serial[number % 2])] == []
+
+
+# Children
+
+FAMILY = '''
+import json, multiprocessing, sys, warnings
+import joblib
+import numpy as np
+from lvmogp import ForkedProcessError, LVMOGPRegressor
+
+POINTS = np.linspace(0, 3, 7)[:, None]
+
+
+class Rows:
+    """What the worker of a data loader holds: a model, asked for a row at a time."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __getitem__(self, number):
+        return self.model.predict(POINTS[number : number + 1], 1).tobytes()
+
+
+def from_file(path):
+    return LVMOGPRegressor.load(path).predict(POINTS, 1).tobytes()
+
+
+def in_words(function, *arguments):
+    try:
+        return function(*arguments)
+    except ForkedProcessError as error:
+        return str(error)
+
+
+def inherited(rows, answer):
+    answer.put(in_words(rows.__getitem__, 3))
+
+
+if __name__ == "__main__":
+    path = sys.argv[1]
+    warnings.filterwarnings("ignore", message="os.fork")  # JAX's own word of warning
+    fork, spawn = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
+    found = {}
+    with fork.Pool(1) as early:
+        found["forked before"] = early.apply_async(from_file, (path,)).get(120)
+        model = LVMOGPRegressor.load(path)
+        expected = model.predict(POINTS, 1).tobytes()
+        found["forked before, asked after"] = early.apply_async(from_file, (path,)).get(120)
+    with fork.Pool(1) as late:
+        found["forked after"] = late.apply_async(in_words, (model.predict, POINTS, 1)).get(120)
+        found["forked after, from a file"] = late.apply_async(in_words, (from_file, path)).get(120)
+    answer = fork.Queue()
+    worker = fork.Process(target=inherited, args=(Rows(model), answer))
+    worker.start()
+    found["inherited"] = answer.get(timeout=120)
+    worker.join()
+    with spawn.Pool(1) as pool:
+        found["spawned"] = pool.apply_async(model.predict, (POINTS, 1)).get(120).tobytes()
+    (each,) = joblib.Parallel(n_jobs=2, timeout=120)([joblib.delayed(model.predict)(POINTS, 1)])
+    found["loky"] = each.tobytes()
+    words = {name: text for name, text in found.items() if isinstance(text, str)}
+    print(json.dumps([words, [name for name, got in found.items() if got == expected]]))
+'''
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+    """What children of a process said in words, and which of them answered as it did."""
+    folder = tmp_path_factory.mktemp("family")
+    fitted(Shape(4, 9, 1, 1, 5, on_grid=False), 0).save(folder / "model")
+    (folder / "family.py").write_text(FAMILY)
+    ran = subprocess.run(
+        [sys.executable, folder / "family.py", folder / "model"], capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def test_spawned_children_and_those_forked_before_the_first_use_answer_the_same(family):
+    assert family[1] == ["forked before", "forked before, asked after", "spawned", "loky"]
+
+
+def test_children_forked_after_the_first_use_say_in_words_what_to_do(family):
+    assert list(family[0]) == ["forked after", "forked after, from a file", "inherited"]
+    for text in family[0].values():
+        assert "forked after its parent had used lvmogp" in text
+        assert 'multiprocessing.get_context("spawn")' in text
+
+
+def test_a_process_that_never_computed_may_fork():
+    code = "import os, lvmogp.estimator as e; pid = os.fork(); print(e.can_compute()); pid and os.wait()"
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout.split() == ["True", "True"]
