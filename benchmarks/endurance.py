@@ -1,11 +1,13 @@
-"""Many fits and predictions of ever new shapes in one process: whether memory stays flat and answers stay the same.
+"""Many fits and predictions of varying shapes in one process: whether memory stays flat and answers stay the same.
 
     python benchmarks/endurance.py --fits 500 --predictions 10000
 
-Each fit has its own numbers of conditions, points, inputs and inducing points, and is asked for its share of the
-predictions in all ways there are. Memory, mappings of memory and compiled programs are noted after every tenth fit. A
-first model is asked the same at the start and at the end, and is fitted anew at the end. Writes results/endurance.json.
-With --unbounded compiled programs are never forgotten, to see what that would come to.
+Every fifth fit has other numbers of conditions, points, inputs and inducing points than the one before, in turn one of
+twelve sets of such numbers, which need more programs than are kept. Each is asked for its share of the predictions in
+all ways there are, for any number of rows. Memory, mappings of memory and compiled programs are noted after every tenth
+fit. A first model is asked the same at the start and at the end, and is fitted anew at the end. Compiled programs are
+kept in a folder, as the command line does. Writes results/endurance.json. With --unbounded programs are never
+forgotten, to see what that would come to.
 """
 
 import argparse
@@ -13,9 +15,11 @@ import gc
 import json
 import os
 import platform
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +33,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 # Memory may grow by so much from the second quarter of the run to the last.
 MOST_GROWTH = 1.10
 _EVERY = 10
+_N_SHAPES, _FITS_IN_A_ROW = 12, 5
 
 
 class Shape(NamedTuple):
@@ -55,31 +60,35 @@ class State(NamedTuple):
     n_times_forgotten: int
 
 
+def shape(rng: np.random.Generator) -> Shape:
+    """Some sizes of a fit."""
+    n_conditions, n_points = int(rng.integers(2, 13)), int(rng.integers(4, 31))
+    n_inducing = int(rng.integers(3, n_points + 1))
+    return Shape(
+        n_conditions, n_points, int(rng.integers(1, 4)), int(rng.integers(1, 3)), n_inducing, bool(rng.integers(2))
+    )
+
+
 def shapes(seed: int) -> Iterator[Shape]:
     """Sizes of fits, for ever."""
     rng = np.random.default_rng(seed)
-    while True:
-        n_conditions, n_points = int(rng.integers(2, 13)), int(rng.integers(4, 31))
-        n_inducing = int(rng.integers(3, n_points + 1))
-        yield Shape(
-            n_conditions, n_points, int(rng.integers(1, 4)), int(rng.integers(1, 3)), n_inducing, bool(rng.integers(2))
-        )
+    return cycle([each for _ in range(_N_SHAPES) for each in [shape(rng)] * _FITS_IN_A_ROW])
 
 
-def fitted(shape: Shape, seed: int) -> LVMOGPRegressor:
+def fitted(sizes: Shape, seed: int) -> LVMOGPRegressor:
     """A short fit of one start to made-up data of these sizes."""
     rng = np.random.default_rng(seed)
-    inputs = rng.uniform(0, 3, (shape.n_points, shape.n_columns))
-    offsets = rng.normal(size=shape.n_conditions)
-    curves = np.sin(inputs.sum(axis=1)[:, None] + offsets) + 0.1 * rng.normal(size=(shape.n_points, shape.n_conditions))
-    settings = {"n_latent": shape.n_latent, "n_inducing_inputs": shape.n_inducing_inputs}
+    inputs = rng.uniform(0, 3, (sizes.n_points, sizes.n_columns))
+    offsets = rng.normal(size=sizes.n_conditions)
+    curves = np.sin(inputs.sum(axis=1)[:, None] + offsets) + 0.1 * rng.normal(size=(sizes.n_points, sizes.n_conditions))
+    settings = {"n_latent": sizes.n_latent, "n_inducing_inputs": sizes.n_inducing_inputs}
     model = LVMOGPRegressor(**settings, n_restarts=1, max_iter=10, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ten iterations are no fit to be proud of
-        if shape.on_grid:
+        if sizes.on_grid:
             return model.fit(inputs, curves)
-        rows = np.tile(inputs, (shape.n_conditions, 1))
-        return model.fit(rows, curves.T.reshape(-1), conditions=np.repeat(np.arange(shape.n_conditions), len(inputs)))
+        rows = np.tile(inputs, (sizes.n_conditions, 1))
+        return model.fit(rows, curves.T.reshape(-1), conditions=np.repeat(np.arange(sizes.n_conditions), len(inputs)))
 
 
 def asked(model: LVMOGPRegressor, n_rows: int, kind: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -165,7 +174,7 @@ def account(states: list[State], checks: dict[str, bool], command: str) -> dict[
     """The run as JSON."""
     grown = growth(states)
     return {
-        "what": "fits and predictions of ever new shapes in one process",
+        "what": "fits and predictions of varying shapes in one process",
         "n_fits": states[-1].n_fits,
         "n_predictions": states[-1].n_predictions,
         "seconds": states[-1].seconds,
@@ -192,7 +201,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.unbounded:
         compiling.MOST_PROGRAMS = 10**9
-    states, checks = endured(arguments.fits, arguments.predictions, arguments.seed)
+    with tempfile.TemporaryDirectory() as kept:
+        jax.config.update("jax_compilation_cache_dir", kept)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        states, checks = endured(arguments.fits, arguments.predictions, arguments.seed)
     numbers = f"--fits {arguments.fits} --predictions {arguments.predictions} --seed {arguments.seed}"
     found = account(states, checks, f"python benchmarks/endurance.py {numbers}" + " --unbounded" * arguments.unbounded)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -15,8 +15,8 @@ import lvmogp
 
 PACKAGE = Path(lvmogp.__file__).parent
 ROOT = Path(__file__).parents[1]
-# Compressed, as in a wheel; 250 kB when this was written.
-MOST_KILOBYTES = 400
+# Compressed, as in a wheel; 450 kB when this was written, a fifth of it the drawing library of the page.
+MOST_KILOBYTES = 600
 # What the estimator cannot do without, and what these import themselves.
 NEEDED = {
     "equinox",

@@ -3,9 +3,9 @@
 On a CPU every program runs on one thread: XLA's thread pool costs more than it gives at the sizes of
 predictions. Compiled functions are made once, at module level, and never called from one another.
 
-There is one program for each shape of a function's arguments, and JAX keeps thousands of them. Each holds memory and
-some of the mappings of memory that a process may have, beyond which the compiler crashes; so a process that meets ever
-new shapes forgets all programs whenever it has made many.
+There is one program for each shape of a function's arguments, and JAX keeps thousands of them. Each holds megabytes and
+some fifty of the 65 000 mappings of memory that a process may have, beyond which the compiler crashes; so a process
+that meets ever new shapes forgets all programs whenever it has made many.
 """
 
 import functools
@@ -16,8 +16,8 @@ import equinox as eqx
 import jax
 
 ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
-# A fit with its predictions makes some twenty.
-MOST_PROGRAMS = 1_000
+# A fit with predictions of all kinds makes fifteen, beside some thirty single operations that JAX compiles for itself.
+MOST_PROGRAMS = 150
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

@@ -24,12 +24,13 @@ if hasattr(os, "register_at_fork"):  # which systems without fork do not have
 
 
 def can_compute() -> bool:
-    """Whether this process has the threads that JAX waits for."""
+    """Whether this process has the threads that JAX waits for; from now on it counts as one that computes."""
+    _Process.has_computed = True
     return not _Process.lost_its_threads
 
 
 def check_can_compute() -> None:
-    """Note that this process computes; one that cannot says so, rather than wait for ever."""
+    """The same; a process that cannot compute says so, rather than wait for ever."""
     if not can_compute():
         raise ForkedProcessError(
             "this process was forked after its parent had used lvmogp, and threads that JAX waits for stayed with the "
@@ -37,4 +38,3 @@ def check_can_compute() -> None:
             'joblib.Parallel(backend="loky"), DataLoader(multiprocessing_context="spawn"); or fork before the first '
             "fit, prediction or load"
         )
-    _Process.has_computed = True
