@@ -10,18 +10,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_models import small_model
 
 import lvmogp.compiling as compiling
-from benchmarks.endurance import Shape, fitted, growth, parameters_of, same
 from benchmarks.endurance import State as MemoryState
+from benchmarks.endurance import endured, growth, same
+from lvmogp import LVMOGPRegressor
+from lvmogp.fit import Outcome
+from lvmogp.intake import Observations
+from lvmogp.optimise import Status
+from lvmogp.scaling import Scaling
+from lvmogp.trained import trained_model
 
-# What the fit that reaches the limit may make beyond it.
-_MOST_PROGRAMS_OF_A_FIT = 12
+POINTS = np.random.default_rng(0).uniform(-2, 2, (300, 2))
 
 
 @functools.cache
-def first_model():
-    return fitted(Shape(4, 9, 1, 1, 5, on_grid=True), 0)
+def small_estimator():
+    """An estimator of four conditions that needed no fit."""
+    fitted_posterior = small_model()
+    outcome = Outcome(fitted_posterior.parameters, 0.0, Status.CONVERGED, (), 0.0, 0.0, 0.0)
+    scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0, log_output=False)
+    observed = Observations(POINTS[:4], np.zeros(4), np.arange(4), (0, 1, 2, 3), None, False)
+    estimator = LVMOGPRegressor(n_latent=1)
+    estimator.model_ = trained_model(
+        fitted_posterior, outcome, ids=(0, 1, 2, 3), scaling=scaling, observations=observed
+    )
+    return estimator
 
 
 def n_alive():
@@ -41,27 +56,37 @@ def test_every_program_is_counted_once_and_shared_by_all_who_compile_its_functio
     assert compiling.programs_made() - before == 2
 
 
+def test_predictions_of_varying_shapes_keep_few_programs_and_change_no_answer(monkeypatch):
+    model = small_estimator()
+    at_start = model.predict(POINTS, 1, return_std=True)
+    jax.clear_caches()
+    monkeypatch.setattr(compiling, "MOST_PROGRAMS", 2)
+    monkeypatch.setattr(compiling._Tally, "n_made", 0)
+    alive_before, forgotten_before = n_alive(), compiling.times_forgotten()
+    made, alive = [], []
+    for n_rows in (1, 5, 10, 20, 40, 80, 160, 300) * 2:
+        model.predict(POINTS[:n_rows], 1, return_std=True)
+        made.append(compiling.programs_made())
+        alive.append(n_alive() - alive_before)
+    assert max(made) == 3  # the call that goes beyond the limit ends first
+    assert max(alive) <= 3
+    assert compiling.times_forgotten() - forgotten_before >= 4
+    assert same(list(model.predict(POINTS, 1, return_std=True)), list(at_start))
+
+
+@pytest.mark.long
 def test_fits_of_varying_shapes_keep_few_programs_and_change_no_answer(monkeypatch):
-    first = first_model()
-    points = np.linspace(0, 3, 50)[:, None]
-    at_start = first.predict(points, return_std=True)
-    most = 8
+    most, most_of_a_call = 30, 20
     monkeypatch.setattr(compiling, "MOST_PROGRAMS", most)
     jax.clear_caches()
     alive_before, forgotten_before = n_alive(), compiling.times_forgotten()
-    made, alive = [], []
-    for number in range(15):
-        shape = Shape(2 + number // 5, 5, 1, 1, 3, on_grid=True)  # five fits each of three shapes
-        model = fitted(shape, number)
-        model.predict(points, return_std=True)
-        made.append(compiling.programs_made())
-        alive.append(n_alive() - alive_before)
-    assert 2 <= compiling.times_forgotten() - forgotten_before <= 15
-    assert max(made) <= most + _MOST_PROGRAMS_OF_A_FIT
-    assert max(alive) <= max(made) + 5  # single operations outside of compiled functions are programs too
-    assert same(list(first.predict(points, return_std=True)), list(at_start))
-    again = fitted(Shape(4, 9, 1, 1, 5, on_grid=True), 0)
-    assert same(parameters_of(again), parameters_of(first))
+    states, checks = endured(n_fits=15, n_predictions=45, seed=3)
+    assert set(checks.values()) == {True}
+    assert states[-1][:2] == (15, 45)
+    assert compiling.times_forgotten() - forgotten_before >= 2
+    assert max(each.n_programs_made for each in states) <= most + most_of_a_call
+    # Single operations outside of compiled functions are programs too, about two for each of these.
+    assert n_alive() - alive_before <= 3 * (most + most_of_a_call)
 
 
 def test_growth_is_that_from_the_second_quarter_to_the_last():
@@ -75,9 +100,9 @@ def test_growth_is_that_from_the_second_quarter_to_the_last():
 
 
 def test_eight_threads_predict_as_one_bit_for_bit_even_while_programs_are_forgotten(monkeypatch):
-    model = first_model()
+    model = small_estimator()
     rng = np.random.default_rng(0)
-    questions = [(rng.uniform(0, 3, (int(n), 1)), int(rng.integers(4))) for n in rng.integers(1, 300, 40)]
+    questions = [(POINTS[: int(n)], int(rng.integers(4))) for n in rng.integers(1, 300, 40)]
 
     def answer(question):
         return list(model.predict(*question, return_std=True))
@@ -99,7 +124,7 @@ import joblib
 import numpy as np
 from lvmogp import ForkedProcessError, LVMOGPRegressor
 
-POINTS = np.linspace(0, 3, 7)[:, None]
+POINTS = np.linspace(-2, 2, 14).reshape(7, 2)
 
 
 class Rows:
@@ -158,7 +183,7 @@ if __name__ == "__main__":
 def family(tmp_path_factory):
     """What children of a process said in words, and which of them answered as it did."""
     folder = tmp_path_factory.mktemp("family")
-    first_model().save(folder / "model")
+    small_estimator().save(folder / "model")
     (folder / "family.py").write_text(FAMILY)
     ran = subprocess.run(
         [sys.executable, folder / "family.py", folder / "model"], capture_output=True, text=True, timeout=300
