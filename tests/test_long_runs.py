@@ -158,21 +158,21 @@ if __name__ == "__main__":
     fork, spawn = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
     found = {}
     with fork.Pool(1) as early:
-        found["forked before"] = early.apply_async(from_file, (path,)).get(120)
+        found["forked before"] = early.apply_async(from_file, (path,)).get(600)
         model = LVMOGPRegressor.load(path)
         expected = model.predict(POINTS, 1).tobytes()
-        found["forked before, asked after"] = early.apply_async(from_file, (path,)).get(120)
+        found["forked before, asked after"] = early.apply_async(from_file, (path,)).get(600)
     with fork.Pool(1) as late:
-        found["forked after"] = late.apply_async(in_words, (model.predict, POINTS, 1)).get(120)
-        found["forked after, from a file"] = late.apply_async(in_words, (from_file, path)).get(120)
+        found["forked after"] = late.apply_async(in_words, (model.predict, POINTS, 1)).get(600)
+        found["forked after, from a file"] = late.apply_async(in_words, (from_file, path)).get(600)
     answer = fork.Queue()
     worker = fork.Process(target=inherited, args=(Rows(model), answer))
     worker.start()
-    found["inherited"] = answer.get(timeout=120)
+    found["inherited"] = answer.get(timeout=600)
     worker.join()
     with spawn.Pool(1) as pool:
-        found["spawned"] = pool.apply_async(model.predict, (POINTS, 1)).get(120).tobytes()
-    (each,) = joblib.Parallel(n_jobs=2, timeout=120)([joblib.delayed(model.predict)(POINTS, 1)])
+        found["spawned"] = pool.apply_async(model.predict, (POINTS, 1)).get(600).tobytes()
+    (each,) = joblib.Parallel(n_jobs=2, timeout=600)([joblib.delayed(model.predict)(POINTS, 1)])
     found["loky"] = each.tobytes()
     words = {name: text for name, text in found.items() if isinstance(text, str)}
     print(json.dumps([words, [name for name, got in found.items() if got == expected]]))
@@ -186,7 +186,7 @@ def family(tmp_path_factory):
     small_estimator().save(folder / "model")
     (folder / "family.py").write_text(FAMILY)
     ran = subprocess.run(
-        [sys.executable, folder / "family.py", folder / "model"], capture_output=True, text=True, timeout=300
+        [sys.executable, folder / "family.py", folder / "model"], capture_output=True, text=True, timeout=1800
     )
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])
