@@ -3,7 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long test-hostile test-fuzz check install format results benchmark benchmark-page docs clean
+# Tests of everything that a dependency can break: the whole way through the library, with files, tables and pages.
+CORE := tests/test_estimator.py tests/test_sklearn.py tests/test_storage.py tests/test_tables.py tests/test_commands.py \
+	tests/test_fit.py tests/test_nuts_estimator.py tests/test_stochastic.py tests/test_plots.py tests/test_parquet.py \
+	tests/test_ladder.py tests/test_package.py tests/test_reproducible.py tests/test_compilations.py
+
+.PHONY: demo test test-long test-lowest test-newest test-package test-endurance test-hostile test-fuzz check install format results benchmark benchmark-page docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lvmogp demo --out out
@@ -19,6 +24,32 @@ test-hostile: $(VENV)/.installed-dev
 
 test-fuzz: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzzing.py --variants 1000
+
+# The lowest versions that pyproject.toml allows, and the newest there are; PYTHON=python3.13 for another Python.
+test-lowest: RESOLUTION := lowest-direct
+test-newest: RESOLUTION := highest
+test-lowest test-newest:
+	$(PYTHON) -m venv --clear out/$@
+	out/$@/bin/pip install --quiet uv
+	out/$@/bin/uv pip install --quiet --python out/$@/bin/python --resolution $(RESOLUTION) --editable '.[dev]'
+	out/$@/bin/uv pip freeze --quiet --python out/$@/bin/python | tee out/$@.txt
+	out/$@/bin/python -m pytest -n 2 --dist loadfile $(CORE)
+
+# Wheel and sdist, each built from the source, the wheel installed where nothing else is and tested from there.
+test-package:
+	rm -rf dist out/$@ out/$@-tests
+	$(PYTHON) -m venv out/$@
+	out/$@/bin/pip install --quiet build
+	out/$@/bin/python -m build --outdir dist
+	mkdir -p out/$@-tests
+	tar -xzf dist/lvmogp-*.tar.gz --strip-components 1 -C out/$@-tests
+	rm -r out/$@-tests/src
+	out/$@/bin/pip install --quiet "$$(ls dist/*.whl)[dev]"
+	cd out/$@-tests && LVMOGP_WHEEL="$$(ls ../../dist/*.whl)" ../$@/bin/python -m pytest -n 2 --dist loadfile $(CORE)
+
+# Hundreds of fits and thousands of predictions in one process; about half an hour.
+test-endurance: $(VENV)/.installed
+	$(BIN)/python benchmarks/endurance.py $(ARGUMENTS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

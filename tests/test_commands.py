@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from lvmogp.__about__ import __version__
 from lvmogp.cli import app
 from lvmogp.command_line.printing import plain
 from lvmogp.diagnostics import leave_out_calibration, summary
@@ -333,6 +334,20 @@ def test_conditions_are_the_latents(folder, fitted, direct):
     printed = succeeded("conditions", folder / "brakes.lvmogp").stdout.splitlines()
     assert printed[0] == "condition,mean_1,sd_1,added,points"
     assert len(printed) == 6
+
+
+def test_show_tells_settings_seed_and_what_the_fit_was_made_with(folder, fitted, direct):
+    found = json.loads(succeeded("show", folder / "brakes.lvmogp", "--json").stdout)
+    assert found["origin"] == direct.origin_._asdict()
+    assert found["settings"].items() >= {**SETTINGS, "condition": "tyre"}.items()
+    assert (found["n_conditions"], found["n_added"], found["n_observations"]) == (5, 0, 30)
+    assert (found["inputs"], found["output"], found["bound"]) == (["speed"], "distance", direct.outcome_.bound)
+    printed = succeeded("show", folder / "brakes.lvmogp").stdout
+    assert "30 points of 5 conditions" in printed
+    chosen = r"^settings +condition='tyre', n_inducing_inputs=6, n_latent=1, n_restarts=1, random_state=0$"
+    assert re.search(chosen, printed, flags=re.MULTILINE)
+    assert re.search(r"^seed +0$", printed, flags=re.MULTILINE)
+    assert re.search(rf"^made with .*lvmogp {re.escape(__version__)}, .*python ", printed, flags=re.MULTILINE)
 
 
 def test_report_writes_the_page_of_the_model(folder, fitted, direct, tmp_path):

@@ -29,6 +29,7 @@ MODULES_THAT_SPEAK = (
     "description_tables",
     "estimator",
     "fit",
+    "forking",
     "ids",
     "initialise",
     "intake",

@@ -7,6 +7,7 @@ from lvmogp.__about__ import __version__
 from lvmogp.errors import (
     ConvergenceWarning,
     DataError,
+    ForkedProcessError,
     LVMOGPError,
     LVMOGPWarning,
     ModelFileError,
@@ -39,6 +40,7 @@ __all__ = [
     "Constant",
     "ConvergenceWarning",
     "DataError",
+    "ForkedProcessError",
     "Kernel",
     "LVMOGPError",
     "LVMOGPRegressor",

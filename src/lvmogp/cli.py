@@ -410,6 +410,18 @@ def conditions(model: Model, as_json: AsJson = False, debug: Debug = False) -> N
 
 
 @app.command()
+def show(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show what a model file holds: data, settings, seed, and the versions that the fit was made with.
+
+    [bold]Example:[/] lvmogp show brakes.lvmogp
+    """
+    with reported(as_json=as_json, debug=debug) as screen:
+        import lvmogp.command_line.commands as commands
+
+        commands.show(screen, model)
+
+
+@app.command()
 def report(
     model: Model,
     out: Annotated[

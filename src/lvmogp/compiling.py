@@ -2,18 +2,68 @@
 
 On a CPU every program runs on one thread: XLA's thread pool costs more than it gives at the sizes of
 predictions. Compiled functions are made once, at module level, and never called from one another.
+
+There is one program for each shape of a function's arguments, and JAX keeps thousands of them. Each holds megabytes and
+some fifty of the 65 000 mappings of memory that a process may have, beyond which the compiler crashes; so a process
+that meets ever new shapes forgets all programs whenever it has made many.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import equinox as eqx
+import jax
 
 ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
+# A fit with predictions of all kinds makes fifteen, beside some thirty single operations that JAX compiles for itself.
+MOST_PROGRAMS = 150
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class _Tally:
+    # Programs made since all were last forgotten, and how often that was.
+    n_made = 0
+    n_forgotten = 0
+
+
+def programs_made() -> int:
+    """Programs of this library made since all were last forgotten."""
+    return _Tally.n_made
+
+
+def times_forgotten() -> int:
+    """How often all programs were forgotten."""
+    return _Tally.n_forgotten
+
+
+def counted(function: _Function) -> _Function:
+    """The function as it is handed to the compiler, which runs it once for each program."""
+    return cast(_Function, _counted(function))
+
+
+@functools.cache  # one for each function, so that its programs are shared by all modules that compile it
+def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        _Tally.n_made += 1
+        return function(*args, **kwargs)
+
+    return traced
 
 
 def compiled(function: _Function) -> _Function:
     """The function as a compiled program, one for each shape of its arguments."""
     compile_function: Any = eqx.filter_jit  # its own signature leaves out the options that it passes on
-    return cast(_Function, compile_function(function, compiler_options=ONE_THREAD))
+    return cast(_Function, compile_function(counted(function), compiler_options=ONE_THREAD))
+
+
+def forget_many_programs() -> None:
+    """Forget all compiled programs if there are many; they are compiled anew when next needed.
+
+    To be called before work begins. Work that goes on in other threads keeps the programs that it is using.
+    """
+    if _Tally.n_made > MOST_PROGRAMS:
+        _Tally.n_made = 0
+        _Tally.n_forgotten += 1
+        jax.clear_caches()

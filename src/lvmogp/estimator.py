@@ -35,9 +35,11 @@ from lvmogp.asking import (
 )
 from lvmogp.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.calibration import calibration as calibration_of
+from lvmogp.compiling import forget_many_programs
 from lvmogp.condition_tables import condition_feature_table, latent_table, similarity_table
 from lvmogp.errors import DataError, LVMOGPWarning, ModelFileError, SettingError
 from lvmogp.fit import Outcome, Progress
+from lvmogp.forking import can_compute, check_can_compute
 from lvmogp.ids import Id, RowIds
 from lvmogp.intake import read_outputs, read_training
 from lvmogp.kernels import Kernel
@@ -45,6 +47,7 @@ from lvmogp.large import CHECKPOINT_SECONDS
 from lvmogp.mcmc_diagnostics import Account
 from lvmogp.model_file import load_model, save_model
 from lvmogp.options import Options
+from lvmogp.origins import Origin
 from lvmogp.priors import Priors
 from lvmogp.progress import progress_bar
 from lvmogp.stores import ObservationStore
@@ -71,6 +74,8 @@ def _in_double_precision(
     # is what it says, where a GPU would rather multiply with ten bits.
     @functools.wraps(method)
     def wrapped(self: "LVMOGPRegressor", *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        check_can_compute()
+        forget_many_programs()  # those of earlier calls
         with jax.enable_x64(True), jax.default_matmul_precision("highest"):
             return method(self, *args, **kwargs)
 
@@ -131,6 +136,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     ----------
     outcome_ : Outcome
         How the fit went: bound, status, history, counts and time.
+    origin_ : Origin or None
+        What the fit was made with: seed, versions, machine.
     sampling_ : Account or None
         How Markov chains went, with ``inference="nuts"``.
     latents_ : pandas.DataFrame
@@ -283,6 +290,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def outcome_(self) -> Outcome:
         """How the fit went: bound, status, history, counts and time."""
         return self._fitted().outcome
+
+    @property
+    def origin_(self) -> Origin | None:
+        """Seed, versions and machine of the fit; ``None`` in files written before these were kept."""
+        return self._fitted().origin
 
     @property
     def sampling_(self) -> Account | None:
@@ -638,6 +650,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a fitted model from a file."""
+        check_can_compute()
         with jax.enable_x64(True):
             model, settings = load_model(path)
         try:
@@ -659,7 +672,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "model_" in state:
+        # A process that cannot compute says so when it is asked to; an error here would be lost in a pool of workers.
+        if "model_" in state and can_compute():
             # Where float64 is switched off, JAX would read the arrays back in single precision.
             with jax.enable_x64(True):
                 self.model_ = trained.mapped_arrays(self.model_, jnp.asarray)

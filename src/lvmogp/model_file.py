@@ -21,6 +21,7 @@ from lvmogp.fit import Outcome, Restart
 from lvmogp.intake import Observations
 from lvmogp.new_condition import ConditionPosterior, condition_on
 from lvmogp.optimise import Status
+from lvmogp.origins import Origin
 from lvmogp.parameters import KnownCoordinates, Parameters
 from lvmogp.posterior import (
     Covariance,
@@ -91,6 +92,8 @@ def save_model(
     if model.sampling is not None:
         document["sampling"], statistics = encode_account(model.sampling)
         tensors |= {f"sampling.{name}": values for name, values in statistics.items()}
+    if model.origin is not None:
+        document["origin"] = {**model.origin._asdict(), "versions": dict(model.origin.versions)}
     if model.descriptions is not None:
         document["features"] = _encode_features(model.descriptions)
         tensors |= {f"features.{name}": getattr(model.descriptions, name) for name in ("values", "mean", "scale")}
@@ -279,6 +282,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         date_columns=date_columns,
         output_name=output_name,
         descriptions=_decode_features(content),
+        origin=_decode_origin(document.get("origin")),
     )
     if "sampling" in document:
         model = model._replace(sampling=decode_account(document["sampling"], _group(tensors, "sampling.")))
@@ -294,6 +298,11 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         )
     settings = {name: _decode_setting(value) for name, value in document["settings"].items()}
     return model._replace(added=added), settings
+
+
+def _decode_origin(stored: dict[str, Any] | None) -> Origin | None:
+    # Files written before origins were kept have none.
+    return None if stored is None else Origin(stored["seed"], stored["versions"], stored["machine"])
 
 
 def _group(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import scipy.optimize
 
-from lvmogp.compiling import ONE_THREAD
+from lvmogp.compiling import ONE_THREAD, counted
 from lvmogp.constraints import FreeStructure, join, natural_steps, search_box, split
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
@@ -59,11 +59,11 @@ def _negative_value_and_gradient(
     return jax.value_and_grad(loss)(vector)
 
 
-_compile = partial(jax.jit, _negative_value_and_gradient, static_argnames=("objective", "structure"))
+_compile = partial(jax.jit, counted(_negative_value_and_gradient), static_argnames=("objective", "structure"))
 # XLA's thread pool costs more than it gives on small problems.
 _on_one_thread = _compile(compiler_options=ONE_THREAD)
 _on_all_threads = _compile()
-_join = jax.jit(join, static_argnames="structure", compiler_options=ONE_THREAD)
+_join = jax.jit(counted(join), static_argnames="structure", compiler_options=ONE_THREAD)
 
 
 def value_and_gradient(*, one_thread: bool) -> Callable[..., tuple[Scalar, Float[Array, " free"]]]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from lvmogp.compiling import ONE_THREAD
+from lvmogp.compiling import ONE_THREAD, counted
 from lvmogp.constraints import join, natural_steps, split
 from lvmogp.course import STEPS_PER_WINDOW, Course, Window, after, window
 from lvmogp.distributed import AXIS, mesh, replicated, spread
@@ -133,7 +133,7 @@ def _stepper(devices: Mesh, *, one_thread: bool) -> Callable[..., tuple[State, A
     sharded = jax.shard_map(
         partial(step, axis=AXIS), mesh=devices, in_specs=(whole, part, whole, whole), out_specs=whole, check_vma=False
     )
-    return jax.jit(sharded, compiler_options=ONE_THREAD if one_thread else None)
+    return jax.jit(counted(sharded), compiler_options=ONE_THREAD if one_thread else None)
 
 
 def _window(
@@ -174,6 +174,7 @@ def _window(
 
 
 @jax.jit
+@counted
 def _averaged(average: State, state: State, share: Scalar) -> State:
     def mixed(old: Array, new: Array) -> Array:
         return old + share * (new - old) if eqx.is_inexact_array(old) else new

@@ -25,6 +25,7 @@ from lvmogp.intake import Observations, standardised
 from lvmogp.known_latents import KnownLatents, known_latents
 from lvmogp.mcmc_diagnostics import Account
 from lvmogp.new_condition import infer
+from lvmogp.origins import Origin
 from lvmogp.posterior import Curves, Posterior, curves_at, trained_curves
 from lvmogp.posterior import curves as curves_of_moments
 from lvmogp.predictions import (
@@ -85,6 +86,7 @@ class TrainedModel(NamedTuple):
     sampling: Account | None = None
     drawn: DrawnModel | None = None
     descriptions: Descriptions | None = None
+    origin: Origin | None = None
 
     @property
     def all_ids(self) -> tuple[Id, ...]:

@@ -20,6 +20,7 @@ from lvmogp.large import fit_large, shards_of
 from lvmogp.model_file import encode_setting
 from lvmogp.optimise import Status
 from lvmogp.options import AUTO, NUTS, Options, is_stochastic, sampling_settings
+from lvmogp.origins import origin_here
 from lvmogp.parameters import in_precision
 from lvmogp.posterior import posterior
 from lvmogp.sampling import sample_posterior
@@ -141,6 +142,19 @@ def train(
     descriptions: Descriptions | None = None,
 ) -> TrainedModel:
     """The model of all observations; those of a store are not kept with it, since they were never loaded."""
+    # Drawn once: a RandomState would give each part of the fit another seed, and none to write down.
+    seeded = options._replace(random_state=options.seed)
+    origin = origin_here(seeded.seed)
+    return _trained(given, seeded, on_progress, keeping, descriptions)._replace(origin=origin)
+
+
+def _trained(
+    given: Observations | ObservationStore,
+    options: Options,
+    on_progress: Report,
+    keeping: Keeping,
+    descriptions: Descriptions | None,
+) -> TrainedModel:
     if isinstance(given, ObservationStore):
         return _by_minibatches(given, observations_of(given), options, on_progress, keeping)._replace(observations=None)
     beyond = "y_std" if given.errors is not None else None if descriptions is None else "condition_features"

@@ -29,19 +29,21 @@ from lvmogp.command_line.telling import (
     missing_words,
     records,
     tell_latents,
+    tell_model,
     tell_predictions,
     tell_streamed,
     tell_summary,
     tell_understood,
     tell_written,
 )
-from lvmogp.diagnostics import summary
+from lvmogp.diagnostics import input_names, summary
 from lvmogp.errors import ConvergenceWarning, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.files.features import read_features
 from lvmogp.files.roles import Training, long_form, wide_form
 from lvmogp.files.tables import Table, read_table
 from lvmogp.fit import Progress
+from lvmogp.model_file import encode_setting
 from lvmogp.optimise import Status, StopFit
 from lvmogp.progress import progress_bar
 
@@ -308,6 +310,28 @@ def add_condition(screen: Screen, path: Path, given: NewPoints, *, out: Path | N
     screen.say("[dim]± one standard deviation; knowing nothing would be 0 ± 1 in each latent.[/]")
     tell_written(screen, "Model", target)
     screen.document({"model": str(target), "added": records(latents), "notes": screen.notes})
+
+
+def show(screen: Screen, path: Path) -> None:
+    """Tell what a model file holds: what was learnt from, how it went, and what the fit was made with."""
+    model = LVMOGPRegressor.load(path)
+    trained, outcome, origin = model.model_, model.outcome_, model.origin_
+    settings = {name: encode_setting(value) for name, value in model.get_params(deep=False).items()}
+    content = {
+        "model": str(path),
+        "n_conditions": len(trained.ids),
+        "n_added": len(trained.added),
+        "n_observations": None if trained.observations is None else len(trained.observations.outputs),
+        "inputs": input_names(model),
+        "output": trained.output_name,
+        "bound": outcome.bound,
+        "status": outcome.status.value,
+        "settings": settings,
+        "origin": None if origin is None else origin._asdict(),
+    }
+    defaults = LVMOGPRegressor().get_params(deep=False)
+    tell_model(screen, content, {name: value for name, value in settings.items() if value != defaults[name]})
+    screen.document(content)
 
 
 def conditions(screen: Screen, path: Path) -> None:

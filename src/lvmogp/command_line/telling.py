@@ -111,6 +111,27 @@ def tell_written(screen: Screen, what: str, path: Path) -> None:
     screen.say(f"{what} written to [bold]{escape(str(path))}[/]")
 
 
+def tell_model(screen: Screen, content: dict[str, Any], chosen: dict[str, Any]) -> None:
+    """What a model file holds; of the settings those that somebody chose."""
+    n_points, origin = content["n_observations"], content["origin"]
+    learnt_from = counted(content["n_conditions"], "condition")
+    if n_points is not None:
+        learnt_from = f"{counted(n_points, 'point')} of {learnt_from}"
+    facts = {
+        "learnt from": learnt_from + (f"; {content['n_added']} added later" if content["n_added"] else ""),
+        "inputs": escape(", ".join(content["inputs"])),
+        "output": escape(str(content["output"] or "not named")),
+        "bound": f"{content['bound']:.1f}  [dim]{content['status']}[/]",
+        "settings": escape(", ".join(f"{name}={value!r}" for name, value in chosen.items()) or "as they come"),
+    }
+    if origin is None:
+        facts["made with"] = "not known: the file was written before this was kept"
+    else:
+        versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
+        facts |= {"seed": str(origin["seed"]), "made with": f"{versions}  [dim]{escape(origin['machine'])}[/]"}
+    _tell_facts(screen, facts)
+
+
 def tell_latents(screen: Screen, frame: pd.DataFrame) -> None:
     """A table of latents, mean ± standard deviation; further columns as they are."""
     n_latent = sum(name.startswith("mean_") for name in frame.columns)
