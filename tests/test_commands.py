@@ -344,8 +344,9 @@ def test_show_tells_settings_seed_and_what_the_fit_was_made_with(folder, fitted,
     assert (found["inputs"], found["output"], found["bound"]) == (["speed"], "distance", direct.outcome_.bound)
     printed = succeeded("show", folder / "brakes.lvmogp").stdout
     assert "30 points of 5 conditions" in printed
-    chosen = r"^settings +condition='tyre', n_inducing_inputs=6, n_latent=1, n_restarts=1, random_state=0$"
-    assert re.search(chosen, printed, flags=re.MULTILINE)
+    (chosen,) = re.findall(r"^settings +(.*)$", printed, flags=re.MULTILINE)
+    assert set(chosen.split(", ")) >= {"condition='tyre'", "n_inducing_inputs=6", "n_latent=1", "n_restarts=1"}
+    assert "noise=" not in chosen  # as it comes
     assert re.search(r"^seed +0$", printed, flags=re.MULTILINE)
     assert re.search(rf"^made with .*lvmogp {re.escape(__version__)}, .*python ", printed, flags=re.MULTILINE)
 
