@@ -26,6 +26,9 @@ SOURCE = ROOT / "src" / "lvmogp"
 REFERENCE = ("estimator", "kernels", "diagnostics", "report", "errors")
 # Modules whose errors and warnings a user of the library can meet.
 MODULES_THAT_SPEAK = (
+    "adding",
+    "asking",
+    "condition_tables",
     "description_tables",
     "estimator",
     "fit",

@@ -9,7 +9,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 RESULTS = "results"
-PAGES_WITH_FIGURES = ("results.md", "benchmarks.md", "next-measurement.md")
+PAGES_WITH_FIGURES = ("results.md", "benchmarks.md", "next-measurement.md", "fully-bayesian.md")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:

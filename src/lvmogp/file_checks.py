@@ -44,7 +44,7 @@ _KNOWN = {
 }
 _DATA = {"data.inputs": "n Q_X", "data.outputs": "n", "data.conditions": "n"}
 _DRAWS = {
-    "draws.latents": "S D L",
+    "draws.latents": "S D Q_H",
     "draws.noise_variance": "S noise",
     "draws.chain": "S",
     "draws.log_weight": "S",

@@ -230,8 +230,9 @@ def start(
     """Parameters at which the joint model starts; latents start from what known ``coordinates`` leave."""
     dtype = independent.parameters.inducing_inputs.dtype
     n_conditions = len(independent.values)
-    # In the order of their curves, so that it does not matter how conditions are named.
-    order = np.lexsort(independent.values.T[::-1])
+    # In the order of their curves, so that it does not matter how conditions are named; without signs, since outputs
+    # may be measured upwards or downwards.
+    order = np.lexsort(np.abs(independent.values).T[::-1])
     in_order = None if coordinates is None else coordinates._replace(values=coordinates.values[order])
     embedding = _embedding(recipe, independent.values[order], n_latent, rng, in_order)
     # A little noise keeps conditions with equal curves apart, so that their gradients differ.

@@ -29,7 +29,7 @@ from lvmogp.pilot import Pilot, pilot, placed, points_per_condition
 from lvmogp.posterior import Posterior, posterior
 from lvmogp.resuming import Start, load_running, save_running, start_bytes, start_from_bytes
 from lvmogp.scaling import Scaling
-from lvmogp.selection import best, search
+from lvmogp.selection import chosen, search
 from lvmogp.sources import Rows, Source, column_moments, sample, scaling_from, source_of
 from lvmogp.stochastic_fit import Finished, Running, begin, run
 from lvmogp.storage import decode_id, encode_id
@@ -141,7 +141,7 @@ def _from_pilot(
     on_progress: Callable[[Progress], None] | None,
 ) -> Start:
     reduced = pilot_options(options, flight.data, flight.rows.inputs)
-    found = best(search(reduced, flight.data, flight.rows.inputs, scaling, on_progress)).parameters
+    found = chosen(search(reduced, flight.data, flight.rows.inputs, scaling, on_progress)).parameters
     latents = placed(_posterior(found, flight.data), rows, n_conditions, flight.conditions)
     means = np.asarray(latents.mean)
     sizes = stochastic_sizes(options, n_conditions, n_latent=means.shape[1], latent_kernel=found.latent_kernel)

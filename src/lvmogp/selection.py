@@ -39,14 +39,22 @@ def search(
             candidates.append(found)
             if candidates[-1].status is Status.INTERRUPTED:
                 # Whichever is best, the search for it was cut short.
-                tried = [*outcomes, best(candidates)]
+                tried = [*outcomes, _best(candidates)]
                 return [outcome._replace(status=Status.INTERRUPTED) for outcome in tried]
-        outcomes.append(best(candidates))
+        outcomes.append(_best(candidates))
         if len(outcomes) > 1 and outcomes[-1].bound < outcomes[-2].bound + _LEAST_GAIN_PER_DIMENSION:
             break
     return outcomes
 
 
-def best(outcomes: list[Outcome]) -> Outcome:
-    """The outcome with the best bound."""
+def _best(outcomes: list[Outcome]) -> Outcome:
     return max(outcomes, key=lambda candidate: candidate.bound)
+
+
+def chosen(outcomes: list[Outcome]) -> Outcome:
+    """Of outcomes with ever more latents the last that earned its place: a latent that is not used costs nothing."""
+    kept = outcomes[0]
+    for candidate in outcomes[1:]:
+        if candidate.bound >= kept.bound + _LEAST_GAIN_PER_DIMENSION:
+            kept = candidate
+    return kept

@@ -25,7 +25,7 @@ from lvmogp.parameters import in_precision
 from lvmogp.posterior import posterior
 from lvmogp.sampling import sample_posterior
 from lvmogp.scaling import differs_in_last_digits_only, scaling_of
-from lvmogp.selection import best, search
+from lvmogp.selection import chosen, search
 from lvmogp.storage import encode_id
 from lvmogp.stores import ObservationStore, observations_of, store_of
 from lvmogp.trained import TrainedModel, trained_model, with_draws
@@ -182,7 +182,7 @@ def _at_once(
         arrays["coordinates"] = coordinates.values
     checkpoints = keeping.opened(options, observations.ids, arrays)
     outcomes = search(options, data, inputs, scaling, on_progress, checkpoints, coordinates=coordinates)
-    outcome = best(outcomes)
+    outcome = chosen(outcomes)
     model = in_precision(_posterior(outcome.parameters, data), options.dtype)
     kept = outcome._replace(runners_up=())
     fitted = trained_model(model, kept, ids=observations.ids, scaling=scaling, observations=observations)
