@@ -1,8 +1,8 @@
 """What closes the gap between the variational fit and long Markov chains, and at which cost.
 
-    python benchmarks/between.py             synthetic sets 0 to 9, some twenty minutes on two cores
-    python benchmarks/between.py --sets 2    fewer, nothing written
-    python benchmarks/between.py --page      no fits: the table from the file
+    python -m benchmarks.between             synthetic sets 0 to 9, some twenty minutes on two cores
+    python -m benchmarks.between --sets 2    fewer, nothing written
+    python -m benchmarks.between --page      no fits: the table from the file
 
 Every way starts from the same variational fit and ends in draws of latents and hyperparameters, given which predictions
 are exact. Writes results/sampling/between.json and the table of docs/fully-bayesian.md.
@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
+from benchmarks.pages import write_part
 from lvmogp import LVMOGPRegressor
 from lvmogp.bounds import collapsed
 from lvmogp.constraints import FreeStructure, join, split
@@ -206,14 +207,12 @@ def table(stored: list[dict[str, dict[str, float]]]) -> str:
             f"| {name} | {mean(name, 'rmse'):.3f} | {mean(name, 'coverage'):.1%} | {-mean(name, 'nlpd'):.2f} | "
             f"{closed:.0%} | {seconds:.0f} |"
         )
-    told = f"Means over {len(stored)} synthetic data sets; seconds are the median. `python benchmarks/between.py`."
+    told = f"Means over {len(stored)} synthetic data sets; seconds are the median. `python -m benchmarks.between`."
     return "\n".join([*lines, "", told])
 
 
 def write_page(stored: list[dict[str, dict[str, float]]]) -> None:
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(stored)}\n\n{END}{after}", encoding="utf-8")
+    write_part(PAGE, BEGIN, END, table(stored))
 
 
 def main() -> None:

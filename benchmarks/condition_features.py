@@ -1,8 +1,8 @@
 """What known features of conditions are worth.
 
-    python benchmarks/condition_features.py braking      tyres never driven, described by a reading of their friction
-    python benchmarks/condition_features.py servo        motor and screw as features, against the one-hot GP
-    python benchmarks/condition_features.py page         no measurements: the table of docs/condition-features.md
+    python -m benchmarks.condition_features braking      tyres never driven, described by a reading of their friction
+    python -m benchmarks.condition_features servo        motor and screw as features, against the one-hot GP
+    python -m benchmarks.condition_features page         no measurements: the table of docs/condition-features.md
 
 Braking: ten tyres with five runs each, as in the paper; twenty new tyres without any run are predicted from a reading
 of their friction that is wrong by 10 %, and without. Distances go with the inverse of the friction, so the inverse is
@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks.pages import write_part
 from lvmogp import LVMOGPRegressor
 from lvmogp.experiments.methods import Family, Task, one_hot_factors
 from lvmogp.experiments.problems import servo
@@ -128,15 +129,13 @@ def table(stored: dict[str, list[Row]]) -> str:
             )
         lines.append("")
     return "\n".join(
-        [*lines, "`python benchmarks/condition_features.py braking`, and `servo`; means over all repeats."]
+        [*lines, "`python -m benchmarks.condition_features braking`, and `servo`; means over all repeats."]
     )
 
 
 def write_page() -> None:
     stored = {name: json.loads((FOLDER / f"{name}.json").read_text())["repeats"] for name in REPEATS}
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(stored)}\n\n{END}{after}", encoding="utf-8")
+    write_part(PAGE, BEGIN, END, table(stored))
 
 
 def main() -> None:

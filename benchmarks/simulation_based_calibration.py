@@ -1,8 +1,8 @@
 """Whether draws are draws from the posterior: data sets from the prior, and ranks of the truth among the draws.
 
-    python benchmarks/simulation_based_calibration.py               200 data sets, some ten minutes on two cores
-    python benchmarks/simulation_based_calibration.py --sets 20     fewer, nothing written
-    python benchmarks/simulation_based_calibration.py --page        no sampling: figure and table from the file
+    python -m benchmarks.simulation_based_calibration               200 data sets, some ten minutes on two cores
+    python -m benchmarks.simulation_based_calibration --sets 20     fewer, nothing written
+    python -m benchmarks.simulation_based_calibration --page        no sampling: figure and table from the file
 
 If data come from the prior, the truth is one more draw from the posterior, so that its rank among the draws is uniform
 (Talts et al., 2018). Nothing is standardised, and hyperparameters come from the default priors. Writes
@@ -24,6 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from scipy.stats import chi2
 
+from benchmarks.pages import write_part
 from lvmogp.compiling import compiled
 from lvmogp.conditionals import stacked_conditionals
 from lvmogp.data import Data, GridData, long_data
@@ -228,7 +229,7 @@ def table(stored: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"{len(everything)} data sets from the prior ({N_INPUTS} inputs, {N_CONDITIONS} conditions, one latent), "
-            f"half of them as grids, half one by one; `python benchmarks/simulation_based_calibration.py`.",
+            f"half of them as grids, half one by one; `python -m benchmarks.simulation_based_calibration`.",
             "",
             *lines,
             "",
@@ -240,9 +241,7 @@ def table(stored: dict[str, Any]) -> str:
 def write_page(stored: dict[str, Any]) -> None:
     matplotlib.use("agg")
     figure([own for form in FORMS for own in stored["ranks"][form]]).savefig(FIGURE, dpi=150)
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(stored)}\n\n{END}{after}", encoding="utf-8")
+    write_part(PAGE, BEGIN, END, table(stored))
 
 
 def main() -> None:

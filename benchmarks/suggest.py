@@ -1,8 +1,8 @@
 """Measurements chosen by ``suggest`` against random and space-filling ones, on new conditions of two simulators.
 
-    python benchmarks/suggest.py                   all of it: 50 new conditions of each simulator, a few minutes
-    python benchmarks/suggest.py --only braking    one simulator
-    python benchmarks/suggest.py --page            no measurements: figure and table from the files
+    python -m benchmarks.suggest                   all of it: 50 new conditions of each simulator, a few minutes
+    python -m benchmarks.suggest --only braking    one simulator
+    python -m benchmarks.suggest --page            no measurements: figure and table from the files
 
 Writes results/suggest/*.json, the figure beside them, and the table of docs/next-measurement.md.
 """
@@ -19,6 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from benchmarks.pages import with_part
 from lvmogp import LVMOGPRegressor
 from lvmogp.metrics import rmse
 from lvmogp.plots.style import COLOURS, LINE_STYLES, MARKERS, tidy
@@ -208,9 +209,7 @@ def table(results: dict[str, dict]) -> str:
 
 def page_text(text: str, folder: Path) -> str:
     """The page with the table that follows from the files."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table(stored(folder))}\n{END}{after}"
+    return with_part(text, BEGIN, END, table(stored(folder)))
 
 
 def stored(folder: Path) -> dict[str, dict]:

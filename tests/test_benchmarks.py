@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import between, condition_features, simulation_based_calibration, suggest
+from benchmarks.pages import with_part
 from benchmarks.suite import page, problems
 from benchmarks.suite.fits import time_to_better
 from benchmarks.suite.floors import grid_floor, independent_floor, least_seconds
@@ -114,7 +115,8 @@ def test_many_rows_are_smooth_functions_with_the_noise_they_are_said_to_have(tmp
 @pytest.mark.parametrize("script", [between, simulation_based_calibration], ids=["between", "calibration"])
 def test_the_page_of_sampling_is_made_from_the_results(script):
     stored = json.loads(script.FILE.read_text(encoding="utf-8"))
-    assert f"{script.BEGIN}\n\n{script.table(stored)}\n\n{script.END}" in script.PAGE.read_text(encoding="utf-8")
+    text = script.PAGE.read_text(encoding="utf-8")
+    assert with_part(text, script.BEGIN, script.END, script.table(stored)) == text
 
 
 def test_ranks_of_the_truth_among_the_draws_are_uniform_over_all_data_sets():
@@ -131,4 +133,11 @@ def test_the_table_of_features_is_made_from_the_results():
         name: json.loads((script.FOLDER / f"{name}.json").read_text(encoding="utf-8"))["repeats"]
         for name in script.REPEATS
     }
-    assert f"{script.BEGIN}\n\n{script.table(stored)}\n\n{script.END}" in script.PAGE.read_text(encoding="utf-8")
+    text = script.PAGE.read_text(encoding="utf-8")
+    assert with_part(text, script.BEGIN, script.END, script.table(stored)) == text
+
+
+def test_a_page_without_its_marks_is_told():
+    assert with_part("a <x> old <y> b", "<x>", "<y>", "new") == "a <x>\n\nnew\n\n<y> b"
+    with pytest.raises(ValueError, match="lacks <y>"):
+        with_part("a <x> old", "<x>", "<y>", "new")

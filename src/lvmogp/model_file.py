@@ -18,6 +18,7 @@ from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
 from lvmogp.evidence import evidence
 from lvmogp.file_checks import check_content, check_kernel
 from lvmogp.fit import Outcome, Restart
+from lvmogp.ids import Id
 from lvmogp.intake import Observations
 from lvmogp.new_condition import ConditionPosterior, condition_on
 from lvmogp.optimise import Status
@@ -247,26 +248,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
     columns = None if document["columns"] is None else tuple(document["columns"])
     date_columns = tuple(document.get("date_columns", ()))  # files written before there were dates have none
     output_name = document.get("output_name")
-    scaling = Scaling(
-        tensors["scaling.input_mean"],
-        tensors["scaling.input_scale"],
-        float.fromhex(document["output_mean"]),
-        float.fromhex(document["output_scale"]),
-        document["log_output"],
-    )
-    observations = None
-    if "data.inputs" in tensors:
-        observations = Observations(
-            tensors["data.inputs"],
-            tensors["data.outputs"],
-            tensors["data.conditions"],
-            ids,
-            columns,
-            document["is_grid"],
-            date_columns,
-            output_name,
-            tensors.get("data.errors"),
-        )
+    scaling = _decode_scaling(content)
     model = TrainedModel(
         ids=ids,
         columns=columns,
@@ -276,7 +258,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         posterior=posterior,
         curves=kept_curves(posterior),
         outcome=_decode_outcome(content, posterior.parameters),
-        observations=observations,
+        observations=None,
         added={},
         bounds_by_n_latent={int(n_latent): bound for n_latent, bound in document.get("bounds_by_n_latent", [])},
         date_columns=date_columns,
@@ -284,11 +266,45 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         descriptions=_decode_features(content),
         origin=_decode_origin(document.get("origin")),
     )
+    model = model._replace(observations=_decode_observations(tensors, model))
     if "sampling" in document:
         model = model._replace(sampling=decode_account(document["sampling"], _group(tensors, "sampling.")))
     draws = _decode_draws(tensors, posterior.parameters)
     if draws is not None:
         model = with_draws(model, draws)
+    settings = {name: _decode_setting(value) for name, value in document["settings"].items()}
+    return model._replace(added=_decode_added(content, model)), settings
+
+
+def _decode_scaling(content: ModelFile) -> Scaling:
+    tensors, document = content
+    return Scaling(
+        tensors["scaling.input_mean"],
+        tensors["scaling.input_scale"],
+        float.fromhex(document["output_mean"]),
+        float.fromhex(document["output_scale"]),
+        document["log_output"],
+    )
+
+
+def _decode_observations(tensors: dict[str, np.ndarray], model: TrainedModel) -> Observations | None:
+    if "data.inputs" not in tensors:
+        return None
+    return Observations(
+        inputs=tensors["data.inputs"],
+        outputs=tensors["data.outputs"],
+        conditions=tensors["data.conditions"],
+        ids=model.ids,
+        columns=model.columns,
+        is_grid=model.is_grid,
+        date_columns=model.date_columns,
+        output_name=model.output_name,
+        errors=tensors.get("data.errors"),
+    )
+
+
+def _decode_added(content: ModelFile, model: TrainedModel) -> dict[Id, AddedCondition]:
+    tensors, document = content
     added = {}
     for number, entry in enumerate(document["added"]):
         arrays = _group(tensors, f"added.{number}.")
@@ -296,8 +312,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         added[decode_id(entry["id"])] = AddedCondition(
             arrays["inputs"], arrays["outputs"], entry["method"], found, arrays.get("features"), arrays.get("errors")
         )
-    settings = {name: _decode_setting(value) for name, value in document["settings"].items()}
-    return model._replace(added=added), settings
+    return added
 
 
 def _decode_origin(stored: dict[str, Any] | None) -> Origin | None:
