@@ -14,7 +14,7 @@ from lvmogp.data import Data, GridData, LongData, grid_as_long
 from lvmogp.errors import LVMOGPError, LVMOGPWarning
 from lvmogp.intake import Observations, standardised
 from lvmogp.kernels import diagonal
-from lvmogp.parameters import Parameters, in_precision
+from lvmogp.parameters import Parameters, in_precision, of_conditions
 from lvmogp.posterior import curves_at, grid_marginals, posterior
 from lvmogp.scaling import differs_in_last_digits_only, scaling_of
 from lvmogp.trained import TrainedModel, trained_model
@@ -243,7 +243,7 @@ def _fixed_parameters(trained: TrainedModel, points: np.ndarray, rng: np.random.
     before = moments(rebuilt(trained, seen, trained.posterior.parameters), points)
     moved = {}
     for what, told in _tellings(seen, rng, log_output=trained.scaling.log_output, shifted=True).items():
-        parameters = reordered(trained.posterior.parameters, told.order)
+        parameters = of_conditions(trained.posterior.parameters, np.argsort(told.order))
         after = moments(rebuilt(trained, told.observations, parameters), _mapped(points, told.input_map))
         scale = scaling_of(seen.inputs, seen.outputs, log_output=trained.scaling.log_output).output_scale
         moved[f"{what}, fixed parameters"] = _distance(before, _brought_back(after, told), scale)
@@ -282,18 +282,6 @@ def rebuilt(trained: TrainedModel, seen: Observations, parameters: Parameters) -
     found = _posterior(in_precision(parameters, "float64"), standardised(seen, scaling))
     found = in_precision(found, trained.posterior.mean.dtype)
     return trained_model(found, trained.outcome, ids=seen.ids, scaling=scaling, observations=seen)
-
-
-def reordered(parameters: Parameters, order: np.ndarray) -> Parameters:
-    """The same conditions in other places: what was at d is at ``order[d]``."""
-    inverse = np.argsort(order)
-    noise_is_shared = parameters.noise_variance.shape[0] == 1
-
-    def of_conditions(tree: Parameters) -> list[Any]:
-        own = [tree.latent_mean, tree.latent_variance]
-        return own if noise_is_shared else [*own, tree.noise_variance]
-
-    return eqx.tree_at(of_conditions, parameters, [leaf[inverse] for leaf in of_conditions(parameters)])
 
 
 def moments(trained: TrainedModel, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

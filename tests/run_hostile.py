@@ -11,7 +11,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # Many programs, each for little work: made quickly rather than to be quick.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
@@ -22,7 +22,7 @@ os.environ["JAX_ENABLE_X64"] = "1"
 
 import jax
 import numpy as np
-from hostile_checks import ANEW, FITTED, Account, examined
+from hostile_checks import ANEW, FITTED, Account, Finding, examined
 from hostile_sets import LAYOUTS, Recipe, recipes
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -52,6 +52,28 @@ def drawn(count: int) -> list[Recipe]:
     return found
 
 
+class Examined(NamedTuple):
+    """What became of one data set, as it is kept from run to run."""
+
+    recipe: Recipe
+    dtype: str
+    account: Account
+
+    def to_json(self) -> str:
+        """One line of a file."""
+        account = self.account._asdict() | {"findings": [each._asdict() for each in self.account.findings]}
+        return json.dumps({"recipe": self.recipe._asdict(), "dtype": self.dtype, "account": account}, default=float)
+
+    @classmethod
+    def from_json(cls, line: str) -> "Examined":
+        """What such a line says."""
+        found = json.loads(line)
+        account = found["account"]
+        findings = tuple(Finding(**each) for each in account["findings"])
+        kept = Account(account["refusal"], findings, account["moved"])
+        return cls(Recipe(**found["recipe"]), found["dtype"], kept)
+
+
 class Tally:
     """What was found so far."""
 
@@ -60,7 +82,7 @@ class Tally:
         self.refusals, self.broken = Counter[str](), Counter[str]()
         self.moved: dict[str, list[float]] = {}
         self.findings: list[dict[str, Any]] = []
-        self.tried = 0
+        self.tried = self.tried_before = 0
 
     def add(self, recipe: Recipe, dtype: str, account: Account) -> None:
         """Count one data set."""
@@ -82,7 +104,7 @@ class Tally:
     def line(self) -> str:
         """Progress in one line."""
         seconds = time.time() - self.began
-        left = seconds / self.tried * (self.asked - self.tried)
+        left = seconds / (self.tried - self.tried_before) * (self.asked - self.tried)
         broken = sum(self.broken.values())
         return f"{self.tried}/{self.asked}, {broken} findings, {seconds / 60:.0f} min, {left / 60:.0f} min left"
 
@@ -94,7 +116,6 @@ class Tally:
             "data_sets": self.tried,
             "asked_for": self.asked,
             "layouts": len(LAYOUTS),
-            "seconds": round(time.time() - self.began),
             "answered": self.tried - sum(self.refusals.values()),
             "refused_in_words": dict(self.refusals.most_common()),
             "findings_by_rule": dict(self.broken.most_common()),
@@ -123,11 +144,15 @@ def batches(chosen: list[Recipe]) -> list[list[Recipe]]:
     return found
 
 
-def accounts(batch: list[Recipe]) -> list[tuple[Recipe, str, Account]]:
-    """What became of each data set; of every fifth, in single precision."""
+def accounts(batch: list[Recipe]) -> list[Examined]:
+    """What became of each data set."""
     jax.clear_caches()  # a process may hold so many programs only; those on disk are quick to read
-    dtypes = ["float32" if recipe.seed % 5 == 0 else "float64" for recipe in batch]
-    return [(recipe, dtype, examined(recipe, dtype=dtype)) for recipe, dtype in zip(batch, dtypes, strict=True)]
+    return [Examined(recipe, dtype_of(recipe), examined(recipe, dtype=dtype_of(recipe))) for recipe in batch]
+
+
+def dtype_of(recipe: Recipe) -> str:
+    """Single precision for every fifth data set."""
+    return "float32" if recipe.seed % 5 == 0 else "float64"
 
 
 def main() -> int:
@@ -139,15 +164,32 @@ def main() -> int:
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=Path("results/hostile.json"))
+    parser.add_argument("--kept", type=Path, default=Path("out/hostile.jsonl"), help="what became of each data set")
+    parser.add_argument("--resume", action="store_true", help="leave out the data sets that are kept already")
     arguments = parser.parse_args()
     order = arguments.layouts or list(range(len(LAYOUTS)))
     chosen = [recipe for recipe in drawn(arguments.count) if recipe.layout in order]
     chosen.sort(key=lambda recipe: order.index(recipe.layout))
     tally = Tally(len(chosen))
-    with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
-        for batch in as_completed([pool.submit(accounts, batch) for batch in batches(chosen)]):
-            for recipe, dtype, account in batch.result():
-                tally.add(recipe, dtype, account)
+    arguments.kept.parent.mkdir(parents=True, exist_ok=True)
+    if not arguments.resume or not arguments.kept.exists():
+        arguments.kept.write_text("")
+    known = {(each.recipe, each.dtype): each for each in map(Examined.from_json, arguments.kept.open())}
+    kept = [known[key] for key in ((recipe, dtype_of(recipe)) for recipe in chosen) if key in known]
+    for each in kept:
+        tally.add(*each)
+    tally.tried_before = tally.tried
+    done = {each.recipe for each in kept}
+    pending = [recipe for recipe in chosen if recipe not in done]
+    with (
+        arguments.kept.open("a") as lines,
+        ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool,
+    ):
+        for batch in as_completed([pool.submit(accounts, batch) for batch in batches(pending)]):
+            for found in batch.result():
+                tally.add(*found)
+                lines.write(found.to_json() + "\n")
+            lines.flush()
             print(f"\r{tally.line()}   ", end="", file=sys.stderr, flush=True)
             arguments.out.write_text(json.dumps(tally.as_dict(), indent=1, default=float) + "\n")
     print(f"\n{json.dumps(tally.as_dict()['findings_by_rule'], indent=1)}")

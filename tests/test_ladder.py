@@ -65,6 +65,7 @@ LADDER = [
     "descriptions",
     "description_tables",
     "intake",
+    "canonical",
     "stores",
     "independent",
     "initialise",

@@ -165,7 +165,7 @@ def _about_modes(chains: tuple[ChainAccount, ...]) -> list[str]:
 
 def _about_agreement(found: Mapping[str, Agreement]) -> list[str]:
     worst = max(found, key=lambda name: np.nan_to_num(found[name].r_hat))
-    if not found[worst].r_hat > _LARGEST_R_HAT:
+    if not round(found[worst].r_hat, 2) > _LARGEST_R_HAT:
         return []
     return [
         f"The chains do not agree yet on the {worst} (R-hat {found[worst].r_hat:.2f}, should be below "

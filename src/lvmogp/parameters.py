@@ -1,5 +1,6 @@
 """The one container of everything that is learnt."""
 
+import dataclasses
 from typing import TypeVar
 
 import equinox as eqx
@@ -11,7 +12,7 @@ from lvmogp.constraints import POINTS, lower_triangular, positive
 from lvmogp.gaussians import kl_to_standard_normal
 from lvmogp.kernels import Kernel
 from lvmogp.psi_statistics import LatentGaussians
-from lvmogp.typing import Array, Float, HostFloat, Int, Scalar
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
 _Tree = TypeVar("_Tree")
 
@@ -109,6 +110,30 @@ class Parameters(eqx.Module):
     def has_shared_noise(self) -> bool:
         """Whether one noise variance serves all conditions."""
         return self.noise_variance.shape[0] == 1 and self.latent_mean.shape[0] != 1
+
+
+def of_conditions(parameters: Parameters, numbers: HostInt) -> Parameters:
+    """The same parameters with their conditions in another order: the first is the one that was ``numbers[0]``."""
+
+    def taken(leaf: Array) -> Array:
+        return jnp.asarray(np.asarray(leaf)[numbers])  # on the host, where a new shape needs no new program
+
+    known = parameters.known
+    if known is not None:
+        places = np.argsort(numbers).astype(np.int32)
+        known = dataclasses.replace(
+            known,
+            values=taken(known.values),
+            missing_condition=jnp.asarray(places[np.asarray(known.missing_condition)]),
+        )
+    shared = parameters.noise_variance.shape[0] == 1
+    return dataclasses.replace(
+        parameters,
+        latent_mean=taken(parameters.latent_mean),
+        latent_variance=taken(parameters.latent_variance),
+        noise_variance=parameters.noise_variance if shared else taken(parameters.noise_variance),
+        known=known,
+    )
 
 
 def in_precision(tree: _Tree, dtype: str | jnp.dtype) -> _Tree:

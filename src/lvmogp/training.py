@@ -5,13 +5,15 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import numpy as np
 
+from lvmogp.canonical import canonical_order, in_order
 from lvmogp.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.compiling import compiled
 from lvmogp.data import Data
 from lvmogp.description_tables import read_descriptions, warn_of_constants
-from lvmogp.descriptions import Descriptions
+from lvmogp.descriptions import Coordinates, Descriptions
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id
@@ -21,7 +23,7 @@ from lvmogp.model_file import encode_setting
 from lvmogp.optimise import Status
 from lvmogp.options import AUTO, NUTS, Options, is_stochastic, sampling_settings
 from lvmogp.origins import origin_here
-from lvmogp.parameters import in_precision
+from lvmogp.parameters import in_precision, of_conditions
 from lvmogp.posterior import posterior
 from lvmogp.sampling import sample_posterior
 from lvmogp.scaling import differs_in_last_digits_only, scaling_of
@@ -29,6 +31,7 @@ from lvmogp.selection import chosen, search
 from lvmogp.storage import encode_id
 from lvmogp.stores import ObservationStore, observations_of, store_of
 from lvmogp.trained import TrainedModel, trained_model, with_draws
+from lvmogp.typing import HostInt
 
 _posterior = compiled(posterior)
 Report = Callable[[Progress], None] | None
@@ -170,27 +173,45 @@ def _at_once(
     keeping: Keeping,
     descriptions: Descriptions | None,
 ) -> TrainedModel:
-    scaling = scaling_of(observations.inputs, observations.outputs, log_output=options.output_transform == "log")
-    data = standardised(observations, scaling)
-    inputs = scaling.inputs(observations.inputs)
-    arrays = {"inputs": observations.inputs, "outputs": observations.outputs, "conditions": observations.conditions}
-    if observations.errors is not None:
-        arrays["errors"] = observations.errors
-    coordinates = None
-    if descriptions is not None:
-        coordinates = descriptions.coordinates(len(observations.ids))
-        arrays["coordinates"] = coordinates.values
-    checkpoints = keeping.opened(options, observations.ids, arrays)
+    coordinates = None if descriptions is None else descriptions.coordinates(len(observations.ids))
+    order = canonical_order(observations, coordinates)
+    ordered = in_order(observations, order)
+    if coordinates is not None:
+        coordinates = coordinates._replace(values=coordinates.values[order.conditions])
+    scaling = scaling_of(ordered.inputs, ordered.outputs, log_output=options.output_transform == "log")
+    data = standardised(ordered, scaling)
+    checkpoints = keeping.opened(options, ordered.ids, _arrays(ordered, coordinates))
+    inputs = scaling.inputs(ordered.inputs)
     outcomes = search(options, data, inputs, scaling, on_progress, checkpoints, coordinates=coordinates)
     outcome = chosen(outcomes)
     model = in_precision(_posterior(outcome.parameters, data), options.dtype)
+    model = eqx.tree_at(lambda tree: tree.parameters, model, of_conditions(model.parameters, order.places))
+    outcome = _in_places(outcome, order.places)
     kept = outcome._replace(runners_up=())
     fitted = trained_model(model, kept, ids=observations.ids, scaling=scaling, observations=observations)
     bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
     fitted = fitted._replace(bounds_by_n_latent=bounds, descriptions=descriptions)
     if options.inference != NUTS or outcome.status is Status.INTERRUPTED:
         return fitted
-    return _with_draws(fitted, outcome, data, options, on_progress)
+    return _with_draws(fitted, outcome, standardised(observations, scaling), options, on_progress)
+
+
+def _arrays(observations: Observations, coordinates: Coordinates | None) -> dict[str, np.ndarray]:
+    # All that a fit looks at.
+    found = {"inputs": observations.inputs, "outputs": observations.outputs, "conditions": observations.conditions}
+    if observations.errors is not None:
+        found["errors"] = observations.errors
+    if coordinates is not None:
+        found["coordinates"] = coordinates.values
+    return found
+
+
+def _in_places(outcome: Outcome, places: HostInt) -> Outcome:
+    # With the conditions where the user has them.
+    return outcome._replace(
+        parameters=of_conditions(outcome.parameters, places),
+        runners_up=tuple(of_conditions(each, places) for each in outcome.runners_up),
+    )
 
 
 def _with_draws(
