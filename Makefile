@@ -8,7 +8,7 @@ CORE := tests/test_estimator.py tests/test_sklearn.py tests/test_storage.py test
 	tests/test_fit.py tests/test_nuts_estimator.py tests/test_stochastic.py tests/test_plots.py tests/test_parquet.py \
 	tests/test_ladder.py tests/test_package.py tests/test_reproducible.py tests/test_compilations.py
 
-.PHONY: demo test test-long test-lowest test-newest test-package test-endurance test-hostile test-fuzz check install format results benchmark benchmark-page docs clean
+.PHONY: demo test test-long test-lowest test-newest test-package test-endurance test-hostile test-numerics test-fuzz check install format results benchmark benchmark-page docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lvmogp demo --out out
@@ -20,7 +20,10 @@ test-long: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
 
 test-hostile: $(VENV)/.installed-dev
-	$(BIN)/python tests/run_hostile.py $(ARGUMENTS)
+	PYTHONPATH=. $(BIN)/python tests/run_hostile.py $(ARGUMENTS)
+
+test-numerics: $(VENV)/.installed-dev
+	PYTHONPATH=. $(BIN)/python tests/run_numerics.py $(ARGUMENTS)
 
 test-fuzz: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzzing.py --variants 1000

@@ -28,6 +28,7 @@ LADDER = [
     "distances",
     "kernels",
     "psi_statistics",
+    "feature_covariances",
     "data",
     "parameters",
     "whitening",

@@ -65,13 +65,20 @@ def test_a_constant_column_is_shifted_only(outputs, rng):
     assert_allclose(scaling.inputs(np.array([[0.0, 2.1]]))[0, 1], 2.0)
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, -3.7, 1e9, 1e-9, 1e100])
+@pytest.mark.parametrize("value", [0.0, 0.1, -3.7, 1e9, 1e-9, 1e12])
 @pytest.mark.parametrize("count", [1, 3, 1000])
 def test_constant_outputs_are_shifted_only(value, count):
     # The deviation of equal values is of rounding size, not zero: 0.1 a thousand times, for one.
     scaling = scaling_of(np.arange(float(count))[:, None], np.full(count, value), log_output=False)
     assert scaling.output_scale == 1.0
     assert_allclose(scaling.outputs(np.full(count, value)), 0, atol=1e-12 * abs(value))
+
+
+@pytest.mark.parametrize("value", [1e17, -1e100])
+def test_bands_around_a_large_constant_can_be_told_from_it(value):
+    scaling = scaling_of(np.arange(3.0)[:, None], np.full(3, value), log_output=False)
+    assert scaling.output_scale == abs(value) * 2.0**-40
+    assert_array_equal(np.unique(scaling.location(np.linspace(-1, 1, 100))).size, 100)
 
 
 def test_a_single_row_is_shifted_only():

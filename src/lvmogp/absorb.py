@@ -80,7 +80,7 @@ def absorbed(model: TrainedModel) -> TrainedModel:
 
 @compiled
 def _updated(posterior: Posterior, new_only: Parameters, data: LongData) -> Posterior:
-    return updated(posterior, quadratic(new_only, data))
+    return updated(posterior, quadratic(new_only, data, careful=True))
 
 
 def _parameters_of(model: TrainedModel, entries: list[AddedCondition]) -> Parameters:

@@ -242,7 +242,7 @@ def _on_sparse(draw: Draws, data: SparseData) -> SparseConditional:
         latent_variance=jnp.zeros_like(draw.latents),
         noise_variance=draw.noise_variance,
     )
-    mean, covariance = optimal_inducing(quadratic(parameters, data.observed))
+    mean, covariance = optimal_inducing(quadratic(parameters, data.observed, careful=True))
     inputs, latents = (jnp.eye(size, dtype=mean.dtype) for size in mean.shape)
     missing = latents[:, :, None, None] * inputs - covariance.project(inputs)  # δ_jk I − S_jk
     return SparseConditional(

@@ -208,7 +208,7 @@ def posterior(parameters: Parameters, data: Data) -> Posterior:
     """Factorise the model: the optimal q(v), or the one stored in the parameters."""
     inducing = parameters.inducing
     if inducing is None:
-        mean, covariance = optimal_inducing(quadratic(parameters, data))
+        mean, covariance = optimal_inducing(quadratic(parameters, data, careful=True))
     elif isinstance(inducing, KroneckerInducing):
         mean, covariance = inducing.mean, _kronecker_covariance(inducing)
     else:

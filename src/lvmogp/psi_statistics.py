@@ -6,6 +6,7 @@ Gauss-Hermite quadrature, whose cost grows as (nodes per dimension)^Q_H.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -40,7 +41,7 @@ def psi0(kernel: Kernel, latents: LatentGaussians) -> Float[Array, " D"]:
     """ψ_d = ⟨k(h_d, h_d)⟩."""
     terms = terms_with_closed_form(kernel)
     if terms is None:
-        points, weights = _quadrature(latents)
+        points, weights = quadrature(latents)
         return jax.vmap(lambda nodes: weights @ diagonal(kernel, nodes))(points)
     return _added([_PSI0[type(term)](term, latents) for term in terms])
 
@@ -49,7 +50,7 @@ def psi1(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGauss
     """Ψ_dm = ⟨k(h_d, z_m)⟩."""
     terms = terms_with_closed_form(kernel)
     if terms is None:
-        points, weights = _quadrature(latents)
+        points, weights = quadrature(latents)
         return jax.vmap(lambda nodes: weights @ cross(kernel, nodes, inducing))(points)
     return _added([_PSI1[type(term)](term, inducing, latents) for term in terms])
 
@@ -62,12 +63,21 @@ def psi2(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGauss
 def weighted_psi2(
     kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians, weights: Float[Array, " D"]
 ) -> Float[Array, "M_H M_H"]:
-    """Σ_d w_d Φ_d, in slices of conditions, so that memory does not grow with D · M_H²."""
-    size = inducing.shape[0]
+    """Σ_d w_d Φ_d."""
+    return weighted_sum(partial(packed_psi2, kernel, inducing), latents, weights, inducing.shape[0])
+
+
+def weighted_sum(
+    packed: Callable[[LatentGaussians], Float[Array, "_ pairs"]],
+    latents: LatentGaussians,
+    weights: Float[Array, " D"],
+    size: int,
+) -> Float[Array, "M_H M_H"]:
+    """Σ_d w_d S_d of packed symmetric matrices S_d, in slices of conditions: memory does not grow with D · M_H²."""
     n_conditions = weights.shape[0]
     slice_size = max(1, _ELEMENTS_AT_ONCE // (size * size))
     if n_conditions <= slice_size:
-        return unpack_symmetric(weights @ packed_psi2(kernel, inducing, latents), size)
+        return unpack_symmetric(weights @ packed(latents), size)
 
     n_slices = -(-n_conditions // slice_size)
     padding = n_slices * slice_size - n_conditions
@@ -80,7 +90,7 @@ def weighted_psi2(
     @jax.checkpoint
     def add_slice(total: Array, piece: tuple[Array, Array, Array]) -> tuple[Array, None]:
         mean, variance, weight = piece
-        return total + weight @ packed_psi2(kernel, inducing, LatentGaussians(mean, variance)), None
+        return total + weight @ packed(LatentGaussians(mean, variance)), None
 
     pieces = (sliced(latents.mean, 0), sliced(latents.variance, 1), sliced(weights, 0))
     total, _ = jax.lax.scan(add_slice, jnp.zeros(size * (size + 1) // 2, weights.dtype), pieces)
@@ -91,7 +101,7 @@ def expected_cross(kernel: Kernel, first: LatentGaussians, second: LatentGaussia
     """⟨k(h_d, h_e)⟩ for independent h_d of the first and h_e of the second set."""
     terms = terms_with_closed_form(kernel)
     if terms is None:
-        points, weights = _quadrature(second)
+        points, weights = quadrature(second)
         means = jax.vmap(lambda nodes: psi1(kernel, nodes, first) @ weights)(points)
         return means.T
     return _added([_CROSS[type(term)](term, first, second) for term in terms])
@@ -109,7 +119,7 @@ def packed_psi2(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: Late
     rows, columns = symmetric_pairs(inducing.shape[0])
     terms = terms_with_closed_form(kernel)
     if terms is None:
-        points, weights = _quadrature(latents)
+        points, weights = quadrature(latents)
 
         def one_condition(nodes: Float[Array, "K Q_H"]) -> Float[Array, " pairs"]:
             covariance = cross(kernel, nodes, inducing)
@@ -124,7 +134,8 @@ def packed_psi2(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: Late
     return _added(parts)
 
 
-def _quadrature(latents: LatentGaussians) -> tuple[Float[Array, "D K Q_H"], Float[Array, " K"]]:
+def quadrature(latents: LatentGaussians) -> tuple[Float[Array, "D K Q_H"], Float[Array, " K"]]:
+    """Nodes at which to ask for a function of each h_d, and their weights (Gauss-Hermite)."""
     n_dimensions = latents.mean.shape[-1]
     if n_dimensions not in _NODES_PER_DIMENSION:
         raise SettingError(
@@ -145,6 +156,14 @@ def _quadrature(latents: LatentGaussians) -> tuple[Float[Array, "D K Q_H"], Floa
 
 def _restricted(kernel: RBF | Linear, latents: LatentGaussians) -> tuple[Array, Array]:
     return select(latents.mean, kernel.columns), select(latents.variance, kernel.columns)
+
+
+def of_columns(
+    kernel: RBF | Linear, values: Float[Array, " columns"], inducing: Float[Array, "M_H Q_H"]
+) -> Float[Array, " Q_H"]:
+    """Values of the columns that a kernel looks at, zero for all others."""
+    columns = np.arange(inducing.shape[1]) if kernel.columns is None else np.asarray(kernel.columns)
+    return jnp.zeros(inducing.shape[1], inducing.dtype).at[columns].set(values)
 
 
 def _constant_psi0(kernel: Constant, latents: LatentGaussians) -> Float[Array, " D"]:
@@ -236,13 +255,7 @@ def _constant_with_any(first: Constant, second: Kernel, inducing: Array, latents
 
 def _linear_linear(first: Linear, second: Linear, inducing: Array, latents: LatentGaussians) -> Array:
     # (A z)ᵀ (μμᵀ + diag s) (B z') with A, B the diagonal matrices of variances, zero outside the columns.
-    n_dimensions = inducing.shape[1]
-
-    def weighted(kernel: Linear) -> Float[Array, "M_H Q_H"]:
-        columns = np.arange(n_dimensions) if kernel.columns is None else np.asarray(kernel.columns)
-        return jnp.zeros_like(inducing).at[:, columns].set(inducing[:, columns] * kernel.variance)
-
-    left, right = weighted(first), weighted(second)
+    left, right = (inducing * of_columns(kernel, jnp.asarray(kernel.variance), inducing) for kernel in (first, second))
     means = (latents.mean @ left.T)[:, :, None] * (latents.mean @ right.T)[:, None, :]
     return means + jnp.einsum("mq,dq,nq->dmn", left, latents.variance, right)
 
@@ -264,11 +277,7 @@ def _rbf_rbf(first: RBF, second: RBF, inducing: Array, latents: LatentGaussians)
     # Per dimension, with precisions p = 1/a, r = 1/b (zero outside a kernel's columns) and g = p + r:
     # p(h − z)² + r(h − z')² = g(h − c)² + (pr/g)(z − z')², c = (p z + r z')/g, and
     # ⟨exp(−½ g (h − c)²)⟩ = (1 + g s)^−½ exp(−½ g (μ − c)²/(1 + g s)).
-    def precisions(kernel: RBF) -> Float[Array, " Q_H"]:
-        columns = np.arange(inducing.shape[1]) if kernel.columns is None else np.asarray(kernel.columns)
-        return jnp.zeros(inducing.shape[1], inducing.dtype).at[columns].set(1 / jnp.square(kernel.lengthscale))
-
-    left, right = precisions(first), precisions(second)
+    left, right = (of_columns(kernel, 1 / jnp.square(kernel.lengthscale), inducing) for kernel in (first, second))
     total = left + right
     safe_total = jnp.where(total > 0, total, 1.0)
     centre = (left * inducing[:, None] + right * inducing[None, :]) / safe_total

@@ -11,6 +11,8 @@ from lvmogp.typing import Array, HostFloat
 LARGEST, SMALLEST = 1e140, 1e-140
 # Equal values can have a standard deviation of this size, relative to theirs; that is not a scale.
 _ROUNDING = 8 * np.finfo(float).eps
+# Bands around a constant should hold thousands of floats, also where the next one is far away.
+_RESOLVED = 2.0**-40
 AnyArray = TypeVar("AnyArray", np.ndarray, Array)
 
 
@@ -95,5 +97,5 @@ def _scale(values: HostFloat) -> HostFloat:
 
 
 def positive_scale(deviation: HostFloat | np.floating, largest: HostFloat | np.floating) -> HostFloat:
-    """Standard deviations to divide by: one where a column does not vary."""
-    return np.where(deviation > _ROUNDING * largest, deviation, 1.0)
+    """Standard deviations to divide by: where a column does not vary one, or what floats of its size can still tell."""
+    return np.where(deviation > _ROUNDING * largest, deviation, np.maximum(1.0, _RESOLVED * largest))

@@ -24,16 +24,18 @@ from lvmogp.optimise import Status
 from lvmogp.options import AUTO, NUTS, Options, is_stochastic, sampling_settings
 from lvmogp.origins import origin_here
 from lvmogp.parameters import in_precision, of_conditions
-from lvmogp.posterior import posterior
+from lvmogp.posterior import Posterior, grid_means, posterior, trained_curves
 from lvmogp.sampling import sample_posterior
 from lvmogp.scaling import differs_in_last_digits_only, scaling_of
 from lvmogp.selection import chosen, search
 from lvmogp.storage import encode_id
 from lvmogp.stores import ObservationStore, observations_of, store_of
 from lvmogp.trained import TrainedModel, trained_model, with_draws
-from lvmogp.typing import HostInt
+from lvmogp.typing import Array, Float, HostInt
 
 _posterior = compiled(posterior)
+# Single precision that costs more is worth knowing of, in standard deviations of the output.
+_NOTABLE_ROUNDING = 1e-2
 Report = Callable[[Progress], None] | None
 
 
@@ -184,7 +186,7 @@ def _at_once(
     inputs = scaling.inputs(ordered.inputs)
     outcomes = search(options, data, inputs, scaling, on_progress, checkpoints, coordinates=coordinates)
     outcome = chosen(outcomes)
-    model = in_precision(_posterior(outcome.parameters, data), options.dtype)
+    model = stored_in(_posterior(outcome.parameters, data), options.dtype)
     model = eqx.tree_at(lambda tree: tree.parameters, model, of_conditions(model.parameters, order.places))
     outcome = _in_places(outcome, order.places)
     kept = outcome._replace(runners_up=())
@@ -194,6 +196,28 @@ def _at_once(
     if options.inference != NUTS or outcome.status is Status.INTERRUPTED:
         return fitted
     return _with_draws(fitted, outcome, standardised(observations, scaling), options, on_progress)
+
+
+def stored_in(model: Posterior, dtype: str) -> Posterior:
+    """The model in the precision that was asked for, with a warning where that does not do."""
+    stored = in_precision(model, dtype)
+    if dtype == "float32":
+        exact, rounded = (np.asarray(_trained_means(each), dtype=float) for each in (model, stored))
+        lost = float(np.max(np.abs(rounded - exact)))
+        if not lost < _NOTABLE_ROUNDING:
+            warnings.warn(
+                f"single precision moves predictions by up to {lost:.2g} standard deviations of the output, since "
+                'there is hardly any noise; use dtype="float64"',
+                LVMOGPWarning,
+                stacklevel=7,
+            )
+    return stored
+
+
+@compiled
+def _trained_means(model: Posterior) -> Float[Array, "M_X D"]:
+    # Curves of all conditions at the inducing inputs.
+    return grid_means(model.input_basis, trained_curves(model), model.input_basis.points)
 
 
 def _arrays(observations: Observations, coordinates: Coordinates | None) -> dict[str, np.ndarray]:

@@ -1,11 +1,14 @@
 """Inputs and conditions as features in the whitened inducing basis, u = (L_H ⊗ L_X) v."""
 
+from functools import partial
+
 import equinox as eqx
 
+from lvmogp.feature_covariances import feature_covariance, packed_covariance
 from lvmogp.kernels import Kernel, cross, gram
 from lvmogp.linalg import cholesky, whiten, whiten_both_sides
 from lvmogp.parameters import in_precision
-from lvmogp.psi_statistics import LatentGaussians, psi0, psi1, psi2
+from lvmogp.psi_statistics import LatentGaussians, psi0, psi1, weighted_sum
 from lvmogp.typing import Array, Float
 
 
@@ -43,15 +46,26 @@ def whitened_mean(latent_basis: Basis, latents: LatentGaussians) -> Float[Array,
     return whiten(latent_basis.factor, psi1(latent_basis.kernel, latent_basis.points, latents).T).T
 
 
+def whitened_covariance_sum(
+    latent_basis: Basis, latents: LatentGaussians, weights: Float[Array, " D"]
+) -> Float[Array, "M_H M_H"]:
+    """Σ_d w_d L_H⁻¹ Cov_d L_H⁻ᵀ, the part of Σ_d w_d T_d that comes from not knowing h_d (equation 50)."""
+    packed = partial(packed_covariance, latent_basis.kernel, latent_basis.points)
+    total = weighted_sum(packed, latents, weights, latent_basis.points.shape[0])
+    return whiten_both_sides(latent_basis.factor, total)
+
+
 def latent_moments(latent_basis: Basis, latents: LatentGaussians) -> LatentMoments:
     """Moments of the whitened latent features under independent Gaussians, in double precision.
 
-    Whitening can cost seven digits where inducing latents crowd, which is all that single precision has.
+    Whitening can cost seven digits where inducing latents crowd, which is all that single precision has, so that only
+    the covariance is whitened on both sides: T_d = ⟨c⟩⟨c⟩ᵀ + L_H⁻¹ Cov_d L_H⁻ᵀ (equation 50).
     """
     latent_basis, latents = in_precision((latent_basis, latents), "float64")
-    second = psi2(latent_basis.kernel, latent_basis.points, latents)
+    mean = whitened_mean(latent_basis, latents)
+    covariance = feature_covariance(latent_basis.kernel, latent_basis.points, latents)
     return LatentMoments(
         prior_variance=psi0(latent_basis.kernel, latents),
-        mean=whitened_mean(latent_basis, latents),
-        second=whiten_both_sides(latent_basis.factor, second),
+        mean=mean,
+        second=mean[:, :, None] * mean[:, None, :] + whiten_both_sides(latent_basis.factor, covariance),
     )
