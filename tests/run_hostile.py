@@ -25,7 +25,7 @@ import numpy as np
 from hostile_checks import ANEW, FITTED, Account, Finding, examined
 from hostile_sets import LAYOUTS, Recipe, recipes
 from hypothesis import HealthCheck, Phase, given, settings
-from trust_page import ROOT, write_page
+from trust_page import ROOT, write_pages
 
 import lvmogp
 
@@ -194,7 +194,7 @@ def main() -> int:
             print(f"\r{tally.line()}   ", end="", file=sys.stderr, flush=True)
             arguments.out.write_text(json.dumps(tally.as_dict(), indent=1, default=float) + "\n")
     if arguments.out.resolve() == (ROOT / "results" / "hostile.json"):
-        write_page()
+        write_pages()
     print(f"\n{json.dumps(tally.as_dict()['findings_by_rule'], indent=1)}")
     return 1 if tally.broken or tally.moved_in_too_many else 0
 

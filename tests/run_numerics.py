@@ -15,7 +15,7 @@ os.environ["JAX_ENABLE_X64"] = "1"
 
 import numpy as np
 from test_numerics import SWEEP, Errors, errors_of
-from trust_page import ROOT, write_page
+from trust_page import ROOT, write_pages
 
 import lvmogp
 
@@ -60,7 +60,7 @@ def main() -> None:
     account = {"lvmogp": lvmogp.__version__, "cases": len(errors), "errors": summary(errors)}
     arguments.out.write_text(json.dumps(account, indent=1) + "\n")
     if arguments.out.resolve() == (ROOT / "results" / "numerics.json"):
-        write_page()
+        write_pages()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from trust_page import pages
 
 from benchmarks import between, condition_features, simulation_based_calibration, suggest
 from benchmarks.pages import with_part
@@ -141,3 +142,8 @@ def test_a_page_without_its_marks_is_told():
     assert with_part("a <x> old <y> b", "<x>", "<y>", "new") == "a <x>\n\nnew\n\n<y> b"
     with pytest.raises(ValueError, match="lacks <y>"):
         with_part("a <x> old", "<x>", "<y>", "new")
+
+
+def test_pages_on_trust_say_what_was_measured():
+    for page, text in pages().items():
+        assert text == page.read_text(encoding="utf-8")

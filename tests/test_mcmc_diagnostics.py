@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpyro.diagnostics import effective_sample_size
 
 from lvmogp.mcmc_diagnostics import account, agreement, chain_weights
 from lvmogp.nuts import Chain, SamplerSettings, Trace
@@ -109,3 +110,9 @@ def test_nothing_is_said_of_chains_that_never_began():
         "Sampling was interrupted before the first draw; predictions are those of the variational fit.",
     )
     assert found.n_draws == 0
+
+
+def test_a_few_draws_that_swing_to_and_fro_are_not_worth_arbitrarily_many():
+    few = np.random.default_rng(0).normal(size=(2, 4, 1))
+    assert effective_sample_size(few)[0] > 8
+    assert agreement({"predictions": few}, np.ones(2))["predictions"].effective_draws == 8 * np.log10(8)

@@ -1,4 +1,4 @@
-"""The tables of docs/trust-data.md, made from what the commands wrote down."""
+"""What docs/trust-*.md say of measurements, made from what the commands wrote down."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,7 @@ from typing import Any
 from benchmarks.pages import with_part
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "trust-data.md"
-_MARKS = {name: (f"<!-- {name}: begin -->", f"<!-- {name}: end -->") for name in ("hostile", "numerics")}
+DOCS = ROOT / "docs"
 _RULES = {
     "order of rows": "other order of rows",
     "names": "other names of conditions",
@@ -24,16 +23,15 @@ _QUANTITIES = {
 def hostile_table(account: dict[str, Any]) -> str:
     """How far answers moved when the same data were told in another way."""
     lines = [
-        "| | parameters fixed | | fitted anew | | |",
+        "| | data sets, parameters fixed | moved at most | data sets fitted anew | moved by less than 0.01 | at most |",
         "| --- | --- | --- | --- | --- | --- |",
-        "| | data sets | largest | data sets | within 0.01 | largest |",
     ]
     for rule, words in _RULES.items():
         fixed, anew = (account["moved"][f"{rule}, {how}"] for how in ("fixed parameters", "fitted anew"))
         within = f"{100 * anew['within a hundredth']:.1f} %"
         lines.append(
-            f"| {words} | {fixed['checked']} | {fixed['largest']:.0e} | {anew['checked']} | {within} | "
-            f"{anew['largest']:.0e} |"
+            f"| {words} | {fixed['checked']} | {fixed['largest']:.0g} | {anew['checked']} | {within} | "
+            f"{anew['largest']:.0g} |"
         )
     refused = sum(account["refused_in_words"].values())
     found = account["findings_by_rule"]
@@ -62,14 +60,35 @@ def numerics_table(account: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def made(text: str) -> str:
-    """The page with its tables made anew."""
-    for name, table in (("hostile", hostile_table), ("numerics", numerics_table)):
+def endurance_sentence(account: dict[str, Any]) -> str:
+    """What a long run came to."""
+    same = "the same, bit for bit" if all(account["checks"].values()) else "**not the same**"
+    return (
+        f"{account['n_fits']} fits and {account['n_predictions']} predictions in {account['seconds'] / 60:.0f} minutes: "
+        f"memory in the last quarter was {account['memory_of_last_quarter_over_second']:.3f} of that in the second, "
+        f"{account['most_resident_mb'] / 1000:.1f} GB at most; at the end the first model's answers, and a first fit "
+        f"made anew, were {same}."
+    )
+
+
+_PARTS = {
+    "hostile": ("trust-data.md", hostile_table),
+    "numerics": ("trust-data.md", numerics_table),
+    "endurance": ("trust-package.md", endurance_sentence),
+}
+
+
+def pages() -> dict[Path, str]:
+    """Each page as it should be."""
+    found: dict[Path, str] = {}
+    for name, (page, part) in _PARTS.items():
         account = json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))
-        text = with_part(text, *_MARKS[name], table(account))
-    return text
+        text = found.get(DOCS / page) or (DOCS / page).read_text(encoding="utf-8")
+        found[DOCS / page] = with_part(text, f"<!-- {name}: begin -->", f"<!-- {name}: end -->", part(account))
+    return found
 
 
-def write_page() -> None:
-    """Make the tables anew."""
-    PAGE.write_text(made(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+def write_pages() -> None:
+    """Make the measured parts of the pages anew."""
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")

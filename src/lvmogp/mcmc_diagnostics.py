@@ -100,8 +100,11 @@ def agreement(values: Mapping[str, HostFloat], weights: HostFloat) -> dict[str, 
         if counted.shape[1] < _FEWEST_DRAWS or varying.size == 0:
             found[name] = Agreement(math.nan, math.nan)
         else:
-            worst = float(np.max(split_gelman_rubin(varying)))
-            found[name] = Agreement(worst, float(np.min(effective_sample_size(varying))))
+            worst, n_draws = float(np.max(split_gelman_rubin(varying))), varying.shape[0] * varying.shape[1]
+            # Of a few draws that swing to and fro any number seems to be known for sure; Stan has the same limit.
+            with np.errstate(divide="ignore"):
+                effective = np.minimum(effective_sample_size(varying), n_draws * np.log10(n_draws))
+            found[name] = Agreement(worst, float(np.min(effective)))
     return found
 
 
