@@ -145,5 +145,5 @@ def test_a_page_without_its_marks_is_told():
 
 
 def test_pages_on_trust_say_what_was_measured():
-    for page, text in pages().items():
-        assert text == page.read_text(encoding="utf-8")
+    for path, text in pages().items():
+        assert text == path.read_text(encoding="utf-8")

@@ -63,8 +63,9 @@ def numerics_table(account: dict[str, Any]) -> str:
 def endurance_sentence(account: dict[str, Any]) -> str:
     """What a long run came to."""
     same = "the same, bit for bit" if all(account["checks"].values()) else "**not the same**"
+    minutes = f"{account['seconds'] / 60:.0f} minutes"
     return (
-        f"{account['n_fits']} fits and {account['n_predictions']} predictions in {account['seconds'] / 60:.0f} minutes: "
+        f"{account['n_fits']} fits and {account['n_predictions']} predictions in {minutes}: "
         f"memory in the last quarter was {account['memory_of_last_quarter_over_second']:.3f} of that in the second, "
         f"{account['most_resident_mb'] / 1000:.1f} GB at most; at the end the first model's answers, and a first fit "
         f"made anew, were {same}."
