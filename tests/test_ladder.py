@@ -18,6 +18,7 @@ LADDER = [
     "forking",
     "typing",
     "compiling",
+    "programs",
     "linalg",
     "kronecker",
     "products",

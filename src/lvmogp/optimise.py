@@ -13,6 +13,7 @@ import scipy.optimize
 
 from lvmogp.compiling import ONE_THREAD, counted
 from lvmogp.constraints import FreeStructure, join, natural_steps, search_box, split
+from lvmogp.programs import consists_of_own, is_own, kept_program
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 Objective = Callable[[Any, Any], Scalar]
@@ -66,9 +67,31 @@ _on_all_threads = _compile()
 _join = jax.jit(counted(join), static_argnames="structure", compiler_options=ONE_THREAD)
 
 
+Loss = Callable[[HostFloat], tuple[Scalar, Float[Array, " free"]]]
+
+
 def value_and_gradient(*, one_thread: bool) -> Callable[..., tuple[Scalar, Float[Array, " free"]]]:
     """The compiled function that :func:`maximise` evaluates: the negative objective with its gradient."""
     return _on_one_thread if one_thread else _on_all_threads
+
+
+def _loss(objective: Objective, start: Any, data: Any, *, one_thread: bool) -> Loss:
+    # The same function of the free vector alone; small ones by a program that outlives the process.
+    vector, fixed_leaves, structure = split(start)
+    if one_thread and is_own(objective) and consists_of_own((start, data)):
+        leaves, tree = jax.tree.flatten((vector, fixed_leaves, data))
+
+        def flat(*leaves: Array) -> tuple[Scalar, Float[Array, " free"]]:
+            arguments = jax.tree.unflatten(tree, leaves)
+            return _negative_value_and_gradient(*arguments, objective=objective, structure=structure)
+
+        about = f"{objective.__module__}.{objective.__qualname__} {structure.structure} {tree} {structure.free_shapes}"
+        flat.__name__ = _negative_value_and_gradient.__name__
+        program = kept_program(flat, about, leaves)
+        if program is not None:
+            return lambda vector: program(vector, *leaves[1:])
+    evaluate = value_and_gradient(one_thread=one_thread)
+    return lambda vector: evaluate(vector, fixed_leaves, data, objective=objective, structure=structure)
 
 
 class _Search:
@@ -79,8 +102,7 @@ class _Search:
 
     def __init__(self, objective: Objective, start: Any, data: Any, *, one_thread: bool) -> None:
         vector, self._fixed_leaves, self._structure = split(start)
-        self._objective, self._data = objective, data
-        self._evaluate = value_and_gradient(one_thread=one_thread)
+        self._evaluate = _loss(objective, start, data, one_thread=one_thread)
         self._steps = natural_steps(vector, self._structure)
         self._box = search_box(self._structure)
         self._dtype = vector.dtype
@@ -102,13 +124,7 @@ class _Search:
     def _loss_and_gradient(self, scaled: HostFloat) -> tuple[float, HostFloat]:
         candidate = scaled * self._steps
         self.n_evaluations += 1
-        loss, gradient = self._evaluate(
-            candidate.astype(self._dtype),
-            self._fixed_leaves,
-            self._data,
-            objective=self._objective,
-            structure=self._structure,
-        )
+        loss, gradient = self._evaluate(candidate.astype(self._dtype))
         loss, gradient = float(loss), np.asarray(gradient, dtype=float)
         if not (math.isfinite(loss) and np.all(np.isfinite(gradient))):
             # A wall that the line search backs away from.

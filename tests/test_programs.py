@@ -1,0 +1,131 @@
+"""Programs that outlive the process: the same numbers, and never those of another function."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from small_models import long_case, small_parameters
+
+from lvmogp import programs
+from lvmogp.fit import collapsed_objective
+from lvmogp.kernels import RBF
+from lvmogp.optimise import maximise
+from lvmogp.programs import consists_of_own, is_own, kept_program
+
+MATRIX = jnp.array([[2.0, 0.5], [0.5, 1.0]])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of its own, and a process that knows no programs yet."""
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    monkeypatch.setattr(programs, "_programs", {})
+    yield tmp_path / "lvmogp-programs"
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def halved(matrix):
+    return jnp.linalg.cholesky(matrix) / 2, jnp.sum(matrix)
+
+
+def forbid_making(monkeypatch):
+    def fail(*_, **__):
+        raise AssertionError("a program was made that should have been read")
+
+    monkeypatch.setattr(export, "export", fail)
+
+
+def test_a_program_is_read_by_the_next_process(folder, monkeypatch):
+    first = kept_program(halved, "halved", [MATRIX])(MATRIX)
+    programs._programs.clear()
+    forbid_making(monkeypatch)
+    again = kept_program(halved, "halved", [MATRIX])(MATRIX)
+    for found, read, expected in zip(first, again, halved(MATRIX), strict=True):
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(read, expected)
+
+
+def test_another_shape_type_or_function_is_another_program(folder):
+    kept_program(halved, "halved", [MATRIX])
+    kept_program(halved, "halved", [jnp.eye(3)])
+    kept_program(halved, "halved", [MATRIX.astype("float32")])
+    kept_program(halved, "another", [MATRIX])
+    kept_program(halved, "halved", [MATRIX])
+    with jax.default_matmul_precision("highest"):
+        kept_program(halved, "halved", [MATRIX])
+    assert len(list(folder.iterdir())) == 5
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-5], lambda content: content[:60] + b"x" + content[61:]])
+def test_a_damaged_program_is_made_again(folder, damage):
+    kept_program(halved, "halved", [MATRIX])
+    (path,) = folder.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    programs._programs.clear()
+    np.testing.assert_array_equal(kept_program(halved, "halved", [MATRIX])(MATRIX)[0], halved(MATRIX)[0])
+    assert path.read_bytes() == whole
+
+
+def test_without_a_folder_nothing_is_kept(folder):
+    jax.config.update("jax_compilation_cache_dir", None)
+    assert kept_program(halved, "halved", [MATRIX]) is None
+
+
+def test_a_folder_that_cannot_be_made_keeps_nothing_and_hinders_nothing(folder):
+    folder.parent.joinpath("lvmogp-programs").write_text("in the way")
+    np.testing.assert_array_equal(kept_program(halved, "halved", [MATRIX])(MATRIX)[1], 4.0)
+
+
+def test_what_calls_back_into_python_is_not_kept(folder):
+    def calling(matrix):
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((2, 2), float), matrix)
+
+    assert kept_program(calling, "calling", [MATRIX]) is None
+    assert not folder.exists()
+
+
+def test_the_oldest_programs_make_room(folder, monkeypatch):
+    monkeypatch.setattr(programs, "_MOST_KEPT", 4)
+    for number in range(5):
+        kept_program(halved, f"number {number}", [MATRIX])
+    assert len(list(folder.iterdir())) == 3
+
+
+class Own(RBF):
+    """A kernel that a user writes."""
+
+
+def test_only_what_is_our_own_is_kept():
+    assert is_own(collapsed_objective)
+    assert not is_own(lambda tree, data: 0.0)
+    assert not is_own(halved)
+    assert consists_of_own((small_parameters(), long_case().data))
+    assert consists_of_own(RBF(1.0) + RBF(2.0))
+    assert not consists_of_own(RBF(1.0) + Own(2.0))
+
+
+def test_a_search_is_the_same_by_kept_programs(folder):
+    kept = maximise(collapsed_objective, small_parameters(), long_case().data, max_iterations=8, tolerance=0.0)
+    assert len(list(folder.iterdir())) == 1
+    jax.config.update("jax_compilation_cache_dir", None)
+    plain = maximise(collapsed_objective, small_parameters(), long_case().data, max_iterations=8, tolerance=0.0)
+    np.testing.assert_array_equal(kept.history, plain.history)
+
+
+def test_a_process_that_only_reads_finds_lapack_ready(folder):
+    kept_program(halved, "halved", [MATRIX])
+    script = (
+        "import jax, jax.numpy as jnp; from lvmogp.programs import kept_program\n"
+        "jax.config.update('jax_enable_x64', True)\n"
+        f"jax.config.update('jax_compilation_cache_dir', {str(folder.parent)!r})\n"
+        "matrix = jnp.array([[2.0, 0.5], [0.5, 1.0]])\n"
+        "print(float(kept_program(print, 'halved', [matrix])(matrix)[0][0, 0]))"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(found.stdout) == 2**0.5 / 2
