@@ -29,14 +29,16 @@ test-fuzz: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzzing.py --variants 1000
 
 # The lowest versions that pyproject.toml allows, and the newest there are; PYTHON=python3.13 for another Python.
+# Old packages use what newer ones below them have deprecated; what we use ourselves is warned of by the newest.
 test-lowest: RESOLUTION := lowest-direct
+test-lowest: WARNINGS := -W ignore::DeprecationWarning
 test-newest: RESOLUTION := highest
 test-lowest test-newest:
 	$(PYTHON) -m venv --clear out/$@
 	out/$@/bin/pip install --quiet uv
 	out/$@/bin/uv pip install --quiet --python out/$@/bin/python --resolution $(RESOLUTION) --editable '.[dev]'
 	out/$@/bin/uv pip freeze --quiet --python out/$@/bin/python | tee out/$@.txt
-	out/$@/bin/python -m pytest -n 2 --dist loadfile $(CORE)
+	out/$@/bin/python -m pytest -n 2 --dist loadfile $(WARNINGS) $(CORE)
 
 # Wheel and sdist, each built from the source, the wheel installed where nothing else is and tested from there.
 test-package:
