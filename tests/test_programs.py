@@ -2,19 +2,22 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from small_models import long_case, small_parameters
+from small_models import grid_case, long_case, replace, small_parameters
 
 from lvmogp import programs
+from lvmogp.compiling import ONE_THREAD, compiled, programs_made
 from lvmogp.fit import collapsed_objective
-from lvmogp.kernels import RBF
+from lvmogp.kernels import RBF, Linear, Periodic
 from lvmogp.optimise import maximise
-from lvmogp.programs import consists_of_own, is_own, kept_program
+from lvmogp.posterior import posterior
+from lvmogp.programs import Maker, consists_of_own, forget_programs, is_own, text_of
 
 MATRIX = jnp.array([[2.0, 0.5], [0.5, 1.0]])
 
@@ -27,6 +30,10 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "_programs", {})
     yield tmp_path / "lvmogp-programs"
     jax.config.update("jax_compilation_cache_dir", before)
+
+
+def kept_program(function, about, arguments):
+    return Maker(function, ONE_THREAD, lambda: None).program(about, arguments)
 
 
 def halved(matrix):
@@ -82,12 +89,13 @@ def test_a_folder_that_cannot_be_made_keeps_nothing_and_hinders_nothing(folder):
     np.testing.assert_array_equal(kept_program(halved, "halved", [MATRIX])(MATRIX)[1], 4.0)
 
 
-def test_what_calls_back_into_python_is_not_kept(folder):
+def test_what_calls_back_into_python_is_not_kept(folder, monkeypatch):
     def calling(matrix):
         return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((2, 2), float), matrix)
 
     assert kept_program(calling, "calling", [MATRIX]) is None
-    assert not folder.exists()
+    forbid_making(monkeypatch)
+    assert kept_program(calling, "calling", [MATRIX]) is None  # and is not tried again
 
 
 def test_the_oldest_programs_make_room(folder, monkeypatch):
@@ -110,6 +118,40 @@ def test_only_what_is_our_own_is_kept():
     assert not consists_of_own(RBF(1.0) + Own(2.0))
 
 
+def test_fixed_arguments_have_texts_that_tell_them_apart():
+    assert text_of("1") != text_of(1) != text_of(1.0)
+    assert text_of(posterior) == "lvmogp.posterior.posterior"
+    assert text_of(halved) is None
+    assert text_of(object()) is None
+
+
+def same_trees(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-13), found, expected)
+
+
+def test_what_a_kept_program_returns_has_its_modules_again(folder, monkeypatch):
+    kernel = RBF(jnp.ones(1), jnp.array(2.0), columns=0) + Linear(jnp.ones(1), columns=1)
+    kernel = kernel * Periodic(jnp.array([3.0]), jnp.ones(1), columns=0)  # whose period is held fixed
+    arguments = replace(small_parameters(), input_kernel=kernel), grid_case().data
+    monkeypatch.setattr(programs, "_found", {})
+    kept = compiled(posterior)
+    same_trees(kept(*arguments), jax.jit(posterior)(*arguments))
+    forget_programs()
+    forbid_making(monkeypatch)
+    n_made = programs_made()
+    same_trees(kept(*arguments), jax.jit(posterior)(*arguments))
+    same_trees(kept(*arguments), jax.jit(posterior)(*arguments))
+    assert programs_made() == n_made + 1
+
+
+def test_kernels_of_the_user_are_compiled_but_not_kept(folder, monkeypatch):
+    monkeypatch.setattr(programs, "_found", {})
+    arguments = replace(small_parameters(), input_kernel=Own(jnp.ones(2), jnp.array(2.0))), grid_case().data
+    same_trees(compiled(posterior)(*arguments).mean, jax.jit(posterior)(*arguments).mean)
+    assert not folder.exists()
+
+
 def test_a_search_is_the_same_by_kept_programs(folder):
     kept = maximise(collapsed_objective, small_parameters(), long_case().data, max_iterations=8, tolerance=0.0)
     assert len(list(folder.iterdir())) == 1
@@ -121,11 +163,11 @@ def test_a_search_is_the_same_by_kept_programs(folder):
 def test_a_process_that_only_reads_finds_lapack_ready(folder):
     kept_program(halved, "halved", [MATRIX])
     script = (
-        "import jax, jax.numpy as jnp; from lvmogp.programs import kept_program\n"
+        "import jax, jax.numpy as jnp; from lvmogp.programs import Maker\n"
         "jax.config.update('jax_enable_x64', True)\n"
         f"jax.config.update('jax_compilation_cache_dir', {str(folder.parent)!r})\n"
         "matrix = jnp.array([[2.0, 0.5], [0.5, 1.0]])\n"
-        "print(float(kept_program(print, 'halved', [matrix])(matrix)[0][0, 0]))"
+        "print(float(Maker(print, {}, print).program('halved', [matrix])(matrix)[0][0, 0]))"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert float(found.stdout) == 2**0.5 / 2

@@ -15,6 +15,8 @@ from typing import Any, TypeVar, cast
 import equinox as eqx
 import jax
 
+from lvmogp.programs import Keeper, forget_programs, is_own
+
 ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
 # A fit with predictions of all kinds makes fifteen, beside some thirty single operations that JAX compiles for itself.
 MOST_PROGRAMS = 150
@@ -58,9 +60,19 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compiled(function: _Function) -> _Function:
-    """The function as a compiled program, one for each shape of its arguments."""
+    """The function as a compiled program, one for each shape of its arguments; our own outlive the process."""
     compile_function: Any = eqx.filter_jit  # its own signature leaves out the options that it passes on
-    return cast(_Function, compile_function(counted(function), compiler_options=ONE_THREAD))
+    plain = compile_function(counted(function), compiler_options=ONE_THREAD)
+    if not is_own(function):
+        return plain
+    keeper = Keeper(function, ONE_THREAD, count_program)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kept = keeper.call(args, kwargs)
+        return plain(*args, **kwargs) if kept is None else kept()
+
+    return cast(_Function, call)
 
 
 def forget_many_programs() -> None:
@@ -71,4 +83,5 @@ def forget_many_programs() -> None:
     if _Tally.n_made > MOST_PROGRAMS:
         _Tally.n_made = 0
         _Tally.n_forgotten += 1
+        forget_programs()
         jax.clear_caches()

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import scipy.optimize
 
-from lvmogp.compiling import ONE_THREAD, counted
+from lvmogp.compiling import ONE_THREAD, count_program, counted
 from lvmogp.constraints import FreeStructure, join, natural_steps, search_box, split
-from lvmogp.programs import consists_of_own, is_own, kept_program
+from lvmogp.programs import Maker, consists_of_own, is_own
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 Objective = Callable[[Any, Any], Scalar]
@@ -87,7 +87,7 @@ def _loss(objective: Objective, start: Any, data: Any, *, one_thread: bool) -> L
 
         about = f"{objective.__module__}.{objective.__qualname__} {structure.structure} {tree} {structure.free_shapes}"
         flat.__name__ = _negative_value_and_gradient.__name__
-        program = kept_program(flat, about, leaves)
+        program = Maker(flat, ONE_THREAD, count_program).program(about, leaves)
         if program is not None:
             return lambda vector: program(vector, *leaves[1:])
     evaluate = value_and_gradient(one_thread=one_thread)

@@ -6,60 +6,106 @@ as StableHLO. A program is found by all that it follows from: the code of this l
 function, and the structure and shapes of its arguments.
 """
 
-import functools
 import hashlib
 import importlib.metadata
+import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
-from lvmogp.compiling import ONE_THREAD, count_program
 from lvmogp.typing import Array
 
 _FOLDER = "lvmogp-programs"
 _MOST_KEPT = 500
 _DIGEST_SIZE = hashlib.sha256().digest_size
+# What a fixed argument may be, so that its text tells it from any other.
+_PLAIN = (str, bool, int, float, type(None))
 Program = Callable[..., Any]
-
 
 # Programs of this process by their names; threads that ask for the same one wait for the first.
 _programs: dict[str, Program] = {}
 _lock = threading.Lock()
+# The same by all that a call follows from, and nothing where none is kept.
+_found: dict[Any, Program | None] = {}
+_CONFIG: Any = jax.config  # its attributes are no matter of types
 
 
-def kept_program(function: Program, about: str, arguments: Sequence[Array]) -> Program | None:
-    """A function of arrays, compiled for one thread, by way of the folder; ``None`` where nothing is kept.
+class Maker:
+    """Makes kept programs of one function of arrays, and tells ``on_new`` of each that is new to the process."""
 
-    Parameters
-    ----------
-    function
-        Of arrays alone, to as many arrays or tuples of them. Its code must be that of this library.
-    about
-        All that the function follows from beside that code and its arguments.
-    arguments
-        Arrays like those that it will be called with.
-    """
-    folder = jax.config.jax_compilation_cache_dir
-    if folder is None or jax.default_backend() != "cpu":
-        return None
-    name = _name(about, arguments)
-    with _lock:
-        if name not in _programs:
-            exported = _exported(Path(folder) / _FOLDER / name, function, arguments)
-            if exported is None:
-                return None
-            if len(_programs) > _MOST_KEPT:
-                _programs.clear()
-            _programs[name] = jax.jit(_named(exported.call, function.__name__), compiler_options=ONE_THREAD)
-            count_program()
-        return _programs[name]
+    def __init__(self, function: Program, options: Mapping[str, Any], on_new: Callable[[], None]) -> None:
+        self._function, self._options, self._on_new = function, options, on_new
+
+    def program(self, about: str, arguments: Sequence[Array]) -> Program | None:
+        """The function of these arrays, by way of the folder; ``None`` where nothing is kept.
+
+        ``about`` says all that the function follows from beside the code of this library and its arguments.
+        """
+        folder = _CONFIG.jax_compilation_cache_dir
+        if folder is None or jax.default_backend() != "cpu":
+            return None
+        name = _name(about, arguments)
+        with _lock:
+            if name not in _programs:
+                exported = _exported(Path(folder) / _FOLDER / name, self._function, arguments)
+                if exported is None:
+                    return None
+                call = _named(exported.call, self._function.__name__)
+                _programs[name] = jax.jit(call, compiler_options=dict(self._options))
+                self._on_new()
+            return _programs[name]
+
+
+class Keeper:
+    """Finds, or makes, kept programs of one function of this library for whatever it is called with."""
+
+    def __init__(self, function: Program, options: Mapping[str, Any], on_new: Callable[[], None]) -> None:
+        self._function, self._options, self._on_new = function, options, on_new
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
+        """The call as a program that waits for its word; ``None`` where nothing is kept of such calls."""
+        arrays, fixed = eqx.partition((args, kwargs), _is_array)
+        leaves, structure = jax.tree.flatten(arrays)
+        values, fixed_structure = jax.tree.flatten(fixed)
+        texts = tuple(map(text_of, values))
+        if None in texts or any(isinstance(leaf, Tracer) for leaf in leaves):
+            return None
+        key = (self._function, structure, fixed_structure, texts, tuple(map(jax.typeof, leaves)), _precision())
+        if key not in _found:
+            about = f"{text_of(self._function)} {structure} {fixed_structure} {texts}"
+            _found[key] = self._made(about, leaves, structure, fixed) if consists_of_own((args, kwargs)) else None
+        program = _found[key]
+        return None if program is None else partial(program, *leaves)
+
+    def _made(self, about: str, leaves: list[Any], structure: Any, fixed: Any) -> Program | None:
+        function = self._function
+
+        def of_leaves(*leaves: Array) -> Any:
+            args, kwargs = eqx.combine(jax.tree.unflatten(structure, leaves), fixed)
+            return function(*args, **kwargs)
+
+        return Maker(_named(of_leaves, function.__name__), self._options, self._on_new).program(about, leaves)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+
+
+def forget_programs() -> None:
+    """Forget the programs of this process; those in the folder stay."""
+    _programs.clear()
+    _found.clear()
 
 
 def is_own(function: Program) -> bool:
@@ -69,18 +115,32 @@ def is_own(function: Program) -> bool:
 
 def consists_of_own(tree: Any) -> bool:
     """Whether all modules of a tree are this library's, and not kernels of the user."""
-    if not isinstance(tree, eqx.Module):
-        return not isinstance(tree, tuple | list) or all(map(consists_of_own, tree))
-    return type(tree).__module__.startswith("lvmogp.") and all(map(consists_of_own, vars(tree).values()))
+    if isinstance(tree, eqx.Module):
+        return type(tree).__module__.startswith("lvmogp.") and all(map(consists_of_own, vars(tree).values()))
+    if isinstance(tree, dict):
+        return all(map(consists_of_own, tree.values()))
+    return not isinstance(tree, tuple | list) or all(map(consists_of_own, tree))
+
+
+def text_of(value: Any) -> str | None:
+    """A fixed argument as a text that tells it from any other, where there is one."""
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    is_function = isinstance(value, FunctionType) and is_own(value)
+    return f"{value.__module__}.{value.__qualname__}" if is_function else None
 
 
 def _name(about: str, arguments: Sequence[Array]) -> str:
     shapes = [str(jax.typeof(argument)) for argument in arguments]
-    precision = (jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision)
-    return hashlib.sha256(repr((_surroundings(), precision, about, shapes)).encode()).hexdigest()
+    return hashlib.sha256(repr((_surroundings(), _precision(), about, shapes)).encode()).hexdigest()
 
 
-@functools.cache
+def _precision() -> tuple[Any, ...]:
+    # What JAX does to numbers beside what a function says.
+    return _CONFIG.jax_enable_x64, _CONFIG.jax_default_matmul_precision
+
+
+@cache
 def _surroundings() -> tuple[str, ...]:
     # The code of this library and the versions of all that it is compiled with.
     digest = hashlib.sha256()
@@ -96,13 +156,15 @@ def _exported(path: Path, function: Program, arguments: Sequence[Array]) -> Any:
     except ImportError:
         return None
     _make_lapack_ready()
+    _make_modules_known(export)
     known = _read(path)
     if known is not None:
-        return export.deserialize(bytearray(known))
+        return export.deserialize(bytearray(known)) if known else None
     try:
         found = export.export(jax.jit(function))(*arguments)
         _write(path, bytes(found.serialize()))
-    except (NotImplementedError, ValueError):  # what calls back into Python cannot be kept
+    except (NotImplementedError, ValueError):
+        _write(path, b"")  # what calls back into Python cannot be kept; the next process need not try
         return None
     return found
 
@@ -116,10 +178,62 @@ def _named(call: Program, name: str) -> Program:
     return run
 
 
-@functools.cache
+@cache
 def _make_lapack_ready() -> None:
     # JAX looks LAPACK's functions up when it first lowers one of them, which a program that is read never does.
     jax.jit(jnp.linalg.cholesky).lower(jnp.eye(1))
+
+
+# What a program returns may be made of modules, whose fixed fields are kept as text.
+
+
+class _Empty(eqx.Module):
+    pass
+
+
+_ABSENT = jax.tree.structure(_Empty()).node_data()[1][0]  # what Equinox writes for a field that is not there
+_known_modules: set[type] = set()
+
+
+def _make_modules_known(export: Any) -> None:
+    for module in _own_modules(eqx.Module):
+        if module not in _known_modules:
+            export.register_pytree_node_serialization(
+                module,
+                serialized_name=f"{module.__module__}.{module.__qualname__}",
+                serialize_auxdata=_fields_as_text,
+                deserialize_auxdata=_fields_of_text,
+            )
+            _known_modules.add(module)
+
+
+def _own_modules(base: type) -> Iterator[type]:
+    for module in base.__subclasses__():
+        yield from _own_modules(module)
+        if module.__module__.startswith("lvmogp.") and "<" not in module.__qualname__:
+            yield module
+
+
+def _fields_as_text(fields: tuple[Any, ...]) -> bytes:
+    def plain(value: Any) -> Any:
+        if value is _ABSENT:
+            return {"absent": True}
+        if isinstance(value, tuple):
+            return {"tuple": [plain(each) for each in value]}
+        if not isinstance(value, _PLAIN):
+            raise ValueError(f"a fixed field of a module cannot be kept: {value!r}")
+        return value
+
+    return json.dumps(plain(fields)).encode()
+
+
+def _fields_of_text(text: bytes) -> tuple[Any, ...]:
+    def value(found: Any) -> Any:
+        if isinstance(found, dict):
+            return _ABSENT if "absent" in found else tuple(value(each) for each in found["tuple"])
+        return found
+
+    return value(json.loads(bytes(text)))
 
 
 def _read(path: Path) -> bytes | None:
