@@ -40,15 +40,21 @@ test-lowest test-newest:
 	out/$@/bin/uv pip freeze --quiet --python out/$@/bin/python | tee out/$@.txt
 	out/$@/bin/python -m pytest -n 2 --dist loadfile $(WARNINGS) $(CORE)
 
-# Wheel and sdist, each built from the source, the wheel installed where nothing else is and tested from there.
+# The source archive, and the wheel built from it; the wheel is installed where nothing else is, used there as it is, and
+# then tested with the tests of the archive.
 test-package:
-	rm -rf dist out/$@ out/$@-tests
-	$(PYTHON) -m venv out/$@
-	out/$@/bin/pip install --quiet build
-	out/$@/bin/python -m build --outdir dist
+	rm -rf dist out/$@ out/$@-build out/$@-tests
+	$(PYTHON) -m venv out/$@-build
+	out/$@-build/bin/pip install --quiet build
+	out/$@-build/bin/python -m build --outdir dist
 	mkdir -p out/$@-tests
 	tar -xzf dist/lvmogp-*.tar.gz --strip-components 1 -C out/$@-tests
 	rm -r out/$@-tests/src
+	$(PYTHON) -m venv out/$@
+	out/$@/bin/pip install --quiet dist/*.whl
+	out/$@/bin/pip check
+	cd out/$@-tests/docs/data && ../../../$@/bin/lvmogp fit braking.csv --output distance --condition tyre --model brakes.lvmogp
+	cd out/$@-tests/docs/data && ../../../$@/bin/lvmogp report brakes.lvmogp -o brakes.html
 	out/$@/bin/pip install --quiet "$$(ls dist/*.whl)[dev]"
 	cd out/$@-tests && LVMOGP_WHEEL="$$(ls ../../dist/*.whl)" ../$@/bin/python -m pytest -n 2 --dist loadfile $(CORE)
 
