@@ -1,7 +1,10 @@
 """What is in the package, what importing it costs, and what it asks for."""
 
+import inspect
 import io
 import os
+import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -77,6 +80,30 @@ def test_the_wheel_holds_the_package_and_nothing_else():
 
 def test_types_travel_with_the_package():
     assert (PACKAGE / "py.typed").read_text() == ""
+
+
+def public_modules():
+    """Files that define a public name: one of the package itself, or one that a page of the reference documents."""
+    names = {f"lvmogp.{name}" for name in lvmogp.__all__}
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        names |= set(re.findall(r"^::: (lvmogp[\w.]*)", page.read_text(), re.MULTILINE))
+    homes = set()
+    for name in names:
+        found = pkgutil.resolve_name(name)
+        if inspect.ismodule(found):
+            homes.add(found)
+            found = [getattr(found, each) for each in getattr(found, "__all__", ())]
+        for each in found if isinstance(found, list) else [found]:
+            module = inspect.getmodule(each)
+            if module is not None and module.__name__.startswith("lvmogp"):
+                homes.add(module)
+    return {Path(module.__file__).relative_to(PACKAGE.parents[0]).as_posix() for module in homes}
+
+
+def test_every_module_with_a_public_name_is_type_checked_strictly():
+    strict = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]["strict"])
+    assert {f"src/{path}" for path in public_modules()} - strict == set()
+    assert [path for path in strict if not (ROOT / path).is_file()] == []
 
 
 def test_every_dependency_has_a_lower_bound_and_none_an_upper_one_but_where_it_is_known_to_break():

@@ -6,7 +6,7 @@ independent observations. With fewer than five conditions only the latter are kn
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -132,13 +132,13 @@ def _uniformity(below: HostFloat, clusters: HostInt) -> float:
     """Neyman's smooth test: Legendre polynomials of uniform values have mean zero and variance one."""
     u = 2 * below - 1
     scores = np.stack([np.sqrt(3) * u, np.sqrt(5) * (3 * u**2 - 1) / 2], axis=1)
-    n_terms, n_clusters = scores.shape[1], int(clusters.max()) + 1
+    n_terms, n_clusters = int(scores.shape[1]), int(clusters.max()) + 1
     if n_clusters < _FEWEST_CLUSTERS:
-        return float(chi2.sf(np.sum(scores.sum(axis=0) ** 2) / len(scores), n_terms))
+        return float(chi2.sf(float(np.sum(scores.sum(axis=0) ** 2)) / len(scores), n_terms))
     # Hotelling's test that sums over conditions have mean zero.
     sums = _sums(scores, clusters)
     mean, covariance = sums.mean(axis=0), np.cov(sums.T) + 1e-12 * np.eye(n_terms)
-    squared = n_clusters * mean @ np.linalg.solve(covariance, mean)
+    squared = cast(float, n_clusters * mean @ np.linalg.solve(covariance, mean))
     return float(f.sf(squared * (n_clusters - n_terms) / (n_terms * (n_clusters - 1)), n_terms, n_clusters - n_terms))
 
 

@@ -11,7 +11,7 @@ from lvmogp.caches import keep_compiled_programs
 from lvmogp.command_line.printing import reported
 
 # What needs JAX, pandas or matplotlib is imported inside the commands, so that --help is quick.
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

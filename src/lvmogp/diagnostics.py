@@ -145,7 +145,8 @@ def _about_chains(trained: TrainedModel) -> list[str]:
 
 
 def _about_the_fit(trained: TrainedModel) -> list[str]:
-    outcome, found = trained.outcome, []
+    outcome = trained.outcome
+    found: list[str] = []
     if not outcome.converged:
         found.append(f"The fit did not converge ({outcome.status.value}); raise max_iter for a better one.")
     if outcome.notable_jitter is not None:
@@ -204,7 +205,7 @@ def _about_noise(trained: TrainedModel, noises: pd.DataFrame) -> list[str]:
 def _about_left_out(left_out: LeaveOut | None) -> list[str]:
     if left_out is None:
         return []
-    found = []
+    found: list[str] = []
     if left_out.rmse > _NEARLY_ALL_NOISE * left_out.spread:
         found.append("Observations left out are predicted no better than by their mean.")
     # Three standard errors of a share of this many observations.

@@ -5,7 +5,7 @@ import numbers
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -264,7 +264,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         descriptions = described_conditions(given, condition_features, self.condition)
         keeping = Keeping(checkpoint, checkpoint_seconds, resume)
         with progress_bar(shown=bool(self.verbose) and on_progress is None) as shown:
-            self.model_ = train(given, options, on_progress or shown, keeping, descriptions)
+            self.model_: trained.TrainedModel = train(given, options, on_progress or shown, keeping, descriptions)
         self._note_features(None if streamed else X, self.model_.n_columns)
         warn_unless_converged(self.model_.outcome)
         warn_of_jitter(self.model_.outcome)
@@ -275,11 +275,12 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         table = as_pandas(X)
         vars(self).pop("feature_names_in_", None)
         if not isinstance(table, pd.DataFrame):
-            self.n_features_in_ = n_columns
+            self.n_features_in_: int = n_columns
             return
         self.n_features_in_ = len(table.columns)
-        if all(isinstance(name, str) for name in table.columns):
-            self.feature_names_in_ = np.asarray(table.columns, dtype=object)
+        names: list[object] = list(table.columns)
+        if all(isinstance(name, str) for name in names):
+            self.feature_names_in_: np.ndarray = np.asarray(names, dtype=object)
 
     def _options(self) -> Options:
         return Options(**{name: getattr(self, name) for name in Options._fields})
@@ -665,7 +666,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         return estimator
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(cast(dict[str, Any], super().__getstate__()))
+        state = dict(super().__getstate__())
         if "model_" in state:
             state["model_"] = trained.mapped_arrays(state["model_"], np.asarray)
         return state

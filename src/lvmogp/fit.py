@@ -1,12 +1,12 @@
 """Fitting: from data and settings to the best of several optimised starts, with an account of what happened."""
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +25,7 @@ from lvmogp.parameters import FullInducing, KroneckerInducing, Parameters
 from lvmogp.posterior import optimal_inducing
 from lvmogp.quadratics import quadratic
 from lvmogp.side_by_side import n_threads, side_by_side
-from lvmogp.typing import HostFloat, Scalar
+from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 # What stands for a recipe in the account of a fit by minibatches.
 MINIBATCHES = "minibatches"
@@ -279,15 +279,19 @@ def with_explicit_inducing(parameters: Parameters, data: Data, inference: str) -
     mean, covariance = optimal_inducing(expected)
     n_inputs, n_latents = mean.shape
     if inference == "full":
-        matrix = jnp.linalg.inv(covariance.precision())
-        inducing = FullInducing(mean, jnp.linalg.cholesky((matrix + matrix.T) / 2))
+        matrix = cast(Array, jnp.linalg.inv(covariance.precision()))
+        inducing = FullInducing(mean, _cholesky((matrix + matrix.T) / 2))
     else:
         # Average the diagonal blocks of S over latents, then what is left over inputs.
         over_latents = covariance.contract(jnp.eye(n_latents, dtype=mean.dtype)[None])[0] / n_latents
         projected = covariance.project(jnp.eye(n_inputs, dtype=mean.dtype))
         over_inputs = jnp.trace(projected, axis1=2, axis2=3) / jnp.trace(over_latents)
-        inducing = KroneckerInducing(mean, jnp.linalg.cholesky(over_latents), jnp.linalg.cholesky(over_inputs))
-    return eqx.tree_at(lambda tree: tree.inducing, parameters, inducing, is_leaf=lambda leaf: leaf is None)
+        inducing = KroneckerInducing(mean, _cholesky(over_latents), _cholesky(over_inputs))
+    return dataclasses.replace(parameters, inducing=inducing)
+
+
+def _cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
+    return cast(Array, jnp.linalg.cholesky(matrix))  # JAX's own types do not say what this is
 
 
 def _optimised(

@@ -4,7 +4,7 @@ import datetime
 import difflib
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -88,7 +88,8 @@ def _factorised(values: Any) -> tuple[HostInt, Iterable[Any]] | None:
         return None
     if isinstance(values, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
         if values.dtype != object:
-            numbers, different = pd.factorize(values)
+            # Any of these will do, though pandas' types do not say so of all of them together.
+            numbers, different = pd.factorize(cast(pd.Series, values))
             return numbers, different
         values = values.to_numpy()
     if type(values) is np.ndarray and values.dtype.kind in "iubUfM":

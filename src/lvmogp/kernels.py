@@ -246,7 +246,8 @@ def cross(kernel: Kernel, first: Float[Array, "n Q"], second: Float[Array, "m Q"
     """Covariances between two sets of points."""
     if isinstance(kernel, RBF):
         return _rbf_cross(kernel, select(first, kernel.columns), select(second, kernel.columns))
-    return jax.vmap(lambda x: jax.vmap(lambda y: kernel.evaluate(x, y))(second))(first)
+    to_all_of_second = jax.vmap(kernel.evaluate, in_axes=(None, 0))
+    return jax.vmap(to_all_of_second, in_axes=(0, None))(first, second)
 
 
 def _rbf_cross(kernel: RBF, first: Float[Array, "n q"], second: Float[Array, "m q"]) -> Float[Array, "n m"]:
@@ -262,7 +263,7 @@ def gram(kernel: Kernel, points: Float[Array, "n Q"]) -> Float[Array, "n n"]:
 
 def diagonal(kernel: Kernel, points: Float[Array, "n Q"]) -> Float[Array, " n"]:
     """Variances at a set of points."""
-    return jax.vmap(lambda x: kernel.evaluate(x, x))(points)
+    return jax.vmap(kernel.evaluate)(points, points)
 
 
 KERNELS: dict[str, type[Kernel]] = {

@@ -1,9 +1,9 @@
 """How well a fitted model predicts its own observations when they are left out."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -153,9 +153,9 @@ def _masked(data: LongData, conditions: HostInt, left_out: np.ndarray) -> LongDa
     layout = block_layout(conditions, data.n_conditions)
     present = layout.present * ~left_out[layout.row]
     counts = np.bincount(conditions[~left_out], minlength=data.n_conditions)
-    changed = (np.asarray(data.outputs) * present, present, counts)
-    arrays = tuple(jnp.asarray(np.asarray(values, data.outputs.dtype)) for values in changed)
-    return eqx.tree_at(lambda tree: (tree.outputs, tree.present, tree.counts), data, arrays)
+    changed = {"outputs": np.asarray(data.outputs) * present, "present": present, "counts": counts}
+    arrays = {name: jnp.asarray(np.asarray(values, data.outputs.dtype)) for name, values in changed.items()}
+    return dataclasses.replace(data, **arrays)
 
 
 def _kept(observations: Observations, chosen: np.ndarray) -> Observations:

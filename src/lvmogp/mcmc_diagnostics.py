@@ -86,25 +86,25 @@ def chain_weights(chains: list[Chain]) -> HostFloat:
 
 def _log_mass(chain: Chain) -> float:
     spread = np.maximum(np.std(chain.trace.position, axis=0), 1e-300)
-    return float(np.mean(chain.trace.log_posterior) + np.sum(np.log(spread)))
+    return float(chain.trace.log_posterior.mean() + np.log(spread).sum())
 
 
 def agreement(values: Mapping[str, HostFloat], weights: HostFloat) -> dict[str, Agreement]:
     """R-hat and effective draws of groups of numbers (chains × draws × numbers), of the chains that count in full."""
     from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # takes a second to import
 
-    found = {}
+    found: dict[str, Agreement] = {}
     for name, numbers in values.items():
         counted = numbers[weights == 1]
         varying = counted[..., np.ptp(counted, axis=(0, 1)) > 0]
         if counted.shape[1] < _FEWEST_DRAWS or varying.size == 0:
             found[name] = Agreement(math.nan, math.nan)
         else:
-            worst, n_draws = float(np.max(split_gelman_rubin(varying))), varying.shape[0] * varying.shape[1]
+            worst, n_draws = float(split_gelman_rubin(varying).max()), varying.shape[0] * varying.shape[1]
             # Of a few draws that swing to and fro any number seems to be known for sure; Stan has the same limit.
             with np.errstate(divide="ignore"):
-                effective = np.minimum(effective_sample_size(varying), n_draws * np.log10(n_draws))
-            found[name] = Agreement(worst, float(np.min(effective)))
+                fewest = float(effective_sample_size(varying).min())
+            found[name] = Agreement(worst, min(fewest, n_draws * math.log10(n_draws)))
     return found
 
 
@@ -145,9 +145,9 @@ def _told(chain: Chain, weight: float) -> ChainAccount:
         n_draws=len(trace.energy),
         n_divergences=int(np.sum(trace.diverging)),
         step_size=chain.step_size,
-        acceptance=float(np.mean(trace.acceptance)),
-        tree_depth=float(np.mean(np.log2(trace.n_leapfrogs + 1))),
-        log_posterior=float(np.mean(trace.log_posterior)),
+        acceptance=float(trace.acceptance.mean()),
+        tree_depth=float(np.log2(trace.n_leapfrogs + 1).mean()),
+        log_posterior=float(trace.log_posterior.mean()),
         weight=weight,
         seconds=chain.seconds,
     )

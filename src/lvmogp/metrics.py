@@ -32,7 +32,8 @@ def calibration(mean: HostFloat, deviation: HostFloat, actual: HostFloat, levels
 
 def log_density_score(model: Any, X: Any, y: Any, **conditions: Any) -> float:
     """Mean log predictive density of observations, as a ``scoring`` of scikit-learn: higher is better."""
-    return float(np.nanmean(model.log_predictive_density(X, y, **conditions)))
+    densities: HostFloat = model.log_predictive_density(X, y, **conditions)
+    return float(np.nanmean(densities))
 
 
 def r_squared_of_line(predictor: HostFloat, target: HostFloat) -> float:

@@ -1,11 +1,14 @@
 """Maximising a bound over the free values of a tree by L-BFGS."""
 
+# The types of JAX and SciPy leave some arguments open.
+# pyright: reportUnknownMemberType=false
+
 import enum
 import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 import numpy as np
@@ -32,6 +35,12 @@ class Status(enum.Enum):
 
 class StopFit(Exception):  # noqa: N818 - like StopIteration, a request rather than an error
     """Raised by a progress callback to end a fit with the best parameters found so far."""
+
+
+@runtime_checkable
+class _AfterIteration(Protocol):
+    # SciPy goes by the name of the argument.
+    def __call__(self, intermediate_result: scipy.optimize.OptimizeResult) -> None: ...
 
 
 class Run(NamedTuple):
@@ -79,7 +88,7 @@ def _loss(objective: Objective, start: Any, data: Any, *, one_thread: bool) -> L
     # The same function of the free vector alone; small ones by a program that outlives the process.
     vector, fixed_leaves, structure = split(start)
     if one_thread and is_own(objective) and consists_of_own((start, data)):
-        leaves, tree = jax.tree.flatten((vector, fixed_leaves, data))
+        leaves, tree = cast(tuple[list[Any], Any], jax.tree.flatten((vector, fixed_leaves, data)))
 
         def flat(*leaves: Array) -> tuple[Scalar, Float[Array, " free"]]:
             arguments = jax.tree.unflatten(tree, leaves)
@@ -115,7 +124,7 @@ class _Search:
     @property
     def tree(self) -> Any:
         """The tree at the best point."""
-        return _join(self._point.astype(self._dtype), self._fixed_leaves, structure=self._structure)
+        return cast(Any, _join(self._point.astype(self._dtype), self._fixed_leaves, structure=self._structure))
 
     def gained_less_than(self, tolerance: float) -> bool:
         """Whether the bound has gained less than that over the last iterations."""
@@ -133,9 +142,7 @@ class _Search:
             self.loss, self._point = loss, candidate
         return loss, gradient * self._steps
 
-    def descend(
-        self, max_iterations: int, after_iteration: Callable[[scipy.optimize.OptimizeResult], None]
-    ) -> scipy.optimize.OptimizeResult:
+    def descend(self, max_iterations: int, after_iteration: _AfterIteration) -> scipy.optimize.OptimizeResult:
         """Go down from the best point until L-BFGS stops by itself, or until as many iterations in all."""
         lower, upper = self._box
         return scipy.optimize.minimize(

@@ -3,7 +3,8 @@
 import dataclasses
 import math
 import numbers
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 
@@ -62,9 +63,10 @@ class Priors(NamedTuple):
 
 
 def _is_pair(given: Any) -> bool:
-    if not isinstance(given, tuple | list) or len(given) != 2:
+    if not isinstance(given, tuple | list):
         return False
-    return all(isinstance(number, numbers.Real) and 0 < float(number) < math.inf for number in given)
+    pair = cast(Sequence[object], given)
+    return len(pair) == 2 and all(isinstance(each, numbers.Real) and 0 < float(each) < math.inf for each in pair)
 
 
 def log_prior(unknowns: Unknowns, priors: Priors) -> Scalar:

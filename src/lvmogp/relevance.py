@@ -1,6 +1,7 @@
 """How much each input, latent dimension and condition feature matters for what a fitted model predicts."""
 
 from collections.abc import Callable
+from operator import itemgetter
 
 import jax
 import jax.numpy as jnp
@@ -86,11 +87,11 @@ def _effects(points: HostFloat, means: Callable[[HostFloat], HostFloat], places:
     variance = np.var(values)
     if variance == 0:
         return np.zeros(len(places))
-    effects = []
+    effects: list[float] = []
     for q in places:
         moved = here.copy()
         moved[:, q] = other[:, q]
-        effects.append(np.mean((means(moved) - values) ** 2) / (2 * variance))
+        effects.append(float(np.mean((means(moved) - values) ** 2) / (2 * variance)))
     return np.asarray(effects)
 
 
@@ -111,7 +112,7 @@ def _effects_over_draws(trained: TrainedModel, draws: Draws) -> HostFloat:
     effects = np.zeros(trained.n_columns + aligned.shape[2])
     for numbers, conditionals in chunks(drawn):
         for place, number in enumerate(numbers):
-            process = jax.tree.map(lambda leaf, place=place: leaf[place], conditionals)
+            process = jax.tree.map(itemgetter(place), conditionals)
             turn = np.asarray(drawn.rotations[number])
 
             def means(points: HostFloat, process: Conditional = process, turn: HostFloat = turn) -> HostFloat:

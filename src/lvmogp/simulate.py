@@ -104,7 +104,7 @@ def synthetic_uneven(seed: int, *, n_groups: int = 10, n_per_group: int = 200, n
 
 
 def _broken_stick(rng: np.random.RandomState, total: int) -> list[int]:
-    counts = []
+    counts: list[int] = []
     for share in rng.rand(3):
         counts.append(round(share * (total - sum(counts))))
     return [*counts, total - sum(counts)]

@@ -64,7 +64,7 @@ def default_candidates(model: TrainedModel) -> HostFloat:
         )
     low, high = model.observations.inputs.min(axis=0), model.observations.inputs.max(axis=0)
     if model.n_columns == 1:
-        return np.linspace(low, high, _N_DEFAULT)
+        return np.linspace(float(low[0]), float(high[0]), _N_DEFAULT)[:, None]
     return low + (high - low) * unit_nodes(4 * _N_DEFAULT, model.n_columns)
 
 
@@ -110,7 +110,8 @@ def _chosen(curves: ParticleCurves, candidates: HostFloat, targets: Any, n: int)
     decided = nothing_decided(curves, n_columns=n_columns, n_places=1 << (n - 1).bit_length(), n_scenarios=n_scenarios)
     blocks = jnp.asarray(_in_blocks(candidates), dtype)
     places: list[int] = []
-    before, shares_of_all = 0.0, []
+    before = 0.0
+    shares_of_all: list[HostFloat] = []
     for number in range(n):
         expected = outlook(curves, decided, targets, blocks, nodes)
         left, after = max(float(expected.now), _TINY), np.asarray(expected.after, dtype=float)

@@ -1,7 +1,7 @@
 """Numbers out of tables and arrays of any make, or words for why not."""
 
 import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -71,7 +71,8 @@ def days(column: pd.Series) -> HostFloat | None:
         column = column - _FIRST_DAY
     if column.dtype.kind != "m":
         return None
-    return (column / _DAY).to_numpy(dtype=float)
+    durations = cast("pd.Series[pd.Timedelta]", column)
+    return (durations / _DAY).to_numpy(dtype=float)
 
 
 def dates_of(days: HostFloat) -> pd.DatetimeIndex:

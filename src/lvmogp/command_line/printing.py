@@ -43,7 +43,9 @@ class Screen:
     """Where a command's words go: standard output for results, standard error for notes and errors."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False, debug: bool = False) -> None:
-        self.as_json, self.quiet, self.debug = as_json, quiet, debug
+        self.as_json: bool = as_json
+        self.quiet: bool = quiet
+        self.debug: bool = debug
         self.notes: list[str] = []
         self.after_failure = ""  # how to go on once this command has been stopped
         self.ends_at_once = False  # after a failure, as one of several processes, which wait for each other at an end

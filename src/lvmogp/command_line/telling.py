@@ -156,7 +156,7 @@ def tell_predictions(screen: Screen, frame: pd.DataFrame, level: float) -> None:
     decimals = _decimals(first["sd"].to_numpy())
     found = first[["mean", "sd", "lower", "upper"]].map(lambda value: f"{value:.{decimals}f}")
     given = first.drop(columns=list(found)).map(_cell)
-    texts = [name for name in given if not pd.api.types.is_numeric_dtype(first[name])]
+    texts = [str(name) for name in given if not pd.api.types.is_numeric_dtype(first[name])]
     screen.show(pd.concat([given, found], axis=1).to_numpy().tolist(), columns, left=texts)
     _tell_rest(screen, len(frame), len(first))
 

@@ -65,7 +65,9 @@ def readable(table: Table, name: str, *, dates: bool) -> Column:
 
 
 def _unreadable(table: Table, column: Column, expected: str) -> DataError:
-    row = int(column.unreadable[0] if len(column.unreadable) else column.values.index[column.values.notna().argmax()])
+    row = int(
+        column.unreadable[0] if len(column.unreadable) else column.values.index[int(column.values.notna().argmax())]
+    )
     value = str(table.frame.at[row, column.name])
     others = f" (and {len(column.unreadable) - 1} more)" if len(column.unreadable) > 1 else ""
     advice = "correct it, or leave it empty where nothing was measured"

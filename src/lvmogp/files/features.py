@@ -25,7 +25,7 @@ def read_features(path: Path, *, condition: str | None, known: Sequence[Any]) ->
     texts = id_texts(table.column(name))
     without = np.flatnonzero(texts == "")
     if len(without):
-        row = int(texts.index[without[0]])
+        row = int(texts.index[int(without[0])])
         raise DataError(f"{path} has no id in column {name!r} in {table.place(row)}; each row needs one")
     columns = {str(other): _values(table, str(other)) for other in table.frame.columns if other != name}
     index = pd.Index(new_ids(texts.tolist(), known), dtype=object, tupleize_cols=False)

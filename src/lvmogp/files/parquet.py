@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ def open_parquet(
     folder: str | Path | None = None,
     part: Part = Part(),  # noqa: B008 - a frozen tuple
     on_progress: Callable[[int, int], None] | None = None,
-) -> Iterator[ObservationStore]:
+) -> Generator[ObservationStore, None, None]:
     """Observations in Parquet files, for ``LVMOGPRegressor.fit``, while the context lasts.
 
     Parameters

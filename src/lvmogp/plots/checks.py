@@ -1,5 +1,8 @@
 """Pictures that tell whether to trust a fit: relevance, convergence, calibration."""
 
+# Matplotlib's own types leave keyword arguments open.
+# pyright: reportUnknownMemberType=false
+
 import warnings
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,8 @@
 """Predicted curves of conditions with their bands, over the data."""
 
+# Matplotlib's own types leave keyword arguments open.
+# pyright: reportUnknownMemberType=false
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -104,7 +107,7 @@ def plot_data(
     inputs, outputs = observed(model, condition)
     near = on_slice(model, inputs, held, (column,))
     ax = current_axes(ax)
-    common = {"linestyle": "none", "marker": marker, "markersize": marker_size(marker)}
+    common: dict[str, Any] = {"linestyle": "none", "marker": marker, "markersize": marker_size(marker)}
     if not near.all():
         far = ~near
         ax.plot(inputs[far, column], outputs[far], color=colour, markerfacecolor="none", alpha=0.35, **common)

@@ -1,5 +1,8 @@
 """Where the conditions lie in the latent space, and how surely."""
 
+# Matplotlib's own types leave keyword arguments open.
+# pyright: reportUnknownMemberType=false
+
 from collections.abc import Sequence
 from typing import Any
 

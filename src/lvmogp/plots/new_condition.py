@@ -1,5 +1,8 @@
 """How a new condition comes to be known: its latents with its prediction, before and after each observation."""
 
+# Matplotlib's own types leave keyword arguments open.
+# pyright: reportUnknownMemberType=false
+
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +31,7 @@ from lvmogp.variational_condition import GaussianCondition
 _MOST_STEPS = 4
 _N_LINE, _N_EACH_WAY, _N_BINS = 801, 121, 60
 _MASSES = (0.95, 0.5)
-_CROSSES = {"linestyle": "none", "marker": "x", "markersize": 4, "color": "0.3"}
+_CROSSES: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 4, "color": "0.3"}
 _SHADES = ("#BFD9EA", "#4F93C0")
 
 
@@ -123,7 +126,8 @@ def _title(count: int) -> str:
 def _steps(steps: Sequence[int] | None, n: int) -> list[int]:
     if steps is None:
         return [*range(min(n, _MOST_STEPS) + 1), *([n] if n > _MOST_STEPS else [])]
-    if len(steps) == 0 or not all(isinstance(step, (int, np.integer)) and 0 <= step <= n for step in steps):
+    given: list[object] = list(steps)
+    if len(given) == 0 or not all(isinstance(step, (int, np.integer)) and 0 <= step <= n for step in given):
         raise SettingError(f"steps must be whole numbers from 0 to {n}, the number of observations, got {steps!r}")
     return [int(step) for step in steps]
 

@@ -1,5 +1,8 @@
 """Lines through the inputs of a model: which input runs, where the others are held, what was observed there."""
 
+# Matplotlib's own types leave keyword arguments open.
+# pyright: reportUnknownMemberType=false
+
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,7 +73,7 @@ def span(model: LVMOGPRegressor, column: int, n_points: int = N_POINTS) -> HostF
     fitted = model.model_
     if fitted.observations is not None:
         values = fitted.observations.inputs[:, column]
-        return np.linspace(values.min(), values.max(), n_points)
+        return np.linspace(float(values.min()), float(values.max()), n_points)
     mean, scale = float(fitted.scaling.input_mean[column]), float(fitted.scaling.input_scale[column])
     return np.linspace(mean - 2 * scale, mean + 2 * scale, n_points)
 

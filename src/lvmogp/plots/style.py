@@ -1,5 +1,8 @@
 """Colours, markers, line styles, axes: what all pictures share."""
 
+# Matplotlib's own types leave keyword arguments open.
+# pyright: reportUnknownMemberType=false
+
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt

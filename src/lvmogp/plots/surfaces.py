@@ -1,5 +1,8 @@
 """Predictions over two inputs at once."""
 
+# Matplotlib's own types leave keyword arguments open.
+# pyright: reportUnknownMemberType=false
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

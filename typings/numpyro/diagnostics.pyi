@@ -1,0 +1,6 @@
+from typing import Any
+
+import numpy as np
+
+def effective_sample_size(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]: ...
+def split_gelman_rubin(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]: ...

@@ -1,0 +1,3 @@
+from typing import Any
+
+def r2_score(y_true: Any, y_pred: Any, *, sample_weight: Any = None) -> float: ...
