@@ -47,7 +47,7 @@ class Maker:
     def __init__(self, function: Program, options: Mapping[str, Any], on_new: Callable[[], None]) -> None:
         self._function, self._options, self._on_new = function, options, on_new
 
-    def program(self, about: str, arguments: Sequence[Array]) -> Program | None:
+    def program(self, about: str, arguments: Sequence[Any]) -> Program | None:
         """The function of these arrays, by way of the folder; ``None`` where nothing is kept.
 
         ``about`` says all that the function follows from beside the code of this library and its arguments.
@@ -130,7 +130,7 @@ def text_of(value: Any) -> str | None:
     return f"{value.__module__}.{value.__qualname__}" if is_function else None
 
 
-def _name(about: str, arguments: Sequence[Array]) -> str:
+def _name(about: str, arguments: Sequence[Any]) -> str:
     shapes = [str(jax.typeof(argument)) for argument in arguments]
     return hashlib.sha256(repr((_surroundings(), _precision(), about, shapes)).encode()).hexdigest()
 
@@ -149,7 +149,7 @@ def _surroundings() -> tuple[str, ...]:
     return (digest.hexdigest(), *map(importlib.metadata.version, ("jax", "jaxlib", "equinox", "numpy")))
 
 
-def _exported(path: Path, function: Program, arguments: Sequence[Array]) -> Any:
+def _exported(path: Path, function: Program, arguments: Sequence[Any]) -> Any:
     try:
         import flatbuffers  # noqa: F401 - without it JAX can neither read nor write programs
         from jax import export
