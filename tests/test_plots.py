@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.collections import PathCollection
+from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.colors import same_color
 from matplotlib.contour import QuadContourSet
 from matplotlib.patches import Ellipse
@@ -92,7 +92,7 @@ def days(*dates):
 
 def band(ax):
     """Lower and upper edge of the only band on the axes, at the places of its line."""
-    (polygon,) = [item for item in ax.collections if type(item).__name__ == "FillBetweenPolyCollection"]
+    (polygon,) = [item for item in ax.collections if isinstance(item, PolyCollection)]
     corners = polygon.get_paths()[0].vertices
     n = (len(corners) - 3) // 2  # along the lower edge, back along the upper one, with closing corners
     return corners[1 : n + 1, 1], corners[n + 2 : 2 * n + 2, 1][::-1]
