@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from lvmogp.__about__ import __version__
 from lvmogp.cli import app
+from lvmogp.command_line.interrupts import no_interrupt_is_lost
 from lvmogp.command_line.printing import plain
 from lvmogp.diagnostics import leave_out_calibration, summary
 from lvmogp.estimator import LVMOGPRegressor
@@ -494,6 +496,15 @@ def test_ctrl_c_otherwise_leaves_nothing(folder, tmp_path):
     assert "error: interrupted" in errors
     assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_that_python_swallows_interrupts_in_the_end():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), no_interrupt_is_lost(), suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    with no_interrupt_is_lost() as pressed:
+        assert not pressed()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 # Time left

@@ -12,7 +12,7 @@ import pandas as pd
 import typer
 from rich.prompt import Confirm
 
-from lvmogp.command_line.interrupts import first_interrupt_asks
+from lvmogp.command_line.interrupts import first_interrupt_asks, no_interrupt_is_lost
 from lvmogp.command_line.large_work import Keeping, Processes, is_streamed, streamed
 from lvmogp.command_line.printing import INTERRUPTED, Screen
 from lvmogp.command_line.table_work import (
@@ -204,21 +204,20 @@ def _until_asked_to_stop(
 ) -> Iterator[Callable[[Callable[[Progress], None] | None], Callable[[Progress], None]]]:
     # Yields a function that makes a progress callback end the fit once Ctrl-C was pressed. Where nothing would be
     # kept, Ctrl-C interrupts at once as usual.
-    def stopping(shown: Callable[[Progress], None] | None, asked: Callable[[], bool]) -> Callable[[Progress], None]:
-        def report(progress: Progress) -> None:
-            if asked():
-                raise StopFit
-            if shown is not None:
-                shown(progress)
-
-        return report
-
-    if not may_keep:
-        yield lambda shown: stopping(shown, lambda: False)
-        return
     words = "stopping after this iteration; press Ctrl-C again to stop at once"
-    with first_interrupt_asks(lambda: screen.note(words)) as asked:
-        yield lambda shown: stopping(shown, asked)
+    pressing = first_interrupt_asks(lambda: screen.note(words)) if may_keep else no_interrupt_is_lost()
+    with pressing as pressed:
+
+        def stopping(shown: Callable[[Progress], None] | None) -> Callable[[Progress], None]:
+            def report(progress: Progress) -> None:
+                if pressed():
+                    raise StopFit if may_keep else KeyboardInterrupt
+                if shown is not None:
+                    shown(progress)
+
+            return report
+
+        yield stopping
 
 
 def _leave(screen: Screen, request: FitRequest, estimator: LVMOGPRegressor) -> None:

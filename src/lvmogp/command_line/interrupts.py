@@ -26,3 +26,25 @@ def first_interrupt_asks(on_first: Callable[[], None]) -> Iterator[Callable[[], 
         yield lambda: asked
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
+def no_interrupt_is_lost() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C interrupts at once, as usual, and at the end once more if that came to nothing.
+
+    Python ignores what is raised while it collects garbage. Yields a function that says whether Ctrl-C was pressed.
+    """
+    pressed = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if pressed:
+        raise KeyboardInterrupt
