@@ -191,8 +191,14 @@ class _Empty(eqx.Module):
     pass
 
 
-_ABSENT = jax.tree.structure(_Empty()).node_data()[1][0]  # what Equinox writes for a field that is not there
 _known_modules: set[type] = set()
+
+
+@cache
+def _absent() -> Any:
+    # What Equinox writes for a field that is not there; nothing is kept where it writes something else.
+    fields = jax.tree.structure(_Empty()).node_data()[1]
+    return fields[0] if isinstance(fields, tuple) and fields else object()
 
 
 def _make_modules_known(export: Any) -> None:
@@ -216,7 +222,7 @@ def _own_modules(base: type) -> Iterator[type]:
 
 def _fields_as_text(fields: tuple[Any, ...]) -> bytes:
     def plain(value: Any) -> Any:
-        if value is _ABSENT:
+        if value is _absent():
             return {"absent": True}
         if isinstance(value, tuple):
             return {"tuple": [plain(each) for each in value]}
@@ -230,7 +236,7 @@ def _fields_as_text(fields: tuple[Any, ...]) -> bytes:
 def _fields_of_text(text: bytes) -> tuple[Any, ...]:
     def value(found: Any) -> Any:
         if isinstance(found, dict):
-            return _ABSENT if "absent" in found else tuple(value(each) for each in found["tuple"])
+            return _absent() if "absent" in found else tuple(value(each) for each in found["tuple"])
         return found
 
     return value(json.loads(bytes(text)))
