@@ -30,7 +30,8 @@ from lvmogp.experiments.problems import Problem, Rows
 from lvmogp.experiments.runner import Job
 from lvmogp.files.parquet import open_parquet
 from lvmogp.plots.saving import save_figure
-from lvmogp.storage import ModelFile, read, replace_file
+from lvmogp.storage import ModelFile, read
+from lvmogp.writing import replace_file
 
 MODEL = Path(__file__).parent / "data" / "models" / "version-1.lvmogp"
 SOURCES = sorted(Path(lvmogp.__file__).parent.rglob("*.py"))
@@ -197,7 +198,7 @@ def test_there_is_one_place_where_files_are_written():
         ("gpy.py", "open(os.devnull, 'w')"),
         ("parquet.py", "path.open('r+b')"),  # the room for arrays that are read in pieces
         ("saving.py", "figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH)"),
-        ("storage.py", "aside.open('xb')"),
+        ("writing.py", "aside.open('xb')"),
     ]
 
 
@@ -356,7 +357,7 @@ WRITES_FOR_EVER = """
 import sys
 from pathlib import Path
 from lvmogp.command_line.printing import reported
-from lvmogp.storage import replace_file
+from lvmogp.writing import replace_file
 def work():
     with reported() as screen:
         screen.after_failure = "this is how to go on"

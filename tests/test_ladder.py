@@ -14,9 +14,11 @@ import lvmogp
 LADDER = [
     "__about__",
     "errors",
+    "writing",
     "caches",
     "forking",
     "typing",
+    "module_texts",
     "programs",
     "compiling",
     "linalg",

@@ -17,7 +17,7 @@ from lvmogp.fit import collapsed_objective
 from lvmogp.kernels import RBF, Linear, Periodic
 from lvmogp.optimise import maximise
 from lvmogp.posterior import posterior
-from lvmogp.programs import Maker, consists_of_own, forget_programs, is_own, text_of
+from lvmogp.programs import are_own, forget_programs, is_own, text_of, types_of
 
 MATRIX = jnp.array([[2.0, 0.5], [0.5, 1.0]])
 
@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def kept_program(function, about, arguments):
-    return Maker(function, ONE_THREAD, lambda: None).program(about, arguments)
+    return programs.kept_program(function, about, arguments, options=ONE_THREAD, on_new=lambda: None)
 
 
 def halved(matrix):
@@ -105,6 +105,10 @@ def test_the_oldest_programs_make_room(folder, monkeypatch):
     assert len(list(folder.iterdir())) == 3
 
 
+def own_alone(tree):
+    return are_own(types_of(tree))
+
+
 class Own(RBF):
     """A kernel that a user writes."""
 
@@ -113,9 +117,9 @@ def test_only_what_is_our_own_is_kept():
     assert is_own(collapsed_objective)
     assert not is_own(lambda tree, data: 0.0)
     assert not is_own(halved)
-    assert consists_of_own((small_parameters(), long_case().data))
-    assert consists_of_own(RBF(1.0) + RBF(2.0))
-    assert not consists_of_own(RBF(1.0) + Own(2.0))
+    assert own_alone((small_parameters(), long_case().data))
+    assert own_alone(RBF(1.0) + RBF(2.0))
+    assert not own_alone(RBF(1.0) + Own(2.0))
 
 
 def test_fixed_arguments_have_texts_that_tell_them_apart():
@@ -163,11 +167,11 @@ def test_a_search_is_the_same_by_kept_programs(folder):
 def test_a_process_that_only_reads_finds_lapack_ready(folder):
     kept_program(halved, "halved", [MATRIX])
     script = (
-        "import jax, jax.numpy as jnp; from lvmogp.programs import Maker\n"
+        "import jax, jax.numpy as jnp; from lvmogp.programs import kept_program\n"
         "jax.config.update('jax_enable_x64', True)\n"
         f"jax.config.update('jax_compilation_cache_dir', {str(folder.parent)!r})\n"
         "matrix = jnp.array([[2.0, 0.5], [0.5, 1.0]])\n"
-        "print(float(Maker(print, {}, print).program('halved', [matrix])(matrix)[0][0, 0]))"
+        "print(float(kept_program(print, 'halved', [matrix], options={}, on_new=list)(matrix)[0][0, 0]))"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert float(found.stdout) == 2**0.5 / 2

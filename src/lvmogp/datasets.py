@@ -13,7 +13,7 @@ import pandas as pd
 
 from lvmogp.caches import cache_folder
 from lvmogp.errors import DataError
-from lvmogp.storage import replace_file
+from lvmogp.writing import replace_file
 
 FOLDER_VARIABLE = "LVMOGP_DATA"
 _TIMEOUT = 60

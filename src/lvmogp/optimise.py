@@ -16,10 +16,11 @@ import scipy.optimize
 
 from lvmogp.compiling import ONE_THREAD, count_program, counted
 from lvmogp.constraints import FreeStructure, join, natural_steps, search_box, split
-from lvmogp.programs import Maker, consists_of_own, is_own
+from lvmogp.programs import are_own, is_own, kept_program, text_of, types_of
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 Objective = Callable[[Any, Any], Scalar]
+Loss = Callable[[HostFloat], tuple[Scalar, Float[Array, " free"]]]
 _MEMORY = 50
 _WINDOW = 20
 
@@ -76,9 +77,6 @@ _on_all_threads = _compile()
 _join = jax.jit(counted(join), static_argnames="structure", compiler_options=ONE_THREAD)
 
 
-Loss = Callable[[HostFloat], tuple[Scalar, Float[Array, " free"]]]
-
-
 def value_and_gradient(*, one_thread: bool) -> Callable[..., tuple[Scalar, Float[Array, " free"]]]:
     """The compiled function that :func:`maximise` evaluates: the negative objective with its gradient."""
     return _on_one_thread if one_thread else _on_all_threads
@@ -87,16 +85,17 @@ def value_and_gradient(*, one_thread: bool) -> Callable[..., tuple[Scalar, Float
 def _loss(objective: Objective, start: Any, data: Any, *, one_thread: bool) -> Loss:
     # The same function of the free vector alone; small ones by a program that outlives the process.
     vector, fixed_leaves, structure = split(start)
-    if one_thread and is_own(objective) and consists_of_own((start, data)):
+    types = types_of((start, data))
+    if one_thread and is_own(objective) and are_own(types):
         leaves, tree = cast(tuple[list[Any], Any], jax.tree.flatten((vector, fixed_leaves, data)))
 
         def flat(*leaves: Array) -> tuple[Scalar, Float[Array, " free"]]:
             arguments = jax.tree.unflatten(tree, leaves)
             return _negative_value_and_gradient(*arguments, objective=objective, structure=structure)
 
-        about = f"{objective.__module__}.{objective.__qualname__} {structure.structure} {tree} {structure.free_shapes}"
+        about = f"{text_of(objective)} {types} {structure.structure} {tree} {structure.free_shapes}"
         flat.__name__ = _negative_value_and_gradient.__name__
-        program = Maker(flat, ONE_THREAD, count_program).program(about, leaves)
+        program = kept_program(flat, about, leaves, options=ONE_THREAD, on_new=count_program)
         if program is not None:
             return lambda vector: program(vector, *leaves[1:])
     evaluate = value_and_gradient(one_thread=one_thread)

@@ -8,11 +8,9 @@ function, and the structure and shapes of its arguments.
 
 import hashlib
 import importlib.metadata
-import json
-import os
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from types import FunctionType
@@ -24,13 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from lvmogp.module_texts import PLAIN, make_modules_known
 from lvmogp.typing import Array
+from lvmogp.writing import replace_file
 
 _FOLDER = "lvmogp-programs"
 _MOST_KEPT = 500
 _DIGEST_SIZE = hashlib.sha256().digest_size
-# What a fixed argument may be, so that its text tells it from any other.
-_PLAIN = (str, bool, int, float, type(None))
 Program = Callable[..., Any]
 
 # Programs of this process by their names; threads that ask for the same one wait for the first.
@@ -41,30 +39,47 @@ _found: dict[Any, Program | None] = {}
 _CONFIG: Any = jax.config  # its attributes are no matter of types
 
 
-class Maker:
-    """Makes kept programs of one function of arrays, and tells ``on_new`` of each that is new to the process."""
+def kept_program(
+    function: Program,
+    about: str,
+    arguments: Sequence[Any],
+    *,
+    options: Mapping[str, Any],
+    on_new: Callable[[], None],
+) -> Program | None:
+    """A function of arrays as a compiled program, by way of the folder; ``None`` where nothing is kept.
 
-    def __init__(self, function: Program, options: Mapping[str, Any], on_new: Callable[[], None]) -> None:
-        self._function, self._options, self._on_new = function, options, on_new
+    Parameters
+    ----------
+    function
+        Of this library, and of arrays alone.
+    about
+        All that it follows from beside the code of this library and the shapes of its arguments.
+    arguments
+        Arrays like those that it will be called with.
+    options
+        For the compiler.
+    on_new
+        Told of each program that is new to the process.
+    """
+    folder = _folder()
+    if folder is None:
+        return None
+    name = _name(about, arguments)
+    with _lock:
+        if name not in _programs:
+            exported = _exported(folder / name, function, arguments)
+            if exported is None:
+                return None
+            call = _named(exported.call, function.__name__)
+            _programs[name] = jax.jit(call, compiler_options=dict(options))
+            on_new()
+        return _programs[name]
 
-    def program(self, about: str, arguments: Sequence[Any]) -> Program | None:
-        """The function of these arrays, by way of the folder; ``None`` where nothing is kept.
 
-        ``about`` says all that the function follows from beside the code of this library and its arguments.
-        """
-        folder = _CONFIG.jax_compilation_cache_dir
-        if folder is None or jax.default_backend() != "cpu":
-            return None
-        name = _name(about, arguments)
-        with _lock:
-            if name not in _programs:
-                exported = _exported(Path(folder) / _FOLDER / name, self._function, arguments)
-                if exported is None:
-                    return None
-                call = _named(exported.call, self._function.__name__)
-                _programs[name] = jax.jit(call, compiler_options=dict(self._options))
-                self._on_new()
-            return _programs[name]
+def _folder() -> Path | None:
+    folder = _CONFIG.jax_compilation_cache_dir
+    return None if folder is None or jax.default_backend() != "cpu" else Path(folder) / _FOLDER
 
 
 class Keeper:
@@ -75,6 +90,8 @@ class Keeper:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
         """The call as a program that waits for its word; ``None`` where nothing is kept of such calls."""
+        if _folder() is None:
+            return None
         arrays, fixed = eqx.partition((args, kwargs), _is_array)
         leaves, structure = jax.tree.flatten(arrays)
         values, fixed_structure = jax.tree.flatten(fixed)
@@ -83,8 +100,9 @@ class Keeper:
             return None
         key = (self._function, structure, fixed_structure, texts, tuple(map(jax.typeof, leaves)), _precision())
         if key not in _found:
-            about = f"{text_of(self._function)} {structure} {fixed_structure} {texts}"
-            _found[key] = self._made(about, leaves, structure, fixed) if consists_of_own((args, kwargs)) else None
+            types = types_of((args, kwargs))
+            about = f"{text_of(self._function)} {types} {structure} {fixed_structure} {texts}"
+            _found[key] = self._made(about, leaves, structure, fixed) if are_own(types) else None
         program = _found[key]
         return None if program is None else partial(program, *leaves)
 
@@ -95,7 +113,8 @@ class Keeper:
             args, kwargs = eqx.combine(jax.tree.unflatten(structure, leaves), fixed)
             return function(*args, **kwargs)
 
-        return Maker(_named(of_leaves, function.__name__), self._options, self._on_new).program(about, leaves)
+        named = _named(of_leaves, function.__name__)
+        return kept_program(named, about, leaves, options=self._options, on_new=self._on_new)
 
 
 def _is_array(leaf: Any) -> bool:
@@ -113,18 +132,23 @@ def is_own(function: Program) -> bool:
     return function.__module__.startswith("lvmogp.") and "<" not in function.__qualname__
 
 
-def consists_of_own(tree: Any) -> bool:
-    """Whether all modules of a tree are this library's, and not kernels of the user."""
+def types_of(tree: Any) -> list[str]:
+    """Names of the types of all modules in a tree, of which its structure shows the last part only."""
     if isinstance(tree, eqx.Module):
-        return type(tree).__module__.startswith("lvmogp.") and all(map(consists_of_own, vars(tree).values()))
-    if isinstance(tree, dict):
-        return all(map(consists_of_own, tree.values()))
-    return not isinstance(tree, tuple | list) or all(map(consists_of_own, tree))
+        own = f"{type(tree).__module__}.{type(tree).__qualname__}"
+        return [own, *types_of(list(vars(tree).values()))]
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple | list) else ()
+    return [name for part in parts for name in types_of(part)]
+
+
+def are_own(types: list[str]) -> bool:
+    """Whether all modules are this library's, and none a kernel of the user."""
+    return all(name.startswith("lvmogp.") for name in types)
 
 
 def text_of(value: Any) -> str | None:
     """A fixed argument as a text that tells it from any other, where there is one."""
-    if isinstance(value, _PLAIN):
+    if isinstance(value, PLAIN):
         return repr(value)
     is_function = isinstance(value, FunctionType) and is_own(value)
     return f"{value.__module__}.{value.__qualname__}" if is_function else None
@@ -156,7 +180,7 @@ def _exported(path: Path, function: Program, arguments: Sequence[Any]) -> Any:
     except ImportError:
         return None
     _make_lapack_ready()
-    _make_modules_known(export)
+    make_modules_known(export)
     known = _read(path)
     if known is not None:
         return export.deserialize(bytearray(known)) if known else None
@@ -184,64 +208,6 @@ def _make_lapack_ready() -> None:
     jax.jit(jnp.linalg.cholesky).lower(jnp.eye(1))
 
 
-# What a program returns may be made of modules, whose fixed fields are kept as text.
-
-
-class _Empty(eqx.Module):
-    pass
-
-
-_known_modules: set[type] = set()
-
-
-@cache
-def _absent() -> Any:
-    # What Equinox writes for a field that is not there; nothing is kept where it writes something else.
-    fields = jax.tree.structure(_Empty()).node_data()[1]
-    return fields[0] if isinstance(fields, tuple) and fields else object()
-
-
-def _make_modules_known(export: Any) -> None:
-    for module in _own_modules(eqx.Module):
-        if module not in _known_modules:
-            export.register_pytree_node_serialization(
-                module,
-                serialized_name=f"{module.__module__}.{module.__qualname__}",
-                serialize_auxdata=_fields_as_text,
-                deserialize_auxdata=_fields_of_text,
-            )
-            _known_modules.add(module)
-
-
-def _own_modules(base: type) -> Iterator[type]:
-    for module in base.__subclasses__():
-        yield from _own_modules(module)
-        if module.__module__.startswith("lvmogp.") and "<" not in module.__qualname__:
-            yield module
-
-
-def _fields_as_text(fields: tuple[Any, ...]) -> bytes:
-    def plain(value: Any) -> Any:
-        if value is _absent():
-            return {"absent": True}
-        if isinstance(value, tuple):
-            return {"tuple": [plain(each) for each in value]}
-        if not isinstance(value, _PLAIN):
-            raise ValueError(f"a fixed field of a module cannot be kept: {value!r}")
-        return value
-
-    return json.dumps(plain(fields)).encode()
-
-
-def _fields_of_text(text: bytes) -> tuple[Any, ...]:
-    def value(found: Any) -> Any:
-        if isinstance(found, dict):
-            return _absent() if "absent" in found else tuple(value(each) for each in found["tuple"])
-        return found
-
-    return value(json.loads(bytes(text)))
-
-
 def _read(path: Path) -> bytes | None:
     try:
         content = path.read_bytes()
@@ -252,16 +218,10 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, program: bytes) -> None:
-    # At once or not at all; a folder that cannot be written to keeps nothing.
-    try:
+    with suppress(OSError):  # a folder that cannot be written to keeps nothing
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_room(path.parent)
-        descriptor, unfinished = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(hashlib.sha256(program).digest() + program)
-        Path(unfinished).replace(path)
-    except OSError:
-        return
+        replace_file(path, hashlib.sha256(program).digest() + program)
 
 
 def _make_room(folder: Path) -> None:

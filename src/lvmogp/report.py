@@ -20,8 +20,9 @@ from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.kernels import Composite, Kernel, Sum
 from lvmogp.page_data import page_data
 from lvmogp.relevance import coordinate_names
-from lvmogp.storage import encode_kernel, replace_file
+from lvmogp.storage import encode_kernel
 from lvmogp.typing import HostFloat
+from lvmogp.writing import replace_file
 
 Row = tuple[str, str]
 _SCRIPTS = (

@@ -14,7 +14,7 @@ from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.files.features import read_features
 from lvmogp.files.roles import Rows, known_ids, new_ids, new_rows
 from lvmogp.files.tables import read_table, table_bytes
-from lvmogp.storage import check_replaceable, replace_file
+from lvmogp.writing import check_replaceable, replace_file
 
 
 class Added(NamedTuple):

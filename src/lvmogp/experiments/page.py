@@ -8,7 +8,7 @@ from lvmogp.experiments import report
 from lvmogp.experiments.plan import GP_IND, GPY, LMC, OURS, OURS_OWN, experiments
 from lvmogp.experiments.records import results_in
 from lvmogp.experiments.runner import summary_path
-from lvmogp.storage import replace_file
+from lvmogp.writing import replace_file
 
 BEGIN, END = "<!-- results: made by `make results`, do not edit -->", "<!-- end of results -->"
 _OPENING = """# The paper's experiments

@@ -10,7 +10,7 @@ import numpy as np
 from lvmogp.experiments.plan import GP_IND, OURS, OURS_OWN, Experiment
 from lvmogp.experiments.records import Result, sealed
 from lvmogp.experiments.runner import summary_path
-from lvmogp.storage import replace_file
+from lvmogp.writing import replace_file
 
 _MEASURES = ("rmse", "nlpd", "coverage", "seconds")
 _SHARED = "several repeats ran at a time and shared the machine"

@@ -20,7 +20,7 @@ from lvmogp.experiments.plan import GP_IND_OWN, GPY, OURS_NUTS, OURS_OWN, OURS_P
 from lvmogp.experiments.problems import Problem
 from lvmogp.experiments.records import LEVELS, Result, results_in, sealed
 from lvmogp.metrics import calibration, negative_log_density, rmse
-from lvmogp.storage import replace_file
+from lvmogp.writing import replace_file
 
 _NOT_QUICK = (OURS_OWN, OURS_PLAIN, OURS_NUTS, GP_IND_OWN, GPY)
 
