@@ -36,5 +36,15 @@ def rng():
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs():
     # Each compiled program holds mappings of memory, of which a process may have 65 000; beyond, the compiler crashes.
+    from lvmogp.compiling import forget_all_programs
+
     yield
-    jax.clear_caches()
+    forget_all_programs()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _keep_no_programs():
+    # To make a program so that it can be kept takes longer, and most of those that tests need are needed once.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lvmogp.programs._folder", lambda: None)
+        yield

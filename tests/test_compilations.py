@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from lvmogp import LVMOGPRegressor
+from lvmogp.compiling import forget_all_programs
 from lvmogp.diagnostics import summary
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -54,7 +55,7 @@ def model(**changes: object) -> LVMOGPRegressor:
 @pytest.mark.parametrize("noise", ["shared", "per-condition"])
 @pytest.mark.parametrize("inference", ["collapsed", pytest.param("kronecker", marks=pytest.mark.long)])
 def test_a_fit_and_its_summary_compile_whole_steps_and_a_second_fit_nothing(programs, inference, noise):
-    jax.clear_caches()
+    forget_all_programs()
     summary(model(inference=inference, noise=noise).fit(*long_table(1)))
     assert programs
     assert set(programs) - _STEPS == set()

@@ -57,6 +57,7 @@ MODULES_THAT_SPEAK = (
     "resuming",
     "distributed",
     "stochastic_fit",
+    "writing",
 )
 
 

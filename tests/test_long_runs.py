@@ -59,9 +59,8 @@ def test_every_program_is_counted_once_and_shared_by_all_who_compile_its_functio
 def test_predictions_of_varying_shapes_keep_few_programs_and_change_no_answer(monkeypatch):
     model = small_estimator()
     at_start = model.predict(POINTS, 1, return_std=True)
-    jax.clear_caches()
+    compiling.forget_all_programs()
     monkeypatch.setattr(compiling, "MOST_PROGRAMS", 2)
-    monkeypatch.setattr(compiling._Tally, "n_made", 0)
     alive_before, forgotten_before = n_alive(), compiling.times_forgotten()
     made, alive = [], []
     for n_rows in (1, 5, 10, 20, 40, 80, 160, 300) * 2:
@@ -78,7 +77,7 @@ def test_predictions_of_varying_shapes_keep_few_programs_and_change_no_answer(mo
 def test_fits_of_varying_shapes_keep_few_programs_and_change_no_answer(monkeypatch):
     most, most_of_a_call = 30, 20
     monkeypatch.setattr(compiling, "MOST_PROGRAMS", most)
-    jax.clear_caches()
+    compiling.forget_all_programs()
     alive_before, forgotten_before = n_alive(), compiling.times_forgotten()
     states, checks = endured(n_fits=15, n_predictions=45, seed=3)
     assert set(checks.values()) == {True}

@@ -19,6 +19,8 @@ from lvmogp.optimise import maximise
 from lvmogp.posterior import posterior
 from lvmogp.programs import are_own, forget_programs, is_own, text_of, types_of
 
+# As it is where programs are kept; elsewhere in these tests they are not.
+FOLDER = programs._folder
 MATRIX = jnp.array([[2.0, 0.5], [0.5, 1.0]])
 
 
@@ -27,6 +29,7 @@ def folder(tmp_path, monkeypatch):
     """A folder of its own, and a process that knows no programs yet."""
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    monkeypatch.setattr(programs, "_folder", FOLDER)
     monkeypatch.setattr(programs, "_programs", {})
     yield tmp_path / "lvmogp-programs"
     jax.config.update("jax_compilation_cache_dir", before)

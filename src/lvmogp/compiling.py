@@ -76,12 +76,17 @@ def compiled(function: _Function) -> _Function:
 
 
 def forget_many_programs() -> None:
-    """Forget all compiled programs if there are many; they are compiled anew when next needed.
+    """Forget all compiled programs if there are many.
 
     To be called before work begins. Work that goes on in other threads keeps the programs that it is using.
     """
     if _Tally.n_made > MOST_PROGRAMS:
-        _Tally.n_made = 0
-        _Tally.n_forgotten += 1
-        forget_programs()
-        jax.clear_caches()
+        forget_all_programs()
+
+
+def forget_all_programs() -> None:
+    """Forget all compiled programs; they are compiled anew when next needed."""
+    _Tally.n_made = 0
+    _Tally.n_forgotten += 1
+    forget_programs()
+    jax.clear_caches()
