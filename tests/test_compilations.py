@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from lvmogp import LVMOGPRegressor
-from lvmogp.compiling import forget_all_programs
+from lvmogp import LVMOGPRegressor, compiling
+from lvmogp.compiling import compiler_options, forget_all_programs
 from lvmogp.diagnostics import summary
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -63,3 +63,39 @@ def test_a_fit_and_its_summary_compile_whole_steps_and_a_second_fit_nothing(prog
     programs.clear()
     summary(model(inference=inference, noise=noise).fit(*long_table(2)))
     assert programs == []
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What the compiler is told under some flags of the environment."""
+
+    def under(flags: str, *, one_thread: bool = True) -> dict[str, object]:
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        return compiler_options(one_thread=one_thread)
+
+    return under
+
+
+def test_the_compiler_is_told_what_the_user_does_not_tell_it(told):
+    level, threads = {"xla_backend_optimization_level": 1}, {"xla_cpu_multi_thread_eigen": False}
+    assert told("").items() >= (level | threads).items()
+    assert "xla_cpu_multi_thread_eigen" not in told("", one_thread=False)
+    assert "xla_backend_optimization_level" not in told("--xla_backend_optimization_level=3")
+
+
+def test_on_accelerators_the_compiler_is_told_nothing(told, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert told("") == {}
+
+
+def test_an_option_that_the_compiler_does_not_know_is_left_out(told, monkeypatch):
+    compiling._has_older_loops.cache_clear()
+    monkeypatch.setattr(compiling, "_OLDER_LOOPS", {"xla_cpu_write_loops_by_hand": False})
+    found = told("")
+    compiling._has_older_loops.cache_clear()
+    assert set(found) == {"xla_backend_optimization_level", "xla_cpu_multi_thread_eigen"}
+
+
+def test_every_option_is_one_that_the_compiler_knows(told):
+    options = told("")
+    assert jax.jit(lambda values: values * 2, compiler_options=options)(np.ones(2)).tolist() == [2, 2]

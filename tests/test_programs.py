@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +13,13 @@ from jax import export
 from small_models import grid_case, long_case, replace, small_parameters
 
 from lvmogp import programs
-from lvmogp.compiling import ONE_THREAD, compiled, programs_made
+from lvmogp.compiling import compiled, programs_made
 from lvmogp.fit import collapsed_objective
 from lvmogp.kernels import RBF, Linear, Periodic
 from lvmogp.optimise import maximise
 from lvmogp.posterior import posterior
 from lvmogp.programs import are_own, forget_programs, is_own, text_of, types_of
 
-# As it is where programs are kept; elsewhere in these tests they are not.
-FOLDER = programs._folder
 MATRIX = jnp.array([[2.0, 0.5], [0.5, 1.0]])
 
 
@@ -29,14 +28,14 @@ def folder(tmp_path, monkeypatch):
     """A folder of its own, and a process that knows no programs yet."""
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
-    monkeypatch.setattr(programs, "_folder", FOLDER)
+    monkeypatch.setenv("LVMOGP_KEEP_PROGRAMS", "1")
     monkeypatch.setattr(programs, "_programs", {})
     yield tmp_path / "lvmogp-programs"
     jax.config.update("jax_compilation_cache_dir", before)
 
 
 def kept_program(function, about, arguments):
-    return programs.kept_program(function, about, arguments, options=ONE_THREAD, on_new=lambda: None)
+    return programs.kept_program(function, about, arguments, options={}, on_new=lambda: None)
 
 
 def halved(matrix):
@@ -82,9 +81,23 @@ def test_a_damaged_program_is_made_again(folder, damage):
     assert path.read_bytes() == whole
 
 
-def test_without_a_folder_nothing_is_kept(folder):
+def without_a_folder(monkeypatch):
     jax.config.update("jax_compilation_cache_dir", None)
+
+
+def without_caches(monkeypatch):
+    monkeypatch.setattr(programs, "_CONFIG", SimpleNamespace(jax_enable_compilation_cache=False))
+
+
+def unwanted(monkeypatch):
+    monkeypatch.setenv("LVMOGP_KEEP_PROGRAMS", "0")
+
+
+@pytest.mark.parametrize("state", [without_a_folder, without_caches, unwanted])
+def test_nothing_is_kept_where_jax_keeps_nothing_or_where_that_is_not_wanted(folder, state, monkeypatch):
+    state(monkeypatch)
     assert kept_program(halved, "halved", [MATRIX]) is None
+    assert not folder.exists()
 
 
 def test_a_folder_that_cannot_be_made_keeps_nothing_and_hinders_nothing(folder):

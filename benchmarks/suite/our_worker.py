@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.rivals.reporting import Clock, answer, peak_mb, repeated, settings, take_turns
 from benchmarks.suite import stochastic
 from lvmogp import LVMOGPRegressor
-from lvmogp.compiling import ONE_THREAD
+from lvmogp.compiling import compiler_options
 from lvmogp.constraints import join, split
 from lvmogp.data import Data, GridData, long_data
 from lvmogp.fit import Progress, collapsed_objective, explicit_objective, with_explicit_inducing
@@ -80,9 +80,9 @@ def evaluation(arrays: dict[str, Any], wanted: dict[str, Any]) -> tuple[Callable
         if not (np.isfinite(float(value)) and np.all(np.isfinite(np.asarray(gradient)))):
             raise RuntimeError("the bound is not finite; its cost says nothing")
 
-    programs = {1: jax.jit(value_and_gradient, compiler_options=ONE_THREAD)}
+    programs = {1: jax.jit(value_and_gradient, compiler_options=compiler_options(one_thread=True))}
     if not wanted["one_thread"]:
-        programs[os.cpu_count() or 1] = jax.jit(value_and_gradient)
+        programs[os.cpu_count() or 1] = jax.jit(value_and_gradient, compiler_options=compiler_options(one_thread=False))
     taken = {}
     for threads, program in programs.items():
         with threadpool_limits(threads):  # LAPACK has threads of its own, which a fit limits in the same way

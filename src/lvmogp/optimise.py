@@ -7,14 +7,14 @@ import enum
 import math
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 import numpy as np
 import scipy.optimize
 
-from lvmogp.compiling import ONE_THREAD, count_program, counted
+from lvmogp.compiling import compiler_options, count_program, counted
 from lvmogp.constraints import FreeStructure, join, natural_steps, search_box, split
 from lvmogp.programs import are_own, is_own, kept_program, text_of, types_of
 from lvmogp.typing import Array, Float, HostFloat, Scalar
@@ -70,16 +70,17 @@ def _negative_value_and_gradient(
     return jax.value_and_grad(loss)(vector)
 
 
-_compile = partial(jax.jit, counted(_negative_value_and_gradient), static_argnames=("objective", "structure"))
-# XLA's thread pool costs more than it gives on small problems.
-_on_one_thread = _compile(compiler_options=ONE_THREAD)
-_on_all_threads = _compile()
-_join = jax.jit(counted(join), static_argnames="structure", compiler_options=ONE_THREAD)
-
-
+@cache
 def value_and_gradient(*, one_thread: bool) -> Callable[..., tuple[Scalar, Float[Array, " free"]]]:
     """The compiled function that :func:`maximise` evaluates: the negative objective with its gradient."""
-    return _on_one_thread if one_thread else _on_all_threads
+    function = counted(_negative_value_and_gradient)
+    options = compiler_options(one_thread=one_thread)
+    return jax.jit(function, static_argnames=("objective", "structure"), compiler_options=options)
+
+
+@cache
+def _joining() -> Callable[..., Any]:
+    return jax.jit(counted(join), static_argnames="structure", compiler_options=compiler_options(one_thread=True))
 
 
 def _loss(objective: Objective, start: Any, data: Any, *, one_thread: bool) -> Loss:
@@ -95,7 +96,8 @@ def _loss(objective: Objective, start: Any, data: Any, *, one_thread: bool) -> L
 
         about = f"{text_of(objective)} {types} {structure.structure} {tree} {structure.free_shapes}"
         flat.__name__ = _negative_value_and_gradient.__name__
-        program = kept_program(flat, about, leaves, options=ONE_THREAD, on_new=count_program)
+        options = compiler_options(one_thread=True)
+        program = kept_program(flat, about, leaves, options=options, on_new=count_program)
         if program is not None:
             return lambda vector: program(vector, *leaves[1:])
     evaluate = value_and_gradient(one_thread=one_thread)
@@ -123,7 +125,7 @@ class _Search:
     @property
     def tree(self) -> Any:
         """The tree at the best point."""
-        return cast(Any, _join(self._point.astype(self._dtype), self._fixed_leaves, structure=self._structure))
+        return _joining()(self._point.astype(self._dtype), self._fixed_leaves, structure=self._structure)
 
     def gained_less_than(self, tolerance: float) -> bool:
         """Whether the bound has gained less than that over the last iterations."""

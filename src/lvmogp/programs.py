@@ -3,11 +3,13 @@
 JAX keeps compiled programs but not the way to them: each process traces a function and lowers it anew before it knows
 what to look for, which for a bound with its gradient takes longer than many a fit. Kept here is what comes out of that,
 as StableHLO. A program is found by all that it follows from: the code of this library, versions, precision, the
-function, and the structure and shapes of its arguments.
+function, and the structure and shapes of its arguments. Nothing is kept where the environment has
+``LVMOGP_KEEP_PROGRAMS=0``, or where JAX keeps nothing.
 """
 
 import hashlib
 import importlib.metadata
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,8 +20,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 
 from lvmogp.module_texts import PLAIN, make_modules_known
@@ -78,14 +80,15 @@ def kept_program(
 
 
 def _folder() -> Path | None:
-    folder = _CONFIG.jax_compilation_cache_dir
-    return None if folder is None or jax.default_backend() != "cpu" else Path(folder) / _FOLDER
+    folder = _CONFIG.jax_compilation_cache_dir if _CONFIG.jax_enable_compilation_cache else None
+    is_wanted = os.environ.get("LVMOGP_KEEP_PROGRAMS") != "0" and jax.default_backend() == "cpu"
+    return Path(folder) / _FOLDER if is_wanted and folder is not None else None
 
 
 class Keeper:
     """Finds, or makes, kept programs of one function of this library for whatever it is called with."""
 
-    def __init__(self, function: Program, options: Mapping[str, Any], on_new: Callable[[], None]) -> None:
+    def __init__(self, function: Program, options: Callable[[], Mapping[str, Any]], on_new: Callable[[], None]) -> None:
         self._function, self._options, self._on_new = function, options, on_new
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
@@ -114,7 +117,7 @@ class Keeper:
             return function(*args, **kwargs)
 
         named = _named(of_leaves, function.__name__)
-        return kept_program(named, about, leaves, options=self._options, on_new=self._on_new)
+        return kept_program(named, about, leaves, options=self._options(), on_new=self._on_new)
 
 
 def _is_array(leaf: Any) -> bool:
@@ -205,7 +208,7 @@ def _named(call: Program, name: str) -> Program:
 @cache
 def _make_lapack_ready() -> None:
     # JAX looks LAPACK's functions up when it first lowers one of them, which a program that is read never does.
-    jax.jit(jnp.linalg.cholesky).lower(jnp.eye(1))
+    jax.jit(lax.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), np.float32))
 
 
 def _read(path: Path) -> bytes | None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from lvmogp.compiling import ONE_THREAD, counted
+from lvmogp.compiling import compiler_options, counted
 from lvmogp.constraints import join, natural_steps, split
 from lvmogp.course import STEPS_PER_WINDOW, Course, Window, after, window
 from lvmogp.distributed import AXIS, mesh, replicated, spread
@@ -133,7 +133,7 @@ def _stepper(devices: Mesh, *, one_thread: bool) -> Callable[..., tuple[State, A
     sharded = jax.shard_map(
         partial(step, axis=AXIS), mesh=devices, in_specs=(whole, part, whole, whole), out_specs=whole, check_vma=False
     )
-    return jax.jit(counted(sharded), compiler_options=ONE_THREAD if one_thread else None)
+    return jax.jit(counted(sharded), compiler_options=compiler_options(one_thread=one_thread))
 
 
 def _window(
