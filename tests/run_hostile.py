@@ -156,8 +156,8 @@ def dtype_of(recipe: Recipe) -> str:
     return "float32" if recipe.seed % 5 == 0 else "float64"
 
 
-def main() -> int:
-    """Run, show progress, write the account; fails if anything was found."""
+def asked() -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1000, help="data sets to draw")
     parser.add_argument(
@@ -167,25 +167,26 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("results/hostile.json"))
     parser.add_argument("--kept", type=Path, default=Path("out/hostile.jsonl"), help="what became of each data set")
     parser.add_argument("--resume", action="store_true", help="leave out the data sets that are kept already")
-    arguments = parser.parse_args()
-    order = arguments.layouts or list(range(len(LAYOUTS)))
-    chosen = [recipe for recipe in drawn(arguments.count) if recipe.layout in order]
-    chosen.sort(key=lambda recipe: order.index(recipe.layout))
-    tally = Tally(len(chosen))
-    arguments.kept.parent.mkdir(parents=True, exist_ok=True)
-    if not arguments.resume or not arguments.kept.exists():
-        arguments.kept.write_text("")
-    known = {(each.recipe, each.dtype): each for each in map(Examined.from_json, arguments.kept.open())}
-    kept = [known[key] for key in ((recipe, dtype_of(recipe)) for recipe in chosen) if key in known]
-    for each in kept:
-        tally.add(*each)
-    tally.tried_before = tally.tried
-    done = {each.recipe for each in kept}
-    pending = [recipe for recipe in chosen if recipe not in done]
-    with (
-        arguments.kept.open("a") as lines,
-        ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool,
-    ):
+    return parser.parse_args()
+
+
+def chosen_recipes(count: int, layouts: list[int] | None) -> list[Recipe]:
+    """The data sets, those of one layout together."""
+    order = layouts or list(range(len(LAYOUTS)))
+    chosen = [recipe for recipe in drawn(count) if recipe.layout in order]
+    return sorted(chosen, key=lambda recipe: order.index(recipe.layout))
+
+
+def already_kept(path: Path, chosen: list[Recipe]) -> list[Examined]:
+    """What became of those data sets that an earlier run got to."""
+    known = {(each.recipe, each.dtype): each for each in map(Examined.from_json, path.open())}
+    return [known[key] for key in ((recipe, dtype_of(recipe)) for recipe in chosen) if key in known]
+
+
+def examine(pending: list[Recipe], tally: Tally, arguments: argparse.Namespace) -> None:
+    """Add what becomes of each data set to the tally, keep it, and show progress."""
+    pool = ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn"))
+    with arguments.kept.open("a") as lines, pool:
         for batch in as_completed([pool.submit(accounts, batch) for batch in batches(pending)]):
             for found in batch.result():
                 tally.add(*found)
@@ -193,6 +194,22 @@ def main() -> int:
             lines.flush()
             print(f"\r{tally.line()}   ", end="", file=sys.stderr, flush=True)
             arguments.out.write_text(json.dumps(tally.as_dict(), indent=1, default=float) + "\n")
+
+
+def main() -> int:
+    """Run and write the account; fails if anything was found."""
+    arguments = asked()
+    chosen = chosen_recipes(arguments.count, arguments.layouts)
+    arguments.kept.parent.mkdir(parents=True, exist_ok=True)
+    if not arguments.resume or not arguments.kept.exists():
+        arguments.kept.write_text("")
+    kept = already_kept(arguments.kept, chosen)
+    tally = Tally(len(chosen))
+    for each in kept:
+        tally.add(*each)
+    tally.tried_before = tally.tried
+    done = {each.recipe for each in kept}
+    examine([recipe for recipe in chosen if recipe not in done], tally, arguments)
     if arguments.out.resolve() == (ROOT / "results" / "hostile.json"):
         write_pages()
     print(f"\n{json.dumps(tally.as_dict()['findings_by_rule'], indent=1)}")

@@ -17,7 +17,8 @@ _TYPICAL_ITERATIONS = 150
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[Callable[[FitProgress], None] | None]:
     """Yield a callback that draws progress with an estimate of the time left, or ``None`` if not shown."""
-    if not shown:
+    console = Console(stderr=True)
+    if not shown or not (console.is_terminal or console.is_jupyter):  # elsewhere a bar is only noise
         yield None
         return
     columns = (
@@ -26,9 +27,7 @@ def progress_bar(*, shown: bool) -> Iterator[Callable[[FitProgress], None] | Non
         TextColumn("{task.fields[bound]}{task.fields[left]}"),
         TimeElapsedColumn(),
     )
-    console = Console(stderr=True)
-    drawn = console.is_terminal or console.is_jupyter  # elsewhere a bar is only noise
-    with Progress(*columns, console=console, transient=True, disable=not drawn) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("preparing the starts", total=None, bound="", left="")
         estimate = time_left()
 
