@@ -98,7 +98,7 @@ QUESTIONS: dict[str, Question] = {
     "command-line": Question(
         "From the command line",
         "`lvmogp fit` on the quickstart's 50 rows, each time a process of its own, from its start to its end. With all "
-        "programs kept, some 2 s go into imports (JAX, SciPy, scikit-learn, pandas), 1 s into reading and linking "
+        "programs kept, some 1.5 s go into imports (JAX, SciPy, scikit-learn, pandas), 1 s into reading and linking "
         "programs, the rest into six starts and the summary.",
         command_line,
     ),
