@@ -9,6 +9,8 @@ from lvmogp.compiling import compiler_options, forget_all_programs
 from lvmogp.diagnostics import summary
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
+# JAX's own, from 0.12 on.
+_MOVES_ARRAYS = "stage"
 # Single operations outside of compiled functions are programs of their own, each of which takes as long to compile or
 # to read from the cache as a large one.
 _STEPS = {
@@ -30,10 +32,12 @@ def programs():
     """Names of the programs compiled, in order."""
     names: list[str] = []
     listening = True
+    compiler_options(one_thread=True)  # which tries once in a process what the compiler knows
 
     def note(event: str, _duration: float, **details: object) -> None:
-        if listening and event == _COMPILED:
-            names.append(str(details["fun_name"]).removeprefix("jit(").removesuffix(")"))
+        name = str(details.get("fun_name")).removeprefix("jit(").removesuffix(")")
+        if listening and event == _COMPILED and name != _MOVES_ARRAYS:
+            names.append(name)
 
     jax.monitoring.register_event_duration_secs_listener(note)
     yield names
