@@ -29,7 +29,7 @@ from lvmogp.typing import Array
 from lvmogp.writing import replace_file
 
 _FOLDER = "lvmogp-programs"
-_MOST_KEPT = 500
+_MOST_KEPT = 5000  # of some 20 kB each
 _DIGEST_SIZE = hashlib.sha256().digest_size
 Program = Callable[..., Any]
 
