@@ -1,5 +1,7 @@
 """Chains find posteriors that are known: the prior where nothing is observed, quadrature where little is unknown."""
 
+from collections import Counter
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -228,10 +230,11 @@ def test_a_stop_keeps_the_draws_so_far(monkeypatch):
     assert not ended
     assert [n_steps for _, n_steps, _ in seen] == list(range(1, 221))
     assert {chain for chain, _, _ in seen} == {0, 1}
-    lengths = [len(chain.trace.energy) for chain in chains]
-    assert 20 <= sum(lengths) <= 22  # 220 steps without the warm-up, and those on their way
-    for chain, undisturbed in zip(chains, whole, strict=True):
+    steps = Counter(chain for chain, _, _ in seen)  # either may have been the quicker one
+    for place, (chain, undisturbed) in enumerate(zip(chains, whole, strict=True)):
         kept = len(chain.trace.energy)
+        after_warmup = max(steps[place] - 100, 0)
+        assert after_warmup <= kept <= after_warmup + 1  # one may have been on its way
         np.testing.assert_array_equal(chain.trace.position, undisturbed.trace.position[:kept])
 
 
