@@ -5,6 +5,7 @@ columns of V, so that (L_H ⊗ L_X) vec(V) = vec(L_X V L_Hᵀ).
 """
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -91,11 +92,23 @@ def jitter_needed(matrix: Float[Array, "M M"]) -> Scalar:
     return _jittered_factor(matrix)[1]
 
 
+@jax.custom_jvp
+def _solved_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    return solve_triangular(lower, jnp.eye(lower.shape[0], dtype=lower.dtype), lower=True)
+
+
+@_solved_inverse.defjvp
+def _solved_inverse_jvp(primals, tangents):
+    # dL⁻¹ = −L⁻¹ dL L⁻¹: products, which are quicker than solves.
+    inverse = _solved_inverse(*primals)
+    return inverse, -inverse @ jnp.tril(tangents[0]) @ inverse
+
+
 def triangular_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """L⁻¹ by halves: of L = [A 0; B C] it is [A⁻¹ 0; −C⁻¹BA⁻¹ C⁻¹], mostly products of matrices."""
     size = lower.shape[0]
     if size <= _SOLVED_AT_ONCE:
-        return solve_triangular(lower, jnp.eye(size, dtype=lower.dtype), lower=True)
+        return _solved_inverse(lower)
     half = size // 2
     first, last = triangular_inverse(lower[:half, :half]), triangular_inverse(lower[half:, half:])
     below = -last @ (lower[half:, :half] @ first)
@@ -133,11 +146,28 @@ def symmetric_pairs(size: int) -> tuple[np.ndarray, np.ndarray]:
     return np.triu_indices(size)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
 def unpack_symmetric(packed: Float[Array, "*D pairs"], size: int) -> Float[Array, "*D M M"]:
-    """Symmetric matrices from their upper triangles in the order of :func:`symmetric_pairs`."""
+    """Symmetric matrices from their upper triangles in the order of :func:`symmetric_pairs`.
+
+    Backwards, a packed entry gathers its two places; left alone, each place would be added to its entry in turn.
+    """
     rows, columns = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
     first, last = np.minimum(rows, columns), np.maximum(rows, columns)
     return packed[..., first * size - first * (first - 1) // 2 + last - first]
+
+
+def _unpack_forward(packed: Array, size: int) -> tuple[Array, None]:
+    return unpack_symmetric(packed, size), None
+
+
+def _unpack_backward(size: int, _: None, cotangent: Array) -> tuple[Array]:
+    rows, columns = symmetric_pairs(size)
+    both = cotangent[..., rows, columns] + cotangent[..., columns, rows]
+    return (jnp.where(rows == columns, both / 2, both),)
+
+
+unpack_symmetric.defvjp(_unpack_forward, _unpack_backward)
 
 
 def _outer_gram(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:

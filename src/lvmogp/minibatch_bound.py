@@ -23,6 +23,7 @@ from lvmogp.kernels import Kernel, cross, diagonal
 from lvmogp.linalg import symmetric_pairs, triangular_inverse, unpack_symmetric
 from lvmogp.minibatches import Minibatch
 from lvmogp.posterior import KroneckerCovariance
+from lvmogp.products import quadratic_forms
 from lvmogp.psi_statistics import LatentGaussians, packed_psi2, psi0, psi1
 from lvmogp.typing import Array, Float, Scalar
 from lvmogp.whitening import basis
@@ -91,18 +92,21 @@ def expected_log_likelihood(
     weights = in_blocks(all_weights)
     stands_for = jnp.sum(weights, axis=1)
 
-    # Sums over the observations of each block: of L_H⁻ᵀRL_H⁻¹, packed, and of the numbers it is made of.
+    # Sums over the observations of each block, of what R is made of.
     projected = in_blocks(inputs.means @ inverse_latents)  # (L_H⁻ᵀMᵀa)ᵀ
-    outer = jnp.swapaxes(projected * weights[..., None], 1, 2) @ projected
-    rows, columns = symmetric_pairs(n_latents)
     numbers = jnp.stack([outputs**2, inputs.squares, inputs.prior_variance], axis=1)
     sums = jnp.sum(in_blocks(jnp.concatenate([inputs.spreads, numbers], axis=1)) * weights[..., None], axis=1)
     spreads, (outputs_squared, features_squared, priors) = sums[:, :n_latents], sums[:, n_latents:].T
-    whitened = outer[:, rows, columns] + spreads @ small.basis_pairs.T - features_squared[:, None] * small.inverse_gram
 
     kernel, points, latents = shared.latent_kernel, shared.inducing_latents, conditions.latents
     psi_two = packed_psi2(kernel, points, latents)
-    quadratic = jnp.sum(psi_two * whitened * small.twice, axis=1)
+    traces = psi_two @ small.inverse_gram  # tr T_d = tr(Φ_d K_H⁻¹)
+    # Σ tr(T_d R): of MᵀaaᵀM, of U_H diag((U_Xᵀa)²ᵀW) U_Hᵀ and of aᵀa I
+    quadratic = (
+        quadratic_forms(psi_two, projected, weights)
+        + jnp.sum((psi_two @ small.basis_pairs) * spreads, axis=1)
+        - features_squared * traces
+    )
     pulled = jnp.sum(projected * (weights * in_blocks(outputs))[..., None], axis=1)
     linear = jnp.sum(pulled * psi1(kernel, points, latents), axis=1)  # Σ y aᵀM⟨c_d⟩, ⟨c_d⟩ = L_H⁻¹Ψ_dᵀ
     misfit = (outputs_squared - 2 * linear + quadratic + psi0(kernel, latents) * priors) @ precisions
@@ -111,7 +115,6 @@ def expected_log_likelihood(
     per_observation = LOG_2PI - jnp.log(precisions) + divergence / conditions.counts
     value = -(stands_for @ per_observation + misfit) / 2
 
-    traces = psi_two @ (small.twice * small.inverse_gram)  # tr T_d
     by_place = jnp.zeros_like(all_weights).at[batch.places].set((traces * precisions)[:, None], mode="drop")
     input_gram = inputs.gram(all_weights * by_place)
     packed = (features_squared * precisions) @ psi_two
@@ -126,19 +129,18 @@ def kl_inducing(inducing: InducingGaussian) -> Scalar:
 
 
 class _Small(eqx.Module):
-    # S and K_H⁻¹ as the packed whitened R is made of them.
+    # L_H⁻ᵀ u_j u_jᵀ L_H⁻¹ and K_H⁻¹, packed so that a product with a packed Φ_d is the trace of theirs.
     basis_pairs: Float[Array, "pairs M_H"]
     inverse_gram: Float[Array, " pairs"]
-    twice: Float[Array, " pairs"]
 
     @classmethod
     def of(cls, covariance: KroneckerCovariance, inverse_latents: Float[Array, "M_H M_H"]) -> "_Small":
         rows, columns = symmetric_pairs(inverse_latents.shape[0])
+        twice = jnp.where(rows == columns, 1.0, 2.0).astype(inverse_latents.dtype)  # a packed entry stands for two
         rotated = inverse_latents.T @ covariance.latent_basis  # L_H⁻ᵀU_H
         return cls(
-            basis_pairs=rotated[rows] * rotated[columns],  # L_H⁻ᵀ u_j u_jᵀ L_H⁻¹
-            inverse_gram=jnp.sum(inverse_latents[:, rows] * inverse_latents[:, columns], axis=0),  # K_H⁻¹
-            twice=jnp.where(rows == columns, 1.0, 2.0).astype(inverse_latents.dtype),  # what a packed entry counts for
+            basis_pairs=rotated[rows] * rotated[columns] * twice[:, None],
+            inverse_gram=jnp.sum(inverse_latents[:, rows] * inverse_latents[:, columns], axis=0) * twice,
         )
 
 

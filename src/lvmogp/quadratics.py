@@ -14,6 +14,7 @@ Where measurements have known variances s_n², σ_d² + s_n² takes the place of
 from abc import abstractmethod
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 
 from lvmogp.data import Data, GridData, LongData
@@ -22,10 +23,13 @@ from lvmogp.kernels import cross, diagonal
 from lvmogp.kronecker import kronecker_evidence
 from lvmogp.linalg import dense_evidence, triangular_inverse, vec, whiten_both_sides
 from lvmogp.parameters import KroneckerInducing, Parameters
-from lvmogp.products import whitened_products
+from lvmogp.products import block_products, in_slices, whitened_products
 from lvmogp.psi_statistics import LatentGaussians, psi0, psi2, weighted_psi2
 from lvmogp.typing import Array, Float, Scalar
 from lvmogp.whitening import Basis, basis, latent_moments, whitened_covariance_sum, whitened_mean
+
+# Covariances of observations with inducing inputs that long data are computed from at a time: as many as a cache holds.
+_ELEMENTS_ON_CPU, _ELEMENTS_ON_ACCELERATOR = 2**18, 2**24
 
 
 class Quadratic(eqx.Module):
@@ -214,20 +218,37 @@ class ConditionSums(eqx.Module):
 def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]) -> ConditionSums:
     """Accumulate long data by condition, as batched matrix products of its blocks (equation 45)."""
     n_blocks, block_size, n_columns = data.inputs.shape
-    points = data.inputs.reshape(-1, n_columns)
     # Without errors of the measurements all observations of a condition weigh the same, which is taken out of the sums.
     places, common, logs = data.present, 1 / noise, -data.counts * jnp.log(noise)
     if data.error_variances is not None:
         variances = noise[data.block_condition][:, None] + data.error_variances
         places, common = data.present / jnp.sqrt(variances), jnp.ones_like(noise)
         logs = data.sum_by_condition(jnp.sum(-jnp.log(variances) * data.present, axis=1))
-    features = input_basis.features(points).reshape(n_blocks, block_size, -1) * places[..., None]
     outputs = data.outputs * places
-    prior = diagonal(input_basis.kernel, points).reshape(n_blocks, block_size) * places**2
+
+    def sums_of_blocks(inputs: Array, places: Array, outputs: Array) -> tuple[Array, Array, Array]:
+        points = inputs.reshape(-1, n_columns)
+        covariances = cross(input_basis.kernel, points, input_basis.points).reshape(*places.shape, -1)
+        grams, projections = block_products(input_basis.factor, covariances * places[..., None], outputs)
+        prior = diagonal(input_basis.kernel, points).reshape(places.shape) * places**2
+        return grams, projections, jnp.sum(prior, axis=1)
+
+    n_at_once = _blocks_at_once(n_blocks, block_size * input_basis.points.shape[0])
+    grams, projections, priors = in_slices(sums_of_blocks, n_at_once, data.inputs, places, outputs)
     return ConditionSums(
-        grams=data.sum_by_condition(jnp.swapaxes(features, 1, 2) @ features) * common[:, None, None],
-        projections=data.sum_by_condition(jnp.einsum("kbm,kb->km", features, outputs)) * common[:, None],
+        grams=data.sum_by_condition(grams) * common[:, None, None],
+        projections=data.sum_by_condition(projections) * common[:, None],
         squares=data.sum_by_condition(jnp.sum(outputs**2, axis=1)) * common,
-        prior_variances=data.sum_by_condition(jnp.sum(prior, axis=1)) * common,
+        prior_variances=data.sum_by_condition(priors) * common,
         log_precisions=logs,
     )
+
+
+def _blocks_at_once(n_blocks: int, elements: int) -> int:
+    # As many as one pass over an array of their covariances should hold, each block having so many elements; a power of
+    # two that divides the number of blocks.
+    most = _ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR
+    n_at_once = n_blocks
+    while n_at_once * elements > most and n_at_once % 2 == 0:
+        n_at_once //= 2
+    return n_at_once
