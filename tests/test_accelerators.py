@@ -1,4 +1,4 @@
-"""What accelerators compute in another way than a CPU, against the CPU's way; products by hand against autodiff."""
+"""What accelerators compute in another way than a CPU, against the CPU's way."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,6 @@ from numpy.testing import assert_allclose
 
 from lvmogp.kronecker import by_factors, by_two_bases
 from lvmogp.linalg import jittered_at_once, jittered_in_turn, triangular_inverse
-from lvmogp.products import whitened_products
 
 
 def semidefinite(rng, size, rank):
@@ -42,23 +41,3 @@ def test_all_rungs_at_once_give_the_factor_of_the_first_that_holds(rng, smallest
 def test_a_triangular_matrix_is_inverted_by_halves(rng, size):
     lower = np.linalg.cholesky(np.cov(rng.normal(size=(size, 3 * size + 2))).reshape(size, size) + 0.1 * np.eye(size))
     assert_allclose(triangular_inverse(jnp.asarray(lower)) @ lower, np.eye(size), atol=1e-12)
-
-
-def test_whitened_products_and_their_derivatives_are_those_of_a_solve(rng):
-    lower = jnp.linalg.cholesky(semidefinite(rng, 4, 9) + jnp.eye(4))
-    columns, weights = jnp.asarray(rng.normal(size=(4, 7))), jnp.asarray(rng.normal(size=(7, 3)))
-    by_gram, by_linear = jnp.asarray(rng.normal(size=(4, 4))), jnp.asarray(rng.normal(size=(4, 3)))
-
-    def plain(lower, columns, weights):
-        features = jax.scipy.linalg.solve_triangular(lower, columns, lower=True)
-        return features @ features.T, features @ weights
-
-    def loss(way):
-        def weighted(*arguments):
-            gram, linear = way(*arguments)
-            return jnp.sum(by_gram * gram) + jnp.sum(jnp.sin(by_linear * linear))
-
-        return jax.value_and_grad(weighted, argnums=(0, 1, 2))
-
-    found, expected = (loss(way)(lower, columns, weights) for way in (whitened_products, plain))
-    jax.tree.map(lambda one, other: assert_allclose(one, other, rtol=1e-11, atol=1e-12), found, expected)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from lvmogp.distances import weighted_distances
+from lvmogp.distances import gaussian_sums, weighted_distances
 
 
 def plain(first, precision, second):
@@ -36,4 +36,31 @@ def test_derivatives_are_those_of_plain_differences(rng, points, arguments):
     for differentiate in (jax.grad, jax.jacfwd, jax.hessian):
         found = differentiate(loss(weighted_distances), arguments)(*points)
         expected = differentiate(loss(plain), arguments)(*points)
+        jax.tree.map(lambda one, other: assert_allclose(one, other, rtol=1e-10, atol=1e-12), found, expected)
+
+
+def test_sums_of_gaussians_are_those_of_loops(rng, points):
+    first, precision, second = map(np.asarray, points)
+    weights = rng.normal(size=4)
+    expected = [
+        sum(weights[i] * np.exp(-sum(precision[i] * (first[i] - second[j]) ** 2)) for i in range(4)) for j in range(6)
+    ]
+    assert_allclose(gaussian_sums(jnp.asarray(weights), *points), expected, rtol=1e-13)
+
+
+def test_derivatives_of_sums_of_gaussians_are_those_of_plain_differences(rng, points):
+    weights, directions = jnp.asarray(rng.normal(size=4)), jnp.asarray(rng.normal(size=6))
+
+    def plain_sums(weights, *points):
+        return weights @ jnp.exp(-plain(*points))
+
+    def loss(sums):
+        return lambda *arguments: jnp.sum(jnp.sin(directions * sums(*arguments)))
+
+    def twice(function):
+        # Backwards twice, since the reverse rule is made by hand.
+        return jax.jacrev(jax.grad(function, (0, 1, 2, 3)), (0, 1, 2, 3))
+
+    for differentiate in (lambda function: jax.grad(function, (0, 1, 2, 3)), twice):
+        found, expected = (differentiate(loss(sums))(weights, *points) for sums in (gaussian_sums, plain_sums))
         jax.tree.map(lambda one, other: assert_allclose(one, other, rtol=1e-10, atol=1e-12), found, expected)

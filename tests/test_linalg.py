@@ -16,6 +16,7 @@ from lvmogp.linalg import (
     jitter_needed,
     smallest_jitter,
     symmetric_pairs,
+    triangular_inverse,
     unpack_symmetric,
     unvec,
     vec,
@@ -183,6 +184,35 @@ def test_packing_the_upper_triangle_and_unpacking_it_is_the_identity(rng, size):
     packed = jnp.asarray([[matrix[pair] for pair in pairs] for matrix in matrices])
     assert_allclose(unpack_symmetric(packed, size), matrices)
     assert_allclose(unpack_symmetric(packed[0], size), matrices[0])
+
+
+def test_derivatives_of_unpacking_are_those_of_a_loop(rng):
+    packed, directions = jnp.asarray(rng.normal(size=(2, 6))), jnp.asarray(rng.normal(size=(2, 3, 3)))
+    pairs = list(zip(*symmetric_pairs(3), strict=True))
+
+    def loop(packed):
+        return sum(
+            directions[:, row, column] * packed[:, pairs.index((min(row, column), max(row, column)))]
+            for row in range(3)
+            for column in range(3)
+        )
+
+    found = jax.grad(lambda packed: jnp.sum(directions * unpack_symmetric(packed, 3)))(packed)
+    assert_allclose(found, jax.grad(lambda packed: jnp.sum(loop(packed)))(packed), rtol=1e-13)
+
+
+def test_derivatives_of_a_triangular_inverse_are_those_of_a_solve(rng):
+    lower, directions = jnp.asarray(random_factor(rng, 4)), jnp.asarray(rng.normal(size=(4, 4)))
+
+    def loss(inverse):
+        return lambda lower: jnp.sum(jnp.sin(directions * inverse(lower)))
+
+    def solved(lower):
+        return jax.scipy.linalg.solve_triangular(lower, jnp.eye(4), lower=True)
+
+    for differentiate in (jax.grad, jax.jacfwd, jax.hessian):
+        found, expected = (differentiate(loss(inverse))(lower) for inverse in (triangular_inverse, solved))
+        assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
 # The evidence terms

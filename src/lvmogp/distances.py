@@ -2,6 +2,7 @@
 
 Their values are taken from differences, which keeps them exact. Their tangents are linear in few features of the
 points, so that derivatives of a function of n × m distances are a few thin matrix products, forwards and backwards.
+Those of a sum of Gaussians over one set of points are such products of the Gaussians themselves, and nothing else.
 """
 
 import jax
@@ -46,3 +47,42 @@ def _instantiated(tangent: Array | SymbolicZero, like: Array) -> Array:
 
 
 weighted_distances.defjvp(_tangent, symbolic_zeros=True)
+
+
+@jax.custom_vjp
+def gaussian_sums(
+    weights: Float[Array, " n"],
+    first: Float[Array, "n Q"],
+    precision: Float[Array, "n Q"],
+    second: Float[Array, "m Q"],
+) -> Float[Array, " m"]:
+    """s_j = Σ_i w_i exp(−r²_ij)."""
+    return _sums_forward(weights, first, precision, second)[0]
+
+
+def _sums_forward(
+    weights: Array, first: Array, precision: Array, second: Array
+) -> tuple[Array, tuple[Array, Array, Array, Array, Array]]:
+    gaussians = jnp.exp(-weighted_distances(first, precision, second))
+    return weights @ gaussians, (gaussians, weights, first, precision, second)
+
+
+def _sums_backward(
+    kept: tuple[Array, Array, Array, Array, Array], cotangent: Array
+) -> tuple[Array, Array, Array, Array]:
+    gaussians, weights, first, precision, second = kept
+    n_columns = first.shape[1]
+    # Σ_j ds_j e_ij [1, b_j, b_j²], from which Σ_j ds_j e_ij (a_i − b_j) and its square follow
+    powers = jnp.concatenate([jnp.ones_like(second[:, :1]), second, second**2], axis=1)
+    sums = gaussians @ (cotangent[:, None] * powers)
+    total, linear, squares = sums[:, :1], sums[:, 1 : 1 + n_columns], sums[:, 1 + n_columns :]
+    weight = weights[:, None]
+    d_first = -2 * weight * precision * (first * total - linear)
+    d_precision = -weight * (first**2 * total - 2 * first * linear + squares)
+    # 2 ds_j Σ_i w_i e_ij p_i (a_i − b_j)
+    pulls = gaussians.T @ (weight * jnp.concatenate([precision * first, precision], axis=1))
+    d_second = 2 * cotangent[:, None] * (pulls[:, :n_columns] - second * pulls[:, n_columns:])
+    return total[:, 0], d_first, d_precision, d_second
+
+
+gaussian_sums.defvjp(_sums_forward, _sums_backward)

@@ -5,7 +5,7 @@ columns of V, so that (L_H ⊗ L_X) vec(V) = vec(L_X V L_Hᵀ).
 """
 
 import math
-from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -146,19 +146,22 @@ def symmetric_pairs(size: int) -> tuple[np.ndarray, np.ndarray]:
     return np.triu_indices(size)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
 def unpack_symmetric(packed: Float[Array, "*D pairs"], size: int) -> Float[Array, "*D M M"]:
     """Symmetric matrices from their upper triangles in the order of :func:`symmetric_pairs`.
 
     Backwards, a packed entry gathers its two places; left alone, each place would be added to its entry in turn.
     """
+    return _unpacked(packed, size)
+
+
+def _gathered(packed: Array, size: int) -> Array:
     rows, columns = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
     first, last = np.minimum(rows, columns), np.maximum(rows, columns)
     return packed[..., first * size - first * (first - 1) // 2 + last - first]
 
 
 def _unpack_forward(packed: Array, size: int) -> tuple[Array, None]:
-    return unpack_symmetric(packed, size), None
+    return _gathered(packed, size), None
 
 
 def _unpack_backward(size: int, _: None, cotangent: Array) -> tuple[Array]:
@@ -167,7 +170,8 @@ def _unpack_backward(size: int, _: None, cotangent: Array) -> tuple[Array]:
     return (jnp.where(rows == columns, both / 2, both),)
 
 
-unpack_symmetric.defvjp(_unpack_forward, _unpack_backward)
+_unpacked: Any = jax.custom_vjp(_gathered, nondiff_argnums=(1,))
+_unpacked.defvjp(_unpack_forward, _unpack_backward)
 
 
 def _outer_gram(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:

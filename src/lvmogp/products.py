@@ -85,12 +85,10 @@ def _blocks_backward(kept: tuple[Array, ...], cotangents: tuple[Array, Array]) -
     d_grams, d_linear = cotangents
     both = d_grams + jnp.swapaxes(d_grams, 1, 2)  # Γ
     n_rows, size = rows.shape[1:]
-    if n_rows > size:
-        d_rows = rows @ (inverse.T @ both @ inverse)
-    else:  # P costs more than it spares
-        d_rows = rows @ inverse.T @ both @ inverse
+    # P costs more than it spares where blocks are small.
+    by_grams = rows @ (inverse.T @ both @ inverse) if n_rows > size else rows @ inverse.T @ both @ inverse
     mapped = d_linear @ inverse  # (L⁻ᵀdB)ᵀ
-    d_rows = d_rows + weights[:, :, None] * mapped[:, None, :]
+    d_rows = by_grams + weights[:, :, None] * mapped[:, None, :]
     d_lower = -jnp.tril(d_rows.reshape(-1, size).T @ rows.reshape(-1, size) @ inverse.T)
     return d_lower, d_rows, jnp.einsum("kbm,km->kb", rows, mapped)
 

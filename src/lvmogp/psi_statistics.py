@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.distances import weighted_distances
+from lvmogp.distances import gaussian_sums, weighted_distances
 from lvmogp.errors import SettingError
 from lvmogp.kernels import RBF, Constant, Kernel, Linear, Sum, cross, diagonal, select
 from lvmogp.linalg import symmetric_pairs, unpack_symmetric
@@ -64,20 +64,30 @@ def weighted_psi2(
     kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians, weights: Float[Array, " D"]
 ) -> Float[Array, "M_H M_H"]:
     """Σ_d w_d Φ_d."""
-    return weighted_sum(partial(packed_psi2, kernel, inducing), latents, weights, inducing.shape[0])
+    if isinstance(kernel, RBF):
+        return weighted_sum(partial(_rbf_psi2_sum, kernel, inducing), latents, weights, inducing.shape[0])
+    return weighted_sum(row_sums(partial(packed_psi2, kernel, inducing)), latents, weights, inducing.shape[0])
+
+
+def row_sums(packed: Callable[[LatentGaussians], Float[Array, "_ pairs"]]) -> Callable[..., Float[Array, " pairs"]]:
+    """The function of latents and weights that adds up weighted rows."""
+    return lambda latents, weights: weights @ packed(latents)
 
 
 def weighted_sum(
-    packed: Callable[[LatentGaussians], Float[Array, "_ pairs"]],
+    summed: Callable[[LatentGaussians, Float[Array, " _"]], Float[Array, " pairs"]],
     latents: LatentGaussians,
     weights: Float[Array, " D"],
     size: int,
 ) -> Float[Array, "M_H M_H"]:
-    """Σ_d w_d S_d of packed symmetric matrices S_d, in slices of conditions: memory does not grow with D · M_H²."""
+    """Σ_d w_d S_d of packed symmetric matrices S_d, in slices of conditions: memory does not grow with D · M_H².
+
+    ``summed`` gives the sum over some conditions from their latents and weights.
+    """
     n_conditions = weights.shape[0]
     slice_size = max(1, _ELEMENTS_AT_ONCE // (size * size))
     if n_conditions <= slice_size:
-        return unpack_symmetric(weights @ packed(latents), size)
+        return unpack_symmetric(summed(latents, weights), size)
 
     n_slices = -(-n_conditions // slice_size)
     padding = n_slices * slice_size - n_conditions
@@ -90,7 +100,7 @@ def weighted_sum(
     @jax.checkpoint
     def add_slice(total: Array, piece: tuple[Array, Array, Array]) -> tuple[Array, None]:
         mean, variance, weight = piece
-        return total + weight @ packed(LatentGaussians(mean, variance)), None
+        return total + summed(LatentGaussians(mean, variance), weight), None
 
     pieces = (sliced(latents.mean, 0), sliced(latents.variance, 1), sliced(weights, 0))
     total, _ = jax.lax.scan(add_slice, jnp.zeros(size * (size + 1) // 2, weights.dtype), pieces)
@@ -225,16 +235,41 @@ def _rbf_cross(kernel: RBF, first: LatentGaussians, second: LatentGaussians) -> 
     return kernel.variance * jnp.exp(exponent + log_shrink)
 
 
+class _RBFPairs(eqx.Module):
+    # σ⁴ Π_q (1 + 2s_q/a_q)^−½ exp(−(z_q − z'_q)²/4a_q − (μ_q − z̄_q)²/(a_q + 2s_q)), z̄ = (z + z')/2: what it is made of.
+    mean: Float[Array, "D q"]
+    precision: Float[Array, "D q"]
+    middle: Float[Array, "pairs q"]
+    log_shrink: Float[Array, " D"]
+    apart: Float[Array, " pairs"]
+
+    @classmethod
+    def of(cls, kernel: RBF, inducing: Array, latents: LatentGaussians) -> "_RBFPairs":
+        mean, variance = _restricted(kernel, latents)
+        points = select(inducing, kernel.columns)
+        rows, columns = symmetric_pairs(points.shape[0])
+        squared_scale = jnp.square(kernel.lengthscale)
+        return cls(
+            mean=mean,
+            precision=1 / (squared_scale + 2 * variance),
+            middle=(points[rows] + points[columns]) / 2,
+            log_shrink=-jnp.sum(jnp.log1p(2 * variance / squared_scale), axis=-1) / 2,
+            apart=jnp.sum((points[rows] - points[columns]) ** 2 / squared_scale, axis=-1) / 4,
+        )
+
+
 def _rbf_psi2(kernel: RBF, inducing: Array, latents: LatentGaussians) -> Float[Array, "D pairs"]:
-    # σ⁴ Π_q (1 + 2s_q/a_q)^−½ exp(−(z_q − z'_q)²/4a_q − (μ_q − z̄_q)²/(a_q + 2s_q)), z̄ = (z + z')/2.
-    mean, variance = _restricted(kernel, latents)
-    points = select(inducing, kernel.columns)
-    rows, columns = symmetric_pairs(points.shape[0])
-    squared_scale = jnp.square(kernel.lengthscale)
-    distance = weighted_distances(mean, 1 / (squared_scale + 2 * variance), (points[rows] + points[columns]) / 2)
-    apart = jnp.sum((points[rows] - points[columns]) ** 2 / squared_scale, axis=-1) / 4
-    log_shrink = -jnp.sum(jnp.log1p(2 * variance / squared_scale), axis=-1) / 2
-    return jnp.square(kernel.variance) * jnp.exp(log_shrink[:, None] - apart - distance)
+    pairs = _RBFPairs.of(kernel, inducing, latents)
+    distance = weighted_distances(pairs.mean, pairs.precision, pairs.middle)
+    return jnp.square(kernel.variance) * jnp.exp(pairs.log_shrink[:, None] - pairs.apart - distance)
+
+
+def _rbf_psi2_sum(
+    kernel: RBF, inducing: Array, latents: LatentGaussians, weights: Float[Array, " D"]
+) -> Float[Array, " pairs"]:
+    pairs = _RBFPairs.of(kernel, inducing, latents)
+    sums = gaussian_sums(weights * jnp.exp(pairs.log_shrink), pairs.mean, pairs.precision, pairs.middle)
+    return jnp.square(kernel.variance) * jnp.exp(-pairs.apart) * sums
 
 
 # Products of two different kernels in a sum, ⟨k₁(h_d, z_m) k₂(h_d, z_m')⟩.

@@ -8,7 +8,7 @@ from lvmogp.feature_covariances import feature_covariance, packed_covariance
 from lvmogp.kernels import Kernel, cross, gram
 from lvmogp.linalg import cholesky, whiten, whiten_both_sides
 from lvmogp.parameters import in_precision
-from lvmogp.psi_statistics import LatentGaussians, psi0, psi1, weighted_sum
+from lvmogp.psi_statistics import LatentGaussians, psi0, psi1, row_sums, weighted_sum
 from lvmogp.typing import Array, Float
 
 
@@ -50,8 +50,8 @@ def whitened_covariance_sum(
     latent_basis: Basis, latents: LatentGaussians, weights: Float[Array, " D"]
 ) -> Float[Array, "M_H M_H"]:
     """Σ_d w_d L_H⁻¹ Cov_d L_H⁻ᵀ, the part of Σ_d w_d T_d that comes from not knowing h_d (equation 50)."""
-    packed = partial(packed_covariance, latent_basis.kernel, latent_basis.points)
-    total = weighted_sum(packed, latents, weights, latent_basis.points.shape[0])
+    summed = row_sums(partial(packed_covariance, latent_basis.kernel, latent_basis.points))
+    total = weighted_sum(summed, latents, weights, latent_basis.points.shape[0])
     return whiten_both_sides(latent_basis.factor, total)
 
 
