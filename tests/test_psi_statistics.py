@@ -223,7 +223,7 @@ def conditions_with_weights(rng):
 @pytest.mark.parametrize("elements", [2**24, 3 * 16, 1], ids=["at once", "three at a time", "one at a time"])
 @pytest.mark.parametrize("kernel", [CLOSED_FORMS["rbf"], Matern32([0.8, 1.1])], ids=["closed form", "quadrature"])
 def test_weighted_sums_equal_a_loop(rng, monkeypatch, kernel, elements):
-    monkeypatch.setattr(psi_statistics, "_ELEMENTS_AT_ONCE", elements)
+    monkeypatch.setattr(psi_statistics, "_ELEMENTS_ON_CPU", elements)
     inducing = random_inducing(rng)
     latents, weights = conditions_with_weights(rng)
     second = np.asarray(psi2(kernel, inducing, latents))
@@ -239,7 +239,7 @@ def test_few_elements_at_once_means_slices(rng, monkeypatch):
         return str(jax.make_jaxpr(lambda *args: weighted_psi2(CLOSED_FORMS["rbf"], *args))(inducing, latents, weights))
 
     assert "scan[" not in program()
-    monkeypatch.setattr(psi_statistics, "_ELEMENTS_AT_ONCE", 3 * 16)
+    monkeypatch.setattr(psi_statistics, "_ELEMENTS_ON_CPU", 3 * 16)
     assert "length=3" in program()
 
 
@@ -256,7 +256,7 @@ def test_slices_have_the_same_gradients(rng, monkeypatch):
         return jax.jit(jax.grad(objective, (0, 1, 2, 3)))(kernel, inducing, latents, weights)
 
     at_once = gradients()
-    monkeypatch.setattr(psi_statistics, "_ELEMENTS_AT_ONCE", 3 * 16)
+    monkeypatch.setattr(psi_statistics, "_ELEMENTS_ON_CPU", 3 * 16)
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-11, atol=1e-12), gradients(), at_once)
 
 

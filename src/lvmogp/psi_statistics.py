@@ -21,7 +21,8 @@ from lvmogp.typing import Array, Float
 
 _CLOSED_FORM = (RBF, Linear, Constant)
 _NODES_PER_DIMENSION = {1: 40, 2: 16, 3: 10}
-_ELEMENTS_AT_ONCE = 2**24
+# Entries of Φ_d that are held at a time: where they are more, computing them twice is quicker than keeping them.
+_ELEMENTS_ON_CPU, _ELEMENTS_ON_ACCELERATOR = 2**22, 2**24
 
 
 class LatentGaussians(eqx.Module):
@@ -85,7 +86,8 @@ def weighted_sum(
     ``summed`` gives the sum over some conditions from their latents and weights.
     """
     n_conditions = weights.shape[0]
-    slice_size = max(1, _ELEMENTS_AT_ONCE // (size * size))
+    elements = _ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR
+    slice_size = max(1, elements // (size * size))
     if n_conditions <= slice_size:
         return unpack_symmetric(summed(latents, weights), size)
 
