@@ -119,7 +119,7 @@ def whiten(lower: Float[Array, "M M"], columns: Float[Array, "M ..."]) -> Float[
     """L⁻¹ C, for any number of trailing axes of C."""
     flat = columns.reshape(columns.shape[0], -1)
     size, n_columns = flat.shape
-    if n_columns < 2 * size:
+    if n_columns < size:
         return solve_triangular(lower, flat, lower=True).reshape(columns.shape)
     # A product with many columns is several times faster than a solve, and the jitter keeps it as exact.
     return (triangular_inverse(lower) @ flat).reshape(columns.shape)
