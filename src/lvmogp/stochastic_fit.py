@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
+from threadpoolctl import threadpool_limits
 
 from lvmogp.compiling import compiler_options, counted
 from lvmogp.constraints import join, natural_steps, split
@@ -97,24 +99,24 @@ def run(
     one_thread = feed.batch_size * shared.inducing_inputs.shape[0] ** 2 < _LARGE
     stepper = _stepper(devices, one_thread=one_thread)
     running = running._replace(state=replicated(running.state, devices), average=replicated(running.average, devices))
-    batches = ahead(partial(minibatch, feed), running.step)
     status = Status.ITERATION_LIMIT
-    try:
-        while running.step < most_steps and not running.course.ended:
-            running = _window(running, batches, stepper, problem, steps, devices, least_gain)
-            if running.course.hopeless or (running.step >= most_steps and not running.history):
-                raise NumericalError(
-                    "the bound is not finite however small the steps; look for outputs or inputs of extreme size, or "
-                    'try dtype="float64", another kernel or fewer inducing points'
-                )
-            if on_window is not None:
-                on_window(running)
-        if running.course.ended:
-            status = Status.CONVERGED
-    except StopFit:
-        status = Status.INTERRUPTED
-    finally:
-        batches.close()
+    # LAPACK has threads of its own, which wait for one another longer than a small step takes.
+    one_at_a_time = threadpool_limits(limits=1 if one_thread else None)
+    with one_at_a_time, closing(ahead(partial(minibatch, feed), running.step)) as batches:
+        try:
+            while running.step < most_steps and not running.course.ended:
+                running = _window(running, batches, stepper, problem, steps, devices, least_gain)
+                if running.course.hopeless or (running.step >= most_steps and not running.history):
+                    raise NumericalError(
+                        "the bound is not finite however small the steps; look for outputs or inputs of extreme size, "
+                        'or try dtype="float64", another kernel or fewer inducing points'
+                    )
+                if on_window is not None:
+                    on_window(running)
+            if running.course.ended:
+                status = Status.CONVERGED
+        except StopFit:
+            status = Status.INTERRUPTED
     final = running.average if running.n_averaged else running.state
     return Finished(
         posterior=_posterior(final, problem),
