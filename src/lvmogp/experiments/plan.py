@@ -14,6 +14,7 @@ OURS = "LVMOGP"
 OURS_OWN = "LVMOGP, own settings"
 OURS_PLAIN = "LVMOGP, plain RBF"
 OURS_NUTS = "LVMOGP, NUTS"
+OURS_NUTS_NOISE = "LVMOGP, NUTS, own noise"
 GP_WO, GP_OH, GP_OH_FACTORS = "GP-WO", "GP-OH", "GP-OH, factors apart"
 GP_IND, GP_IND_OWN = "GP-ind, shared", "GP-ind, own"
 LMC, ICM, BILINEAR, GPY = "LMC, full rank", "Kronecker ICM", "style and content", "GPy's LVMOGP"
@@ -134,6 +135,9 @@ def _servo() -> Experiment:
         OURS: _ours(_PLAIN, "M_X = 10, M_H = 5", **_SERVO_SIZES),
         OURS_OWN: _ours(_PLAIN, words, output_transform="log"),
         OURS_NUTS: _ours(_PLAIN, "draws from the posterior, else the library's defaults", inference="nuts"),
+        OURS_NUTS_NOISE: _ours(
+            _PLAIN, "the same with a noise variance for each linkage", inference="nuts", noise="per-condition"
+        ),
         **_baselines(_PLAIN, {**_EVERYWHERE, GP_OH: methods.one_hot, GP_OH_FACTORS: methods.one_hot_factors}),
         GPY: _gpy(_PLAIN, n_inducing=(10, 5)),
     }

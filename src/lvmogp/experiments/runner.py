@@ -16,13 +16,13 @@ from lvmogp.__about__ import __version__
 from lvmogp.baselines import gpy
 from lvmogp.errors import LVMOGPError
 from lvmogp.experiments.methods import Task
-from lvmogp.experiments.plan import GP_IND_OWN, GPY, OURS_NUTS, OURS_OWN, OURS_PLAIN, Experiment
+from lvmogp.experiments.plan import GP_IND_OWN, GPY, OURS_NUTS, OURS_NUTS_NOISE, OURS_OWN, OURS_PLAIN, Experiment
 from lvmogp.experiments.problems import Problem
 from lvmogp.experiments.records import LEVELS, Result, results_in, sealed
 from lvmogp.metrics import calibration, negative_log_density, rmse
 from lvmogp.writing import replace_file
 
-_NOT_QUICK = (OURS_OWN, OURS_PLAIN, OURS_NUTS, GP_IND_OWN, GPY)
+_NOT_QUICK = (OURS_OWN, OURS_PLAIN, OURS_NUTS, OURS_NUTS_NOISE, GP_IND_OWN, GPY)
 
 
 class Job(NamedTuple):
