@@ -92,34 +92,34 @@ def jitter_needed(matrix: Float[Array, "M M"]) -> Scalar:
     return _jittered_factor(matrix)[1]
 
 
-@jax.custom_jvp
-def _solved_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    return solve_triangular(lower, jnp.eye(lower.shape[0], dtype=lower.dtype), lower=True)
-
-
-@_solved_inverse.defjvp
-def _solved_inverse_jvp(primals, tangents):
-    # dL⁻¹ = −L⁻¹ dL L⁻¹: products, which are quicker than solves.
-    inverse = _solved_inverse(*primals)
-    return inverse, -inverse @ jnp.tril(tangents[0]) @ inverse
-
-
 def triangular_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """L⁻¹ by halves: of L = [A 0; B C] it is [A⁻¹ 0; −C⁻¹BA⁻¹ C⁻¹], mostly products of matrices."""
     size = lower.shape[0]
     if size <= _SOLVED_AT_ONCE:
-        return _solved_inverse(lower)
+        return solve_triangular(lower, jnp.eye(size, dtype=lower.dtype), lower=True)
     half = size // 2
     first, last = triangular_inverse(lower[:half, :half]), triangular_inverse(lower[half:, half:])
     below = -last @ (lower[half:, :half] @ first)
     return jnp.block([[first, jnp.zeros((half, size - half), lower.dtype)], [below, last]])
 
 
+@jax.custom_jvp
+def learnt_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """L⁻¹ where little else is computed from L: its derivatives are products, which are quicker than solves."""
+    return triangular_inverse(lower)
+
+
+@learnt_inverse.defjvp
+def _learnt_inverse_jvp(primals, tangents):
+    inverse = learnt_inverse(*primals)
+    return inverse, -inverse @ jnp.tril(tangents[0]) @ inverse  # dL⁻¹ = −L⁻¹ dL L⁻¹
+
+
 def whiten(lower: Float[Array, "M M"], columns: Float[Array, "M ..."]) -> Float[Array, "M ..."]:
     """L⁻¹ C, for any number of trailing axes of C."""
     flat = columns.reshape(columns.shape[0], -1)
     size, n_columns = flat.shape
-    if n_columns < size:
+    if n_columns < 2 * size:
         return solve_triangular(lower, flat, lower=True).reshape(columns.shape)
     # A product with many columns is several times faster than a solve, and the jitter keeps it as exact.
     return (triangular_inverse(lower) @ flat).reshape(columns.shape)

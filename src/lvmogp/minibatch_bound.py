@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from lvmogp.constraints import POINTS, positive
 from lvmogp.gaussians import LOG_2PI
 from lvmogp.kernels import Kernel, cross, diagonal
-from lvmogp.linalg import symmetric_pairs, triangular_inverse, unpack_symmetric
+from lvmogp.linalg import learnt_inverse, symmetric_pairs, unpack_symmetric
 from lvmogp.minibatches import Minibatch
 from lvmogp.posterior import KroneckerCovariance
 from lvmogp.products import quadratic_forms
@@ -162,4 +162,4 @@ def _inputs(shared: Shared, inducing: InducingGaussian, batch: Minibatch) -> _In
 
 
 def _inverse_factor(kernel: Kernel, points: Float[Array, "M Q"]) -> Float[Array, "M M"]:
-    return triangular_inverse(basis(kernel, points).factor)
+    return learnt_inverse(basis(kernel, points).factor)

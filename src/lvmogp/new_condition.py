@@ -197,7 +197,7 @@ def infer(model: Posterior, seen: Evidence, known: KnownLatents | None = None) -
     dtype = model.mean.dtype
     if n_theta == 0:  # all is known: a single particle
         return condition_on(model, seen, known.values[None], jnp.exp(prior.mean)[None], jnp.zeros(1, dtype))
-    return _infer(
+    particles = _particles(
         model,
         seen,
         prior,
@@ -206,10 +206,12 @@ def infer(model: Posterior, seen: Evidence, known: KnownLatents | None = None) -
         jnp.asarray(unit_nodes(SEARCH.n_scouts, 1 + n_theta), dtype),
         jnp.asarray(unit_nodes(SEARCH.n_particles, 1 + n_theta), dtype),
     )
+    # By the program that reading a file runs too, so that a model read is the same bit for bit.
+    return condition_on(model, seen, *particles)
 
 
 @compiled
-def _infer(
+def _particles(
     model: Posterior,
     seen: Evidence,
     prior: NoisePrior,
@@ -217,7 +219,8 @@ def _infer(
     starts: Float[Array, "S T"],
     scout_nodes: Float[Array, "P0 cube"],
     nodes: Float[Array, "P cube"],
-) -> ConditionPosterior:
+) -> tuple[Float[Array, "P Q_H"], Float[Array, " P"], Float[Array, " P"]]:
+    # Latents, noise and log weights.
     projection = model.covariance.projection(seen.features)
 
     def target(theta: Float[Array, " T"]) -> Scalar:
@@ -228,7 +231,7 @@ def _infer(
     thetas, log_weights = weighted_points(target, chosen_starts(target, starts, n_starts), scout_nodes, nodes, SEARCH)
     latents = jax.vmap(lambda theta: _latent_at(theta, known))(thetas)
     noise = jax.vmap(lambda theta: noise_at(theta, prior))(thetas)
-    return _condition_on(model, seen, latents, noise, jax.nn.log_softmax(log_weights))
+    return latents, noise, jax.nn.log_softmax(log_weights)
 
 
 def weighted_points(

@@ -77,7 +77,7 @@ def _blocks_forward(lower: Array, rows: Array, weights: Array) -> tuple[tuple[Ar
     inverse = triangular_inverse(lower)
     whitened = rows @ inverse.T  # vᵀ
     grams = jnp.swapaxes(whitened, 1, 2) @ whitened
-    return (grams, jnp.einsum("kbm,kb->km", whitened, weights)), (inverse, rows, weights)
+    return (grams, jnp.sum(whitened * weights[..., None], axis=1)), (inverse, rows, weights)
 
 
 def _blocks_backward(kept: tuple[Array, ...], cotangents: tuple[Array, Array]) -> tuple[Array, Array, Array]:
@@ -90,7 +90,7 @@ def _blocks_backward(kept: tuple[Array, ...], cotangents: tuple[Array, Array]) -
     mapped = d_linear @ inverse  # (L⁻ᵀdB)ᵀ
     d_rows = by_grams + weights[:, :, None] * mapped[:, None, :]
     d_lower = -jnp.tril(d_rows.reshape(-1, size).T @ rows.reshape(-1, size) @ inverse.T)
-    return d_lower, d_rows, jnp.einsum("kbm,km->kb", rows, mapped)
+    return d_lower, d_rows, jnp.sum(rows * mapped[:, None, :], axis=2)
 
 
 block_products.defvjp(_blocks_forward, _blocks_backward)
