@@ -13,8 +13,8 @@ from lvmogp.kronecker import kronecker_evidence, kronecker_shrinkage
 from lvmogp.linalg import (
     cholesky,
     dense_evidence,
+    inverse_with_quick_derivative,
     jitter_needed,
-    learnt_inverse,
     smallest_jitter,
     symmetric_pairs,
     unpack_symmetric,
@@ -201,7 +201,7 @@ def test_derivatives_of_unpacking_are_those_of_a_loop(rng):
     assert_allclose(found, jax.grad(lambda packed: jnp.sum(loop(packed)))(packed), rtol=1e-13)
 
 
-def test_derivatives_of_a_learnt_inverse_are_those_of_a_solve(rng):
+def test_derivatives_of_a_quick_inverse_are_those_of_a_solve(rng):
     lower, directions = jnp.asarray(random_factor(rng, 4)), jnp.asarray(rng.normal(size=(4, 4)))
 
     def loss(inverse):
@@ -211,7 +211,7 @@ def test_derivatives_of_a_learnt_inverse_are_those_of_a_solve(rng):
         return jax.scipy.linalg.solve_triangular(lower, jnp.eye(4), lower=True)
 
     for differentiate in (jax.grad, jax.jacfwd, jax.hessian):
-        found, expected = (differentiate(loss(inverse))(lower) for inverse in (learnt_inverse, solved))
+        found, expected = (differentiate(loss(inverse))(lower) for inverse in (inverse_with_quick_derivative, solved))
         assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 

@@ -14,7 +14,9 @@ def draw(traces: Sequence[Trace], path: Path) -> None:
     ax = tidy(own_axes(None, width=7.2))
     for number, trace in enumerate(traces):
         look = style(number)
-        seconds, errors = ([point[key] for point in trace["points"]] for key in ("seconds", "rmse"))
+        # A fit that was given more time may have ended earlier.
+        points = sorted(trace["points"], key=lambda point: point["seconds"])
+        seconds, errors = ([point[key] for point in points] for key in ("seconds", "rmse"))
         ax.plot(seconds, errors, color=look.colour, marker=look.marker, markersize=4, ls=look.line, label=trace["who"])
     ax.set_xscale("log")
     ax.set_xlabel("seconds of the fit, compilation included")

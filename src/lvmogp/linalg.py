@@ -104,14 +104,18 @@ def triangular_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 @jax.custom_jvp
-def learnt_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """L⁻¹ where little else is computed from L: its derivatives are products, which are quicker than solves."""
+def inverse_with_quick_derivative(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """L⁻¹, whose derivatives are products instead of solves.
+
+    For programs that run by themselves: the compiler joins products with others around them, so that two programs
+    need not agree to the last bit, as those of a model and of its copy from a file must.
+    """
     return triangular_inverse(lower)
 
 
-@learnt_inverse.defjvp
-def _learnt_inverse_jvp(primals, tangents):
-    inverse = learnt_inverse(*primals)
+@inverse_with_quick_derivative.defjvp
+def _inverse_jvp(primals, tangents):
+    inverse = inverse_with_quick_derivative(*primals)
     return inverse, -inverse @ jnp.tril(tangents[0]) @ inverse  # dL⁻¹ = −L⁻¹ dL L⁻¹
 
 
@@ -146,6 +150,12 @@ def symmetric_pairs(size: int) -> tuple[np.ndarray, np.ndarray]:
     return np.triu_indices(size)
 
 
+def packed_counts(size: int) -> np.ndarray:
+    """For how many places of a symmetric matrix each entry of its upper triangle stands: two, on the diagonal one."""
+    rows, columns = symmetric_pairs(size)
+    return np.where(rows == columns, 1, 2)
+
+
 def unpack_symmetric(packed: Float[Array, "*D pairs"], size: int) -> Float[Array, "*D M M"]:
     """Symmetric matrices from their upper triangles in the order of :func:`symmetric_pairs`.
 
@@ -167,7 +177,7 @@ def _unpack_forward(packed: Array, size: int) -> tuple[Array, None]:
 def _unpack_backward(size: int, _: None, cotangent: Array) -> tuple[Array]:
     rows, columns = symmetric_pairs(size)
     both = cotangent[..., rows, columns] + cotangent[..., columns, rows]
-    return (jnp.where(rows == columns, both / 2, both),)
+    return (both * (packed_counts(size) / 2).astype(both.dtype),)  # on the diagonal both are the same place
 
 
 _unpacked: Any = jax.custom_vjp(_gathered, nondiff_argnums=(1,))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from lvmogp.constraints import POINTS, positive
 from lvmogp.gaussians import LOG_2PI
 from lvmogp.kernels import Kernel, cross, diagonal
-from lvmogp.linalg import learnt_inverse, symmetric_pairs, unpack_symmetric
+from lvmogp.linalg import inverse_with_quick_derivative, packed_counts, symmetric_pairs, unpack_symmetric
 from lvmogp.minibatches import Minibatch
 from lvmogp.posterior import KroneckerCovariance
 from lvmogp.products import quadratic_forms
@@ -136,11 +136,11 @@ class _Small(eqx.Module):
     @classmethod
     def of(cls, covariance: KroneckerCovariance, inverse_latents: Float[Array, "M_H M_H"]) -> "_Small":
         rows, columns = symmetric_pairs(inverse_latents.shape[0])
-        twice = jnp.where(rows == columns, 1.0, 2.0).astype(inverse_latents.dtype)  # a packed entry stands for two
+        counts = packed_counts(inverse_latents.shape[0]).astype(inverse_latents.dtype)
         rotated = inverse_latents.T @ covariance.latent_basis  # L_H⁻ᵀU_H
         return cls(
-            basis_pairs=rotated[rows] * rotated[columns] * twice[:, None],
-            inverse_gram=jnp.sum(inverse_latents[:, rows] * inverse_latents[:, columns], axis=0) * twice,
+            basis_pairs=rotated[rows] * rotated[columns] * counts[:, None],
+            inverse_gram=jnp.sum(inverse_latents[:, rows] * inverse_latents[:, columns], axis=0) * counts,
         )
 
 
@@ -162,4 +162,4 @@ def _inputs(shared: Shared, inducing: InducingGaussian, batch: Minibatch) -> _In
 
 
 def _inverse_factor(kernel: Kernel, points: Float[Array, "M Q"]) -> Float[Array, "M M"]:
-    return learnt_inverse(basis(kernel, points).factor)
+    return inverse_with_quick_derivative(basis(kernel, points).factor)

@@ -1,11 +1,11 @@
-"""Sums of products over observations, with reverse rules that are made by hand."""
+"""Sums of products over observations, slice by slice, with reverse rules that are made by hand."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from lvmogp.linalg import symmetric_pairs, triangular_inverse, unpack_symmetric
+from lvmogp.linalg import packed_counts, symmetric_pairs, triangular_inverse, unpack_symmetric
 from lvmogp.typing import Array, Float
 
 
@@ -117,9 +117,9 @@ def _forms_backward(kept: tuple[Array, ...], cotangent: Array) -> tuple[Array, A
     mapped, forms, points, weights = kept
     by_form = (weights * cotangent[:, None])[..., None]
     rows, columns = symmetric_pairs(points.shape[2])
-    twice = jnp.where(rows == columns, 1, 2).astype(points.dtype)  # a packed entry stands for two
+    counts = packed_counts(points.shape[2]).astype(points.dtype)
     outer = jnp.swapaxes(points * by_form, 1, 2) @ points
-    return outer[:, rows, columns] * twice, 2 * by_form * mapped, forms * cotangent[:, None]
+    return outer[:, rows, columns] * counts, 2 * by_form * mapped, forms * cotangent[:, None]
 
 
 quadratic_forms.defvjp(_forms_forward, _forms_backward)

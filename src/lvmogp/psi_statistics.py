@@ -238,7 +238,7 @@ def _rbf_cross(kernel: RBF, first: LatentGaussians, second: LatentGaussians) -> 
 
 
 class _RBFPairs(eqx.Module):
-    # σ⁴ Π_q (1 + 2s_q/a_q)^−½ exp(−(z_q − z'_q)²/4a_q − (μ_q − z̄_q)²/(a_q + 2s_q)), z̄ = (z + z')/2: what it is made of.
+    # The parts of Φ_d: σ⁴ Π_q (1 + 2s_q/a_q)^−½ exp(−(z_q − z'_q)²/4a_q − (μ_q − z̄_q)²/(a_q + 2s_q)), z̄ = (z + z')/2.
     mean: Float[Array, "D q"]
     precision: Float[Array, "D q"]
     middle: Float[Array, "pairs q"]

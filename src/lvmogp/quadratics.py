@@ -245,8 +245,8 @@ def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]
 
 
 def _blocks_at_once(n_blocks: int, elements: int) -> int:
-    # As many as one pass over an array of their covariances should hold, each block having so many elements; a power of
-    # two that divides the number of blocks.
+    # The number of blocks, halved while their covariances, so many elements a block, are too many for one pass. It is a
+    # small number times a power of two (data.rounded_up), so that halves are whole.
     most = _ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR
     n_at_once = n_blocks
     while n_at_once * elements > most and n_at_once % 2 == 0:
