@@ -223,9 +223,11 @@ def test_predictions_are_those_of_the_library(folder, fitted, direct):
     inputs = pd.read_csv(folder / "new.csv")
     mean, deviation = direct.predict(inputs, "003", return_std=True)
     lower, upper = direct.predict_interval(inputs, "003", level=0.8)
-    assert list(frame.columns) == ["speed", "tyre", "mean", "sd", "lower", "upper"]
+    median = direct.predict_quantiles(inputs, "003", levels=[0.5])[:, 0]
+    assert list(frame.columns) == ["speed", "tyre", "mean", "sd", "median", "lower", "upper"]
     assert frame["tyre"].tolist() == ["003"] * 3
-    for name, expected in (("mean", mean), ("sd", deviation), ("lower", lower), ("upper", upper)):
+    answers = {"mean": mean, "sd": deviation, "median": median, "lower": lower, "upper": upper}
+    for name, expected in answers.items():
         np.testing.assert_allclose(frame[name], expected, rtol=1e-9)
 
 

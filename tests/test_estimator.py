@@ -276,6 +276,18 @@ def test_intervals_hold_their_share_of_the_samples(either, name):
 
 
 @pytest.mark.parametrize("name", ["b", "new"])
+def test_as_much_lies_below_a_quantile_as_its_level_says(either, name):
+    levels = (0.9, 0.01, 0.5)
+    found = either.predict_quantiles(X_NEW, name, levels=levels)
+    for column, level in enumerate(levels):
+        assert_allclose(either.predictive_cdf(X_NEW, found[:, column], name), level, atol=1e-6)
+    of_all = either.predict_quantiles(X_NEW, levels=levels)
+    if name == "b":
+        assert_allclose(of_all[:, NAMES.index(name)], found, rtol=1e-9)
+    assert_allclose(either.predict_interval(X_NEW, name, level=0.98)[0], found[:, 1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["b", "new"])
 def test_intervals_are_nested(either, name):
     ends = [either.predict_interval(X_NEW, name, level=level) for level in (0.1, *LEVELS, 0.999)]
     lows, highs = np.array([low for low, _ in ends]), np.array([high for _, high in ends])

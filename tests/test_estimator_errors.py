@@ -365,6 +365,9 @@ def test_settings_of_predictions_that_make_no_sense_fail_in_words(fitted):
     for level in (0, 1, -0.5, 95, nan, "most"):
         with pytest.raises(SettingError, match=f"level must lie between 0 and 1, got {level!r}"):
             fitted.predict_interval(X_NEW, "a", level=level)
+    for levels in ([], [0.5, 1], 50, ["half"], None):
+        with pytest.raises(SettingError, match="levels must be numbers between 0 and 1, at least one, got"):
+            fitted.predict_quantiles(X_NEW, "a", levels=levels)
     for n in (0, -1, 2.5, "many"):
         with pytest.raises(SettingError, match=f"n must be a whole number of at least 1, got {n!r}"):
             fitted.sample(X_NEW, "a", n)

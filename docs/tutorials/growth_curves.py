@@ -94,7 +94,7 @@ def error_factor(log_predicted):
     return float(np.exp(np.sqrt(np.mean((log_predicted - np.log(held_out["volume (ml)"])) ** 2))))
 
 
-median, _ = model.predict_interval(held_out[["patient", "month"]], level=1e-6)
+median = model.predict_quantiles(held_out[["patient", "month"]], levels=[0.5])[:, 0]
 ignoring = plain_gp(visits["month"], visits["volume (ml)"]).predict(held_out[["month"]].to_numpy())
 alone = np.empty(len(held_out))
 for patient, rows in held_out.groupby("patient"):

@@ -1,5 +1,6 @@
 """What users ask a fitted model about: inputs and the condition of each row, features, latents."""
 
+import numbers
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 
 from lvmogp.description_tables import read_later, read_row
 from lvmogp.descriptions import Descriptions
-from lvmogp.errors import DataError, NumericalError
+from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.ids import Id, RowIds, is_single_id, row_conditions
 from lvmogp.intake import Inputs, read_inputs, read_outputs
 from lvmogp.tabular import as_pandas
@@ -137,6 +138,13 @@ def _imagined(model: TrainedModel, features: Any) -> HostFloat:
         names = [feature.name for feature in known.features]
         raise DataError(f"predictions at given latents need all features of the condition as well: {names}")
     return known.standardised(values)
+
+
+def central(level: Any) -> tuple[float, float]:
+    """Probabilities below the two ends of the central interval of a level."""
+    if not isinstance(level, numbers.Real) or not 0 < float(level) < 1:
+        raise SettingError(f"level must lie between 0 and 1, got {level!r}")
+    return (1 - float(level)) / 2, (1 + float(level)) / 2
 
 
 def checked_numbers(what: str, values: HostFloat) -> HostFloat:

@@ -69,11 +69,14 @@ class Calibration(NamedTuple):
         return {**found, **{name: found[name].to_dict("records") for name in ("coverage", "by_condition")}}
 
 
-def checked_levels(levels: Sequence[float]) -> HostFloat:
-    """Levels of intervals as an array, or words for why not."""
-    asked = np.asarray(levels, dtype=float)
+def checked_levels(levels: Any) -> HostFloat:
+    """Levels of intervals or quantiles as an array, or words for why not."""
+    try:
+        asked = np.asarray(levels, dtype=float)
+    except (TypeError, ValueError):
+        asked = np.empty(0)
     if asked.ndim != 1 or len(asked) == 0 or not np.all((asked > 0) & (asked < 1)):
-        raise SettingError(f"levels must be numbers between 0 and 1, got {levels!r}")
+        raise SettingError(f"levels must be numbers between 0 and 1, at least one, got {levels!r}")
     return asked
 
 

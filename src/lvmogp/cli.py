@@ -273,7 +273,7 @@ def predict(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Predict the rows of a table: mean, standard deviation and interval of a new observation.
+    """Predict the rows of a table: mean, standard deviation, median and interval of a new observation.
 
     On a terminal the first rows are shown; into a file or another program all rows go as CSV.
 

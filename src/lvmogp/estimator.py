@@ -29,6 +29,7 @@ from lvmogp.asking import (
     asked_inputs,
     asked_latents,
     asked_rows,
+    central,
     checked_numbers,
     features_by_id,
     with_described,
@@ -416,13 +417,31 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
         Quantiles of the predictive distribution itself, which is a mixture over the latents and no Gaussian.
         """
-        if not isinstance(level, numbers.Real) or not 0 < level < 1:
-            raise SettingError(f"level must lie between 0 and 1, got {level!r}")
+        ends = self.predict_quantiles(
+            X, conditions, condition_features=condition_features, levels=central(level), include_noise=include_noise
+        )
+        return ends[..., 0], ends[..., 1]
+
+    @_in_double_precision
+    def predict_quantiles(
+        self,
+        X: Any,
+        conditions: Any = None,
+        *,
+        condition_features: Any = None,
+        levels: Sequence[float] = (0.05, 0.5, 0.95),
+        include_noise: bool = True,
+    ) -> HostFloat:
+        """Values below which the output lies with the given probabilities, one for each level along the last axis.
+
+        A level of one half is the median, a sturdier answer than the mean where ``output_transform="log"`` has left
+        much open: a few unlikely, enormous values decide that mean, and where the noise variance is uncertain it need
+        not even exist.
+        """
+        wanted = checked_levels(levels).tolist()
         model, rows = self._asked(X, conditions, condition_features)
-        levels = ((1 - level) / 2, (1 + level) / 2)
-        ends = answers.quantiles(model, rows.inputs, rows.ids, levels, unseen=self.unseen, include_noise=include_noise)
-        checked_numbers("interval", ends)
-        return rows.as_columns(ends[:, 0]), rows.as_columns(ends[:, 1])
+        found = answers.quantiles(model, rows.inputs, rows.ids, wanted, unseen=self.unseen, include_noise=include_noise)
+        return rows.as_columns(checked_numbers("quantile", found))
 
     @_in_double_precision
     def sample(

@@ -154,7 +154,7 @@ def tell_predictions(screen: Screen, frame: pd.DataFrame, level: float) -> None:
     columns = [f"{name} {percent}" if name in ("lower", "upper") else str(name) for name in frame.columns]
     first = frame.head(_MOST_ROWS)
     decimals = _decimals(first["sd"].to_numpy())
-    found = first[["mean", "sd", "lower", "upper"]].map(lambda value: f"{value:.{decimals}f}")
+    found = first[["mean", "sd", "median", "lower", "upper"]].map(lambda value: f"{value:.{decimals}f}")
     given = first.drop(columns=list(found)).map(_cell)
     texts = [str(name) for name in given if not pd.api.types.is_numeric_dtype(first[name])]
     screen.show(pd.concat([given, found], axis=1).to_numpy().tolist(), columns, left=texts)
