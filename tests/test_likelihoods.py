@@ -30,7 +30,7 @@ def small_unknowns(noise, n_latent=2):
 def dense(unknowns, observations):
     """Covariance of the function at all observations, noise of each, and outputs, one observation after the other."""
     latents = np.asarray(unknowns.latents)
-    noise = np.broadcast_to(np.asarray(unknowns.noise_variance), len(latents))
+    noise = np.broadcast_to(np.asarray(unknowns.noise.variance), len(latents))
     rows = [(d, x, y) for d, (inputs, outputs) in enumerate(observations) for x, y in zip(inputs, outputs, strict=True)]
     condition = np.asarray([d for d, _, _ in rows])
     inputs = np.stack([x for _, x, _ in rows])

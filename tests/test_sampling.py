@@ -20,7 +20,7 @@ from lvmogp.observed import scattered
 from lvmogp.optimise import StopFit
 from lvmogp.priors import Priors, log_prior
 from lvmogp.redrawing import log_likelihoods_of_scattered, log_likelihoods_on_grid, redrawn_latents
-from lvmogp.unknowns import NoiseLevel, Unknowns, unknowns_at
+from lvmogp.unknowns import OwnNoise, SharedNoise, Unknowns, unknowns_at
 
 PRIORS = Priors().checked()
 
@@ -35,7 +35,7 @@ def log_normal(value, median, spread):
 def written_out(unknowns, priors):
     """The prior of the unknowns below, one hyperparameter after the other."""
     rational, periodic, linear = unknowns.input_kernel.terms
-    latent, noise, level = unknowns.latent_kernel, unknowns.noise_variance, unknowns.noise_level
+    latent, noise = unknowns.latent_kernel, unknowns.noise
     return (
         log_normal(rational.lengthscale, priors.input_lengthscale[0] * np.sqrt(2), priors.input_lengthscale[1])
         + log_normal(rational.shape, *priors.other)
@@ -45,9 +45,10 @@ def written_out(unknowns, priors):
         + log_normal(latent.lengthscale, priors.latent_lengthscale[0] * np.sqrt(3), priors.latent_lengthscale[1])
         + log_normal(latent.variance, *priors.variance)
         + np.sum(norm.logpdf(np.asarray(unknowns.latents)))
-        + log_normal(noise, float(level.median), float(level.spread))
-        + log_normal(level.median, *priors.noise_variance)
-        + log_normal(level.spread, *priors.noise_spread)
+        + log_normal(noise.variance, float(noise.median), float(noise.spread))
+        + D * np.log(float(noise.spread))
+        + log_normal(noise.median, *priors.noise_variance)
+        + log_normal(noise.spread, *priors.noise_spread)
     )
 
 
@@ -59,7 +60,8 @@ def random_unknowns(rng):
         + Linear(positive(2))
     )
     latents = jnp.asarray(rng.normal(size=(D, 3)))
-    return Unknowns(kernel, RBF(positive(3), positive()), latents, positive(D), NoiseLevel(positive(), positive()))
+    noise = OwnNoise(jnp.asarray(rng.normal(size=D)), positive(), positive())
+    return Unknowns(kernel, RBF(positive(3), positive()), latents, noise)
 
 
 def test_priors_are_products_of_log_normal_densities(rng):
@@ -111,18 +113,30 @@ def test_without_observations_draws_come_from_the_prior():
         (points.input_kernel.lengthscale, (np.sqrt(2) * PRIORS.input_lengthscale[0], PRIORS.input_lengthscale[1])),
         (points.latent_kernel.lengthscale, (np.sqrt(2) * PRIORS.latent_lengthscale[0], PRIORS.latent_lengthscale[1])),
         (points.input_kernel.variance, PRIORS.variance),
-        (points.noise_level.median, PRIORS.noise_variance),
-        (points.noise_level.spread, PRIORS.noise_spread),
+        (points.noise.median, PRIORS.noise_variance),
+        (points.noise.spread, PRIORS.noise_spread),
     ):
         scores = (np.log(np.asarray(values)) - np.log(median)) / spread
         np.testing.assert_allclose(scores.mean(axis=0), 0, atol=0.15)
         np.testing.assert_allclose(scores.std(axis=0), 1, atol=0.12)
     np.testing.assert_allclose(points.latents.mean(axis=0), 0, atol=0.15)
     np.testing.assert_allclose(points.latents.std(axis=0), 1, atol=0.12)
-    level = points.noise_level
-    within = (np.log(points.noise_variance) - np.log(level.median)[:, None]) / level.spread[:, None]
+    noise = points.noise
+    within = (np.log(noise.variance) - np.log(noise.median)[:, None]) / noise.spread[:, None]
     np.testing.assert_allclose(within.mean(axis=0), 0, atol=0.15)
     np.testing.assert_allclose(within.std(axis=0), 1, atol=0.12)
+
+
+def test_noise_variances_that_nothing_is_known_of_are_no_funnel():
+    priors = PRIORS._replace(noise_spread=(0.5, 2.0))
+    parameters = small_parameters(2, noise=PER_CONDITION)
+    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    target, vector = target_of(unknowns, nothing_observed(scattered(long_case().data)), priors)
+    chains, _ = run(target, vector, SamplerSettings(2, 200, 800, 0))
+    positions = jnp.asarray(np.concatenate([chain.trace.position for chain in chains]))
+    spread = np.asarray(jax.vmap(target.unknowns)(positions).noise.spread)
+    shares = norm.cdf((np.log(spread) - np.log(0.5)) / 2.0)
+    np.testing.assert_allclose(np.quantile(shares, [0.05, 0.25, 0.5, 0.75]), [0.05, 0.25, 0.5, 0.75], atol=0.04)
 
 
 def two_conditions():
@@ -136,7 +150,7 @@ def two_conditions():
         RBF(jnp.ones(1), number(1.0), fixed=fixed),
         RBF(jnp.ones(1), number(1.0), fixed=fixed),
         jnp.asarray([[-0.5], [0.5]]),
-        jnp.asarray([0.1]),
+        SharedNoise(jnp.asarray([0.1])),
     )
     return unknowns, GridData(jnp.asarray(inputs), jnp.asarray(outputs))
 

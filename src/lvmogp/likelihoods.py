@@ -58,7 +58,7 @@ def _sparse_log_likelihood(unknowns: Unknowns, data: SparseData) -> Scalar:
         inducing_latents=coordinates[data.inducing_conditions],
         latent_mean=coordinates,
         latent_variance=jnp.zeros_like(coordinates),
-        noise_variance=unknowns.noise_variance,
+        noise_variance=unknowns.noise.variance,
     )
     return collapsed(known, data.observed).fit
 

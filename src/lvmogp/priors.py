@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from lvmogp.errors import SettingError
 from lvmogp.kernels import Kernel, Periodic, leaves
 from lvmogp.typing import Array, Float, Scalar
-from lvmogp.unknowns import Unknowns
+from lvmogp.unknowns import SharedNoise, Unknowns
 
 
 class LogNormal(NamedTuple):
@@ -78,16 +78,14 @@ def log_prior(unknowns: Unknowns, priors: Priors) -> Scalar:
     )
     if unknowns.described is not None:
         total = total - jnp.sum(unknowns.described.missing**2) / 2  # what is missing, like a latent
-    level = unknowns.noise_level
-    if level is None:
-        return total + _log_density(unknowns.noise_variance, *priors.noise_variance)
-    # log σ_d² ~ N(log median, spread²), both unknown
-    within = _log_density(unknowns.noise_variance, level.median, level.spread)
+    noise = unknowns.noise
+    if isinstance(noise, SharedNoise):
+        return total + _log_density(noise.variance, *priors.noise_variance)
     return (
         total
-        + within
-        + _log_density(level.median, *priors.noise_variance)
-        + _log_density(level.spread, *priors.noise_spread)
+        - jnp.sum(noise.deviations**2) / 2  # ε_d ~ N(0, 1)
+        + _log_density(noise.median, *priors.noise_variance)
+        + _log_density(noise.spread, *priors.noise_spread)
     )
 
 
@@ -109,6 +107,6 @@ def _for_columns(lengthscale: tuple[float, float], own: dict[str, Any]) -> tuple
     return median * math.sqrt(own["lengthscale"].size), spread
 
 
-def _log_density(values: Float[Array, "*S"], median: float | Scalar, spread: float | Scalar) -> Scalar:
+def _log_density(values: Float[Array, "*S"], median: float, spread: float) -> Scalar:
     # Σ log N(log v; log median, spread²) without its constant −½ log 2π.
     return jnp.sum(-(((jnp.log(values) - jnp.log(median)) / spread) ** 2) / 2 - jnp.log(spread))

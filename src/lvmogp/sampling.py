@@ -21,10 +21,11 @@ from lvmogp.observed import SparseData, observed
 from lvmogp.parameters import Parameters
 from lvmogp.priors import Priors
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
-from lvmogp.unknowns import Unknowns, as_draws, unknowns_at
+from lvmogp.unknowns import OwnNoise, Unknowns, as_draws, unknowns_at
 
-# A guess of the posterior variance of the logarithms of hyperparameters.
+# Guesses of the posterior variance of the logarithms of hyperparameters, and of ε_d of noise variances.
 _LOG_VARIANCE = 0.05
+_DEVIATION_VARIANCE = 0.5
 # Observations and pairs of conditions whose values are followed.
 _MOST_FOLLOWED = 64
 
@@ -88,6 +89,9 @@ def _guessed_variances(parameters: Parameters, structure: FreeStructure) -> Floa
         (scales.latents, scales.described),
         is_leaf=lambda leaf: leaf is None,
     )
+    if isinstance(scales.noise, OwnNoise):
+        unsure = jnp.full_like(scales.noise.deviations, _DEVIATION_VARIANCE)
+        guesses = eqx.tree_at(lambda tree: tree.noise.deviations, guesses, unsure)
     free = [
         leaf.reshape(-1)
         for leaf, (_, fixed) in zip(jax.tree.leaves(guesses), structure.declarations, strict=True)
@@ -179,7 +183,7 @@ def _follow(
         return {
             "predictions": fitted_values(unknowns, target.data).reshape(-1)[places],
             "latent kernel matrix": covariance[pairs[:, 0], pairs[:, 1]],
-            "noise": jnp.log(unknowns.noise_variance),
+            "noise": jnp.log(unknowns.noise.variance),
         }
 
     return jax.lax.map(follow, positions)

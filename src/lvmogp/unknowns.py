@@ -14,11 +14,27 @@ from lvmogp.parameters import Parameters
 from lvmogp.typing import Array, Float, Int, Scalar
 
 
-class NoiseLevel(eqx.Module):
-    """What the noise variances of all conditions have in common: log σ_d² ~ N(log median, spread²)."""
+class SharedNoise(eqx.Module):
+    """One noise variance for all conditions."""
 
-    median: Scalar = positive()
-    spread: Scalar = positive()
+    variance: Float[Array, "*S 1"] = positive()
+
+
+class OwnNoise(eqx.Module):
+    """A noise variance for each condition, log σ_d² = log median + spread ε_d with ε_d ~ N(0, 1).
+
+    Few observations of a condition say little of its σ_d², which then follows the median and the spread wherever these
+    go. In ε_d, which does not, chains have no funnel to go down.
+    """
+
+    deviations: Float[Array, "*S D"]
+    median: Float[Array, "*S"] = positive()
+    spread: Float[Array, "*S"] = positive()
+
+    @property
+    def variance(self) -> Float[Array, "*S D"]:
+        """σ_d² of every condition."""
+        return self.median[..., None] * jnp.exp(self.spread[..., None] * self.deviations)
 
 
 class Described(eqx.Module):
@@ -39,16 +55,12 @@ class Described(eqx.Module):
 
 
 class Unknowns(eqx.Module):
-    """Kernels, latents and noise; ``noise_level`` is ``None`` where one noise variance serves all conditions.
-
-    Where conditions have features, ``described`` holds their coordinates, which follow the latents.
-    """
+    """Kernels, latents and noise; where conditions have features, their coordinates, which follow the latents."""
 
     input_kernel: Kernel
     latent_kernel: Kernel
     latents: Float[Array, "D L"]
-    noise_variance: Float[Array, " noise"] = positive()
-    noise_level: NoiseLevel | None = None
+    noise: SharedNoise | OwnNoise
     described: Described | None = None
 
     @property
@@ -61,7 +73,7 @@ class Unknowns(eqx.Module):
     @property
     def noise_per_condition(self) -> Float[Array, " D"]:
         """σ_d² of every condition."""
-        return jnp.broadcast_to(self.noise_variance, (self.latents.shape[0],))
+        return jnp.broadcast_to(self.noise.variance, (self.latents.shape[0],))
 
 
 def unknowns_at(
@@ -72,15 +84,19 @@ def unknowns_at(
     ``missing`` are coordinates of features that nobody knows; left out, they are where the fit expects them.
     """
     input_kernel, latent_kernel = _without_redundancy(parameters.input_kernel, parameters.latent_kernel)
-    noise, level = parameters.noise_variance, None
-    if noise.shape[0] > 1:
-        logs = jnp.log(noise)
-        level = NoiseLevel(jnp.exp(jnp.mean(logs)), jnp.clip(jnp.std(logs), 0.1, 2.0))
     described, known = None, parameters.known
     if known is not None:
         found = known.missing_mean if missing is None else missing
         described = Described(known.values, known.missing_condition, known.missing_coordinate, found)
-    return Unknowns(input_kernel, latent_kernel, latents, noise, level, described)
+    return Unknowns(input_kernel, latent_kernel, latents, _noise_at(parameters.noise_variance), described)
+
+
+def _noise_at(variance: Float[Array, " noise"]) -> SharedNoise | OwnNoise:
+    if variance.shape[0] == 1:
+        return SharedNoise(variance)
+    logs = jnp.log(variance)
+    mean, spread = jnp.mean(logs), jnp.clip(jnp.std(logs), 0.1, 2.0)
+    return OwnNoise((logs - mean) / spread, jnp.exp(mean), spread)
 
 
 def _without_redundancy(input_kernel: Kernel, latent_kernel: Kernel) -> tuple[Kernel, Kernel]:
@@ -121,7 +137,7 @@ def as_draws(points: Unknowns, like: Parameters, *, chain: Int[Array, " S"], log
         input_kernel=as_described(points.input_kernel, like.input_kernel),
         latent_kernel=as_described(points.latent_kernel, like.latent_kernel),
         latents=jax.vmap(lambda point: point.coordinates)(points),
-        noise_variance=points.noise_variance,
+        noise_variance=points.noise.variance,
         chain=chain,
         log_weight=log_weight,
     )
