@@ -13,6 +13,8 @@ from typing import Any
 
 from benchmarks.rivals.environments import ROOT, worker
 
+# Python keeps its bytecode, whatever the shell of the suite says.
+_AS_USERS_HAVE_IT = {"PYTHONDONTWRITEBYTECODE": ""}
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 OURS = "ours"
 
@@ -27,7 +29,7 @@ def environment_of(who: str, changes: Mapping[str, str] | None = None) -> dict[s
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     if who == "gpy":
         environment |= dict.fromkeys(_THREADS, "1")
-    return {**environment, "TF_CPP_MIN_LOG_LEVEL": "3", **(changes or {})}
+    return {**environment, **_AS_USERS_HAVE_IT, "TF_CPP_MIN_LOG_LEVEL": "3", **(changes or {})}
 
 
 def answer_of(who: str, settings: Mapping[str, Any], changes: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -106,5 +108,5 @@ def in_turns(workers: Mapping[str, tuple[str, Mapping[str, Any]]], seconds: floa
 def seconds_of(command: list[str], folder: Path, changes: Mapping[str, str]) -> float:
     """Seconds of a command that must succeed, its process from beginning to end."""
     began = time.perf_counter()
-    subprocess.run(command, cwd=folder, env={**os.environ, **changes}, check=True, capture_output=True)
+    subprocess.run(command, cwd=folder, env={**os.environ, **_AS_USERS_HAVE_IT, **changes}, check=True, capture_output=True)
     return time.perf_counter() - began
