@@ -108,5 +108,6 @@ def in_turns(workers: Mapping[str, tuple[str, Mapping[str, Any]]], seconds: floa
 def seconds_of(command: list[str], folder: Path, changes: Mapping[str, str]) -> float:
     """Seconds of a command that must succeed, its process from beginning to end."""
     began = time.perf_counter()
-    subprocess.run(command, cwd=folder, env={**os.environ, **_AS_USERS_HAVE_IT, **changes}, check=True, capture_output=True)
+    environment = {**os.environ, **_AS_USERS_HAVE_IT, **changes}
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
     return time.perf_counter() - began
