@@ -42,10 +42,16 @@ def test_every_row_is_found_once_in_a_block_of_its_own_condition(counts):
 @example(counts=[100_000, 0, 1, 1, 3])
 @settings(deadline=None, max_examples=100, derandomize=True)
 def test_padding_is_modest(counts):
-    n_blocks, size = block_layout(shuffled_conditions(counts), len(counts)).row.shape
-    for other_size in (4, 8, 16, 32, 64, 128, 256):  # a block costs about as much as eight places
-        other_blocks = sum(-(-count // other_size) for count in counts)
-        assert n_blocks * (size + 8) <= 1.25 * other_blocks * (other_size + 8)  # rounding adds a quarter at most
+    for block_cost in (8, 16):
+        n_blocks, size = block_layout(shuffled_conditions(counts), len(counts), block_cost=block_cost).row.shape
+        costs = []
+        for other_size in (4, 8, 16, 32, 64, 128, 256):
+            other_blocks = sum(-(-count // other_size) for count in counts)
+            digits = max(len(f"{other_blocks:b}") - 3, 0)
+            while other_blocks % 2**digits:  # three significant binary digits
+                other_blocks += 1
+            costs.append(other_blocks * (other_size + block_cost))
+        assert n_blocks * (size + block_cost) == min(costs)
 
 
 def test_large_even_conditions_are_hardly_padded():

@@ -57,6 +57,8 @@ def _summary(known: Mapping[str, Any]) -> str:
 def _section(name: str, found: Mapping[str, Any], results: Path) -> str:
     question = QUESTIONS[name]
     parts = [f"## {question.title}", question.about, _table(found["records"], found["machine"])]
+    if question.gap:
+        parts.append(f"**What is left.** {question.gap}")
     if (results / f"{name}.png").exists():
         parts.append(f"![{question.title}: test error against time](../results/benchmarks/{name}.png)")
     parts.append(f"*{_machine_words(found['machine'])}. `{found['command']}`*")
