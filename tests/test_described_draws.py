@@ -59,7 +59,7 @@ def dense(unknowns, observations, errors):
     inputs = np.concatenate([inputs for inputs, _ in observations])
     signal = references.covariance(unknowns.latent_kernel, coordinates[condition], coordinates[condition])
     signal = signal * references.covariance(unknowns.input_kernel, inputs, inputs)
-    noise = np.broadcast_to(np.asarray(unknowns.noise_variance), len(coordinates))[condition] + errors
+    noise = np.broadcast_to(np.asarray(unknowns.noise.variance), len(coordinates))[condition] + errors
     return signal, noise, np.concatenate([outputs for _, outputs in observations])
 
 

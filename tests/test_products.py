@@ -106,7 +106,7 @@ def test_slices_give_what_all_rows_give_at_once(rng, n_at_once):
 
 @pytest.mark.parametrize("with_errors", [False, True], ids=["no errors known", "errors known"])
 def test_a_bound_of_long_data_in_slices_is_the_reference_with_the_same_gradient(rng, monkeypatch, with_errors):
-    counts = (40, 2, 24, 70)
+    counts = (40, 2, 24, 100)
     inputs, outputs = rng.uniform(-2, 2, (sum(counts), 2)), rng.normal(size=sum(counts))
     conditions = np.repeat(np.arange(4), counts)
     errors = rng.uniform(0.1, 0.5, sum(counts)) if with_errors else None

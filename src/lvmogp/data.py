@@ -120,6 +120,11 @@ def block_layout(conditions: HostInt, n_conditions: int, *, block_cost: int = 8)
     return BlockLayout(row.reshape(n_blocks, size), present.reshape(n_blocks, size), block_condition)
 
 
+def layout_for_bounds(conditions: HostInt, n_conditions: int) -> BlockLayout:
+    """Blocks as they are laid out in :class:`LongData`, where each has a matrix to compute."""
+    return block_layout(conditions, n_conditions, block_cost=_MATRIX_COST)
+
+
 def long_data(
     inputs: HostFloat,
     outputs: HostFloat,
@@ -130,7 +135,7 @@ def long_data(
     error_variances: HostFloat | None = None,
 ) -> LongData:
     """Lay out rows of (input, output, condition number) in blocks, with the variance of each measurement if known."""
-    layout = block_layout(conditions, n_conditions, block_cost=_MATRIX_COST)
+    layout = layout_for_bounds(conditions, n_conditions)
     present = layout.present.astype(dtype)
     return LongData(
         inputs=jnp.asarray(inputs[layout.row], dtype),

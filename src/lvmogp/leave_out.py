@@ -10,7 +10,7 @@ import numpy as np
 
 from lvmogp.calibration import LEVELS, Calibration, Forecasts, calibration, checked_levels
 from lvmogp.compiling import compiled
-from lvmogp.data import Data, GridData, LongData, block_layout
+from lvmogp.data import Data, GridData, LongData, layout_for_bounds
 from lvmogp.drawn_curves import curves_of_rows
 from lvmogp.drawn_model import drawn_model
 from lvmogp.draws import Draws, thinned
@@ -150,7 +150,7 @@ def _left_out_moments(
 
 def _masked(data: LongData, conditions: HostInt, left_out: np.ndarray) -> LongData:
     # The same blocks with the places of some observations emptied.
-    layout = block_layout(conditions, data.n_conditions)
+    layout = layout_for_bounds(conditions, data.n_conditions)
     present = layout.present * ~left_out[layout.row]
     counts = np.bincount(conditions[~left_out], minlength=data.n_conditions)
     changed = {"outputs": np.asarray(data.outputs) * present, "present": present, "counts": counts}
