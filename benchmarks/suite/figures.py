@@ -10,14 +10,13 @@ from lvmogp.plots.style import outside_legend, own_axes, style, tidy
 
 
 def draw(traces: Sequence[Trace], path: Path) -> None:
-    """One line for each fit; time on a logarithmic scale."""
+    """One line for each rival's fit, one mark for each of ours, which show their models at the end only."""
     ax = tidy(own_axes(None, width=7.2))
     for number, trace in enumerate(traces):
         look = style(number)
-        # A fit that was given more time may have ended earlier.
-        points = sorted(trace["points"], key=lambda point: point["seconds"])
-        seconds, errors = ([point[key] for point in points] for key in ("seconds", "rmse"))
-        ax.plot(seconds, errors, color=look.colour, marker=look.marker, markersize=4, ls=look.line, label=trace["who"])
+        line = "none" if trace["who"].startswith("lvmogp") else look.line
+        seconds, errors = ([point[key] for point in trace["points"]] for key in ("seconds", "rmse"))
+        ax.plot(seconds, errors, color=look.colour, marker=look.marker, markersize=4, ls=line, label=trace["who"])
     ax.set_xscale("log")
     ax.set_xlabel("seconds of the fit, compilation included")
     ax.set_ylabel("test RMSE")

@@ -61,6 +61,7 @@ def _section(name: str, found: Mapping[str, Any], results: Path) -> str:
         parts.append(f"**What is left.** {question.gap}")
     if (results / f"{name}.png").exists():
         parts.append(f"![{question.title}: test error against time](../results/benchmarks/{name}.png)")
+        parts.append("*Each of our marks is a fit of its own that was stopped there; rivals show theirs on the way.*")
     parts.append(f"*{_machine_words(found['machine'])}. `{found['command']}`*")
     return "\n\n".join(parts) + "\n"
 
