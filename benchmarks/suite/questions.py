@@ -50,7 +50,7 @@ QUESTIONS: dict[str, Question] = {
         "of the same N, D and M_X, its inducing inputs learnt as ours are. Both are ours, compiled in the same way; "
         "the figure is how many times more our bound costs.",
         against_independent,
-        "On the smallest grid neither bound has arithmetic to speak of: ours calls about twice as many routines, "
+        "On the smallest grid neither bound has arithmetic to speak of: ours calls more routines, "
         "since it factorises matrices of latents beside those of inputs.",
     ),
     "growth": Question(

@@ -140,7 +140,7 @@ def _imagined(model: TrainedModel, features: Any) -> HostFloat:
     return known.standardised(values)
 
 
-def central(level: Any) -> tuple[float, float]:
+def central_levels(level: Any) -> tuple[float, float]:
     """Probabilities below the two ends of the central interval of a level."""
     if not isinstance(level, numbers.Real) or not 0 < float(level) < 1:
         raise SettingError(f"level must lie between 0 and 1, got {level!r}")

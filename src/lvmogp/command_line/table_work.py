@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from lvmogp.asking import central
+from lvmogp.asking import central_levels
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.files.features import read_features
@@ -97,7 +97,7 @@ def predict_table(
     model.unseen = unseen
     asked: dict[str, Any] = {"include_noise": not function, "condition_features": features}
     mean, deviation = model.predict(rows.X, ids, return_std=True, **asked)
-    lower, upper, median = model.predict_quantiles(rows.X, ids, levels=(*central(level), 0.5), **asked).T
+    lower, upper, median = model.predict_quantiles(rows.X, ids, levels=(*central_levels(level), 0.5), **asked).T
     found = {"mean": mean, "sd": deviation, "median": median, "lower": lower, "upper": upper}
     name = condition_column or model.condition or "condition"
     return Predicted(rows.X.assign(**{name: pd.Series(ids, dtype=object)}, **found), rows.left_out)
