@@ -418,7 +418,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         Quantiles of the predictive distribution itself, which is a mixture over the latents and no Gaussian.
         """
         ends = self.predict_quantiles(
-            X, conditions, condition_features=condition_features, levels=central_levels(level), include_noise=include_noise
+            X,
+            conditions,
+            condition_features=condition_features,
+            levels=central_levels(level),
+            include_noise=include_noise,
         )
         return ends[..., 0], ends[..., 1]
 
