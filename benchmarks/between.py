@@ -58,7 +58,7 @@ class Start(NamedTuple):
 
 
 def equally_weighted(points: Unknowns, start: Start) -> Draws:
-    n_draws = len(points.noise_variance)
+    n_draws = len(points.latents)
     return as_draws(
         points,
         start.parameters,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_models import grid_case, small_parameters
 from trust_page import pages
 
 from benchmarks import between, condition_features, simulation_based_calibration, suggest
@@ -147,3 +148,17 @@ def test_a_page_without_its_marks_is_told():
 def test_pages_on_trust_say_what_was_measured():
     for path, text in pages().items():
         assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("noise", [(0.05,), (0.02, 0.05, 0.2, 0.1)])
+def test_draws_between_a_fit_and_chains_are_about_the_fit(noise):
+    start = between.Start(small_parameters(noise=noise), grid_case().data)
+    draws = between.mean_field(start)
+    fitted = start.parameters
+    np.testing.assert_allclose(np.mean(draws.latents, axis=0), fitted.latent_mean, atol=0.01)
+    np.testing.assert_allclose(np.var(draws.latents, axis=0), fitted.latent_variance, rtol=0.05)
+    np.testing.assert_allclose(draws.noise_variance, np.tile(noise, (between.N_DRAWS, 1)))
+    np.testing.assert_allclose(np.exp(draws.log_weight).sum(), 1)
+    for way in (between.linear_response, between.laplace):
+        assert np.all(np.isfinite(way(start).latents))

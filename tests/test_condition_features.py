@@ -24,6 +24,7 @@ from lvmogp.descriptions import feature_table
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditionError
 from lvmogp.evidence import evidence
 from lvmogp.files.features import read_features
+from lvmogp.kernels import RBF
 from lvmogp.new_condition import log_posterior, noise_prior
 from lvmogp.parameters import Parameters
 from lvmogp.plots import plot_latent_space, plot_latents, plot_new_condition, plot_relevance
@@ -115,11 +116,17 @@ def exact_gp(model: LVMOGPRegressor, frame: pd.DataFrame, y: np.ndarray, table: 
         ]
     )
     lengthscales = np.asarray(parameters.latent_kernel.lengthscale) * fitted.descriptions.scale  # in units of 0 and 1
-    relation = OneHot(
-        jnp.asarray(np.stack([np.argmax(levels[:, :3], axis=1), 3 + np.argmax(levels[:, 3:], axis=1)], axis=1)),
-        jnp.asarray(lengthscales),
-    )
-    between = np.asarray(relation.matrix()) * float(parameters.latent_kernel.variance)
+    if isinstance(parameters.latent_kernel, RBF):
+        relation = OneHot(
+            jnp.asarray(np.stack([np.argmax(levels[:, :3], axis=1), 3 + np.argmax(levels[:, 3:], axis=1)], axis=1)),
+            jnp.asarray(lengthscales),
+        )
+        correlation = np.asarray(relation.matrix())
+    else:
+        steps = (levels[:, None].astype(float) - levels[None]) / lengthscales
+        distance = np.sqrt(3 * np.sum(steps**2, axis=2))
+        correlation = (1 + distance) * np.exp(-distance)  # Matérn 3/2
+    between = correlation * float(parameters.latent_kernel.variance)
 
     def prior(first, second):
         (x, rows), (other, columns) = first, second
@@ -144,16 +151,21 @@ def exact_gp(model: LVMOGPRegressor, frame: pd.DataFrame, y: np.ndarray, table: 
     return evidence, predict
 
 
-@pytest.fixture(scope="module")
-def factors():
+def without_latents(latent_kernel: str):
     """A model without latents, with as many inducing points as there are inputs and conditions."""
     frame, y, table = factor_data()
-    model = LVMOGPRegressor(n_latent=0, condition="linkage", n_inducing_inputs=30)
+    model = LVMOGPRegressor(n_latent=0, condition="linkage", n_inducing_inputs=30, latent_kernel=latent_kernel)
     return model.fit(frame, y, condition_features=table), frame, y, table
 
 
-def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp(factors):
-    model, frame, y, table = factors
+@pytest.fixture(scope="module")
+def factors():
+    return without_latents("rbf")
+
+
+@pytest.mark.parametrize("latent_kernel", ["rbf", pytest.param("matern32", marks=pytest.mark.long)])
+def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp(factors, latent_kernel):
+    model, frame, y, table = factors if latent_kernel == "rbf" else without_latents(latent_kernel)
     evidence, predict = exact_gp(model, frame, y, table)
     np.testing.assert_allclose(model.outcome_.bound, evidence, atol=2e-3)
     grid = np.linspace(0, 1, 12)
@@ -231,7 +243,7 @@ def test_a_new_condition_keeps_its_known_coordinates_and_integrates_the_others(s
     sd = np.sqrt(density @ (grid - mean) ** 2)
     for method, tolerance in (("exact", 0.02), ("gaussian", 0.2)):
         added = copy.copy(model).add_condition("new", X, y, features={"slope": -0.6}, method=method)
-        latents = latent_gaussian(added.model_.added["new"].posterior)
+        latents = latent_gaussian(added.model_, added.model_.added["new"])
         np.testing.assert_allclose(latents.mean[0], [mean, value], atol=tolerance * sd)
         np.testing.assert_allclose(latents.variance[0, 1], 0.0, atol=1e-20)
         np.testing.assert_allclose(np.sqrt(latents.variance[0, 0]), sd, rtol=0.03 if method == "exact" else 0.3)
@@ -325,11 +337,33 @@ def test_a_model_with_features_survives_saving_pickling_and_absorbing(slopes, tm
     absorbed = copy.copy(full).absorb()
     np.testing.assert_allclose(absorbed.latents_["mean_1"], before["mean_1"], rtol=1e-12)
     latents = absorbed.model_.posterior.parameters.latents
-    added = [latent_gaussian(full.model_.added[name].posterior) for name in ("known", "unknown")]
+    added = [latent_gaussian(full.model_, full.model_.added[name]) for name in ("known", "unknown")]
     np.testing.assert_allclose(latents.mean[-2:], np.vstack([each.mean for each in added]), rtol=1e-12)
     np.testing.assert_allclose(latents.variance[-2:], np.vstack([each.variance for each in added]), atol=1e-20)
     assert absorbed.condition_features_["slope"].tolist()[-2:] == [0.4, pytest.approx(np.nan, nan_ok=True)]
     assert not absorbed.condition_features_["added"].any()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["exact", "gaussian"])
+def test_latents_beside_many_features_may_have_any_kernel(method, tmp_path):
+    """One latent and five coordinates of features under a kernel that only quadrature can integrate."""
+    frame, y, table = factor_data()
+    model = LVMOGPRegressor(n_latent=1, condition="linkage", latent_kernel="matern32", n_restarts=1, unseen="prior")
+    model.fit(frame, y, condition_features=table)
+    measured = np.sin(4 * np.array([0.2, 0.9]) + 0.7)  # as motor B turns without a screw
+    model.add_condition("new", [[0.2], [0.9]], measured, features={"motor": "B", "screw": False}, method=method)
+    model.save(tmp_path / "model.lvmogp")
+    loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
+    X = np.linspace(0, 1, 4)[:, None]
+    for name in ("new", "u"):
+        np.testing.assert_allclose(loaded.predict(X, name), model.predict(X, name), rtol=1e-12)
+    near = model.similarities().loc["new"]
+    pd.testing.assert_series_equal(loaded.similarities().loc["new"], near, rtol=1e-10)
+    assert near["y"] == near.drop("new").max()  # the other condition with motor B and no screw
+    before = model.predict(X, "new")
+    np.testing.assert_allclose(before, np.sin(4 * X[:, 0] + 0.7), atol=0.2)
+    np.testing.assert_allclose(copy.copy(model).absorb().predict(X, "new"), before, atol=0.1)
 
 
 # What people see

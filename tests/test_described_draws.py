@@ -235,7 +235,7 @@ def test_a_new_condition_keeps_its_features_and_integrates_its_latent(drawn, n_f
     mean, std = model.predict(asked, "new", return_std=True, include_noise=False)
     np.testing.assert_allclose(mean, expected[0], atol=0.03 * expected[1].max())
     np.testing.assert_allclose(std, expected[1], rtol=0.06)
-    latents = latent_gaussian(model.model_.added["new"].posterior)
+    latents = latent_gaussian(model.model_, model.model_.added["new"])
     np.testing.assert_allclose(latents.mean[0, 1], feature, rtol=1e-12)
     np.testing.assert_allclose(latents.variance[0, 1], 0.0, atol=1e-20)
 

@@ -281,6 +281,17 @@ def test_quadrature_equals_the_closed_form_of_a_product_of_rbf_kernels(rng, n_di
     assert_same_statistics(compiled_statistics(product, inducing, latents), expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("n_uncertain", [0, 1])
+def test_nothing_is_integrated_over_what_is_known(rng, n_uncertain):
+    first, second = rng.uniform(1.2, 2.0, size=(2, 5))
+    inducing, drawn = random_inducing(rng, 5), random_latents(rng, 3, 5)
+    variance = drawn.variance * (jnp.arange(5) < n_uncertain)
+    product, same = RBF(first, 1.3) * RBF(second, 0.5), RBF((first**-2 + second**-2) ** -0.5, 1.3 * 0.5)
+    expected = compiled_statistics(same, inducing, LatentGaussians(drawn.mean, variance))
+    found = compiled_statistics(product, inducing, LatentGaussians(drawn.mean, variance, n_uncertain))
+    assert_same_statistics(found, expected, rtol=0, atol=1e-14)
+
+
 # How exact quadrature is depends on how smooth the kernel is where the latent meets an inducing point.
 BY_QUADRATURE = {
     "periodic": (Periodic([4.0], [0.9], 1.3), 1e-7),

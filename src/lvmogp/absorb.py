@@ -16,10 +16,10 @@ from lvmogp.intake import Observations
 from lvmogp.parameters import KnownCoordinates, Parameters
 from lvmogp.posterior import Posterior, updated
 from lvmogp.predictions import Condition
-from lvmogp.psi_statistics import LatentGaussians
+from lvmogp.psi_statistics import of_all_conditions
 from lvmogp.quadratics import quadratic
 from lvmogp.trained import AddedCondition, TrainedModel, features_of, kept_curves, latent_gaussian
-from lvmogp.typing import HostFloat
+from lvmogp.typing import Array, Float, HostFloat
 from lvmogp.variational_condition import GaussianCondition
 
 _MOST_DENSE = 4_000
@@ -87,15 +87,13 @@ def _parameters_of(model: TrainedModel, entries: list[AddedCondition]) -> Parame
     # Those of the new conditions alone.
     trained = model.posterior.parameters
     n_latent = trained.latent_mean.shape[1]
-    latents = jax.tree.map(
-        lambda *parts: jnp.concatenate(parts), *(latent_gaussian(entry.posterior) for entry in entries)
-    )
+    latents = of_all_conditions([latent_gaussian(model, entry) for entry in entries])
     noise = trained.noise_variance
     if noise.shape[0] > 1:
         noise = jnp.stack([_mean_noise(entry.posterior) for entry in entries])
     known = None
     if model.descriptions is not None:
-        known = _known(model.descriptions, entries, jax.tree.map(lambda leaf: leaf[:, n_latent:], latents))
+        known = _known(model.descriptions, entries, latents.mean[:, n_latent:], latents.variance[:, n_latent:])
     return Parameters(
         input_kernel=trained.input_kernel,
         latent_kernel=trained.latent_kernel,
@@ -108,18 +106,23 @@ def _parameters_of(model: TrainedModel, entries: list[AddedCondition]) -> Parame
     )
 
 
-def _known(descriptions: Descriptions, entries: list[AddedCondition], found: LatentGaussians) -> KnownCoordinates:
+def _known(
+    descriptions: Descriptions,
+    entries: list[AddedCondition],
+    mean: Float[Array, "new F"],
+    variance: Float[Array, "new F"],
+) -> KnownCoordinates:
     # What the features say; what was found where they are missing.
     nothing = np.full(descriptions.n_coordinates, np.nan)
     values = np.stack([nothing if entry.features is None else entry.features for entry in entries])
     values = descriptions.standardised(values)
     places = np.nonzero(np.isnan(values))
     return KnownCoordinates(
-        values=jnp.asarray(np.nan_to_num(values), found.mean.dtype),
+        values=jnp.asarray(np.nan_to_num(values), mean.dtype),
         missing_condition=jnp.asarray(places[0], jnp.int32),
         missing_coordinate=jnp.asarray(places[1], jnp.int32),
-        missing_mean=found.mean[places],
-        missing_variance=found.variance[places],
+        missing_mean=mean[places],
+        missing_variance=variance[places],
     )
 
 

@@ -58,7 +58,8 @@ _POSITIVE = (
     "features.scale",
     "draws.noise_variance",
 )
-_POSITIVE_OF_ADDED = (".variance", ".noise")
+_POSITIVE_OF_ADDED = ".noise"
+_NOT_NEGATIVE_OF_ADDED = ".variance"  # zero where a coordinate is known from a feature
 _MAY_BE_MISSING = ("features.values",)
 _TEXTS = ("columns", "date_columns")
 
@@ -121,6 +122,8 @@ def _check_arrays(
             raise ModelFileError(f"{name} holds NaN or infinite values")
         if (name in _POSITIVE or name.endswith(_POSITIVE_OF_ADDED)) and not np.all(values > 0):
             raise ModelFileError(f"{name} holds values that are not positive")
+        if name.endswith(_NOT_NEGATIVE_OF_ADDED) and not np.all(values >= 0):
+            raise ModelFileError(f"{name} holds negative values")
 
 
 def _check_numbers(tensors: Mapping[str, np.ndarray], name: str, n_things: int) -> None:

@@ -84,7 +84,7 @@ def new_functional(model: Posterior, condition: ConditionPosterior, points: Floa
         covariance=jnp.einsum("p,pnm->nm", condition.weights, own) + between,
         features=jnp.einsum("p,pnx,ph->nxh", condition.weights, reduced, latent_features),
         weights=condition.weights,
-        latents=LatentGaussians(condition.latents, jnp.zeros_like(condition.latents)),
+        latents=LatentGaussians(condition.latents, jnp.zeros_like(condition.latents), n_uncertain=0),
         gain=gain,
         evidence=seen,
     )

@@ -13,6 +13,12 @@ class KnownLatents(eqx.Module):
 
     values: Float[Array, " Q_H"]
     unknown: Int[Array, " U"]
+    n_latent: int = eqx.field(static=True)
+
+    @property
+    def n_uncertain(self) -> int | None:
+        """Up to which coordinate there are unknown ones, where that is no further than the latents; else ``None``."""
+        return self.n_latent if self.unknown.shape[0] == self.n_latent < self.values.shape[0] else None
 
     def filled(self, found: Float[Array, " U"], fill: float | None = None) -> Float[Array, " Q_H"]:
         """All coordinates: those found in the unknown places, the known ones (or ``fill``) in the others."""
@@ -28,5 +34,7 @@ def known_latents(model: Posterior, coordinates: HostFloat | None) -> KnownLaten
     if coordinates is not None:
         values[n_latent:] = coordinates
     return KnownLatents(
-        jnp.asarray(np.nan_to_num(values), dtype), jnp.asarray(np.flatnonzero(np.isnan(values)), jnp.int32)
+        jnp.asarray(np.nan_to_num(values), dtype),
+        jnp.asarray(np.flatnonzero(np.isnan(values)), jnp.int32),
+        n_latent,
     )

@@ -37,7 +37,7 @@ from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.sampling_account import decode_account, encode_account
 from lvmogp.scaling import Scaling
 from lvmogp.storage import ModelFile, decode_id, decode_kernel, encode_id, encode_kernel, read, write
-from lvmogp.trained import AddedCondition, TrainedModel, kept_curves, with_draws
+from lvmogp.trained import AddedCondition, TrainedModel, kept_curves, known_of, with_draws
 from lvmogp.variational_condition import GaussianCondition
 from lvmogp.whitening import basis, latent_moments
 
@@ -356,7 +356,8 @@ def _decode_posterior(content: ModelFile) -> Posterior:
 def _decode_condition(model: TrainedModel, arrays: dict[str, np.ndarray], method: str) -> Condition | DrawnCondition:
     posterior = model.posterior
     if method == "gaussian":
-        latents = LatentGaussians(jnp.asarray(arrays["mean"]), jnp.asarray(arrays["variance"]))
+        known = known_of(model, arrays.get("features"))
+        latents = LatentGaussians(jnp.asarray(arrays["mean"]), jnp.asarray(arrays["variance"]), known.n_uncertain)
         found = curves(posterior, latent_moments(posterior.latent_basis, latents))
         return GaussianCondition(latents, jnp.asarray(arrays["noise"]).reshape(()), found)  # once of shape (1,)
     inputs, values = model.scaling.inputs(arrays["inputs"]), model.scaling.outputs(arrays["outputs"])

@@ -83,10 +83,15 @@ class Parameters(eqx.Module):
     @property
     def latents(self) -> LatentGaussians:
         """q(H): the latents, then the coordinates of known features."""
-        inferred = LatentGaussians(self.latent_mean, self.latent_variance)
         if self.known is None:
-            return inferred
-        return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), inferred, self.known.gaussians)
+            return LatentGaussians(self.latent_mean, self.latent_variance)
+        described = self.known.gaussians
+        return LatentGaussians(
+            jnp.concatenate([self.latent_mean, described.mean], axis=1),
+            jnp.concatenate([self.latent_variance, described.variance], axis=1),
+            # Which coordinates are missing is no part of a program; that none is, is.
+            n_uncertain=None if self.known.missing_mean.size else self.latent_mean.shape[1],
+        )
 
     @property
     def kl_latents(self) -> Scalar:

@@ -2,10 +2,10 @@
 
 For each condition d: ψ_d = ⟨k(h_d, h_d)⟩, Ψ_dm = ⟨k(h_d, z_m)⟩ and Φ_dmm' = ⟨k(h_d, z_m) k(h_d, z_m')⟩. RBF,
 linear and constant kernels and their sums have closed forms; any other kernel is integrated by
-Gauss-Hermite quadrature, whose cost grows as (nodes per dimension)^Q_H.
+Gauss-Hermite quadrature, whose cost grows as (nodes per dimension)^(uncertain coordinates).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import equinox as eqx
@@ -26,10 +26,25 @@ _ELEMENTS_ON_CPU, _ELEMENTS_ON_ACCELERATOR = 2**22, 2**24
 
 
 class LatentGaussians(eqx.Module):
-    """Independent Gaussians over the latents of D conditions, q(h_d) = N(μ_d, diag s_d)."""
+    """Independent Gaussians over the latents of D conditions, q(h_d) = N(μ_d, diag s_d).
+
+    Where only the first ``n_uncertain`` coordinates have a variance, nothing needs to be integrated over the others;
+    ``None`` stands for all.
+    """
 
     mean: Float[Array, "D Q_H"]
     variance: Float[Array, "D Q_H"]
+    n_uncertain: int | None = eqx.field(static=True, default=None)
+
+
+def of_all_conditions(parts: Sequence[LatentGaussians]) -> LatentGaussians:
+    """The Gaussians of several sets of conditions as one set."""
+    counts = [part.n_uncertain for part in parts]
+    return LatentGaussians(
+        jnp.concatenate([part.mean for part in parts]),
+        jnp.concatenate([part.variance for part in parts]),
+        n_uncertain=None if None in counts else max(count for count in counts if count is not None),
+    )
 
 
 def terms_with_closed_form(kernel: Kernel) -> tuple[Kernel, ...] | None:
@@ -102,7 +117,7 @@ def weighted_sum(
     @jax.checkpoint
     def add_slice(total: Array, piece: tuple[Array, Array, Array]) -> tuple[Array, None]:
         mean, variance, weight = piece
-        return total + summed(LatentGaussians(mean, variance), weight), None
+        return total + summed(LatentGaussians(mean, variance, latents.n_uncertain), weight), None
 
     pieces = (sliced(latents.mean, 0), sliced(latents.variance, 1), sliced(weights, 0))
     total, _ = jax.lax.scan(add_slice, jnp.zeros(size * (size + 1) // 2, weights.dtype), pieces)
@@ -148,18 +163,22 @@ def packed_psi2(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: Late
 
 def quadrature(latents: LatentGaussians) -> tuple[Float[Array, "D K Q_H"], Float[Array, " K"]]:
     """Nodes at which to ask for a function of each h_d, and their weights (Gauss-Hermite)."""
-    n_dimensions = latents.mean.shape[-1]
-    if n_dimensions not in _NODES_PER_DIMENSION:
+    n_dimensions = latents.mean.shape[-1] if latents.n_uncertain is None else latents.n_uncertain
+    if n_dimensions > max(_NODES_PER_DIMENSION):
         raise SettingError(
             f"this latent kernel has no closed-form expectations, and quadrature in {n_dimensions} latent "
             f"dimensions costs too much; use at most {max(_NODES_PER_DIMENSION)} dimensions, or a sum of RBF, "
-            "linear and constant kernels"
+            "linear and constant kernels; features that are known of every condition do not count"
         )
+    if n_dimensions == 0:
+        return latents.mean[:, None, :], jnp.ones(1, latents.mean.dtype)
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES_PER_DIMENSION[n_dimensions])
     grids = np.meshgrid(*[nodes] * n_dimensions, indexing="ij")
     unit_nodes = jnp.asarray(np.stack([axis.ravel() for axis in grids], axis=-1), latents.mean.dtype)
     products = np.prod(np.meshgrid(*[weights / weights.sum()] * n_dimensions, indexing="ij"), axis=0)
-    points = latents.mean[:, None, :] + jnp.sqrt(latents.variance)[:, None, :] * unit_nodes
+    steps = jnp.sqrt(latents.variance[:, None, :n_dimensions]) * unit_nodes
+    known = jnp.zeros((*steps.shape[:2], latents.mean.shape[-1] - n_dimensions), steps.dtype)
+    points = latents.mean[:, None, :] + jnp.concatenate([steps, known], axis=-1)
     return points, jnp.asarray(products.ravel(), latents.mean.dtype)
 
 

@@ -5,7 +5,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.compiling import compiled
@@ -32,7 +31,7 @@ from lvmogp.predictions import (
     Condition,
     trained_condition,
 )
-from lvmogp.psi_statistics import LatentGaussians, expected_cross, psi0
+from lvmogp.psi_statistics import LatentGaussians, expected_cross, of_all_conditions, psi0
 from lvmogp.scaling import Scaling
 from lvmogp.typing import HostFloat, HostInt
 from lvmogp.variational_condition import GaussianCondition, infer_gaussian
@@ -225,11 +224,13 @@ def known_of(model: TrainedModel, features: HostFloat | None) -> KnownLatents:
     return known_latents(model.posterior, model.descriptions.standardised(features))
 
 
-def latent_gaussian(condition: Condition | DrawnCondition) -> LatentGaussians:
-    """Mean and variance of a condition's latents."""
+def latent_gaussian(model: TrainedModel, entry: AddedCondition) -> LatentGaussians:
+    """Mean and variance of the latents of an added condition."""
+    condition = entry.posterior
     if isinstance(condition, GaussianCondition):
         return condition.latents
-    return LatentGaussians(condition.latent_mean[None], condition.latent_variance[None])
+    known = known_of(model, entry.features)
+    return LatentGaussians(condition.latent_mean[None], condition.latent_variance[None], known.n_uncertain)
 
 
 def noise_variances(model: TrainedModel) -> HostFloat:
@@ -242,8 +243,7 @@ def noise_variances(model: TrainedModel) -> HostFloat:
 def all_latents(model: TrainedModel) -> LatentGaussians:
     """Mean and variance of the latents of all conditions, trained and added; of draws, once they are aligned."""
     trained = model.posterior.parameters.latents if model.drawn is None else aligned_latents(model.drawn)
-    parts = [trained, *(latent_gaussian(entry.posterior) for entry in model.added.values())]
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+    return of_all_conditions([trained, *(latent_gaussian(model, entry) for entry in model.added.values())])
 
 
 def similarities(model: TrainedModel) -> HostFloat:
@@ -287,9 +287,10 @@ def with_condition(
         outputs = np.concatenate([earlier.outputs, outputs])
     features = features_of(model, name) if features is None else features
     found = _inferred(model, inputs, outputs, errors, known_of(model, features), method)
-    if not np.all(np.isfinite(latent_gaussian(found).mean)):
+    entry = AddedCondition(inputs, outputs, method, found, features, errors)
+    if not np.all(np.isfinite(latent_gaussian(model, entry).mean)):
         raise NumericalError(f"the posterior of condition {name!r} is not finite; are its points of extreme size?")
-    return model._replace(added={**model.added, name: AddedCondition(inputs, outputs, method, found, features, errors)})
+    return model._replace(added={**model.added, name: entry})
 
 
 def _together(earlier: AddedCondition, errors: HostFloat | None, n_new: int) -> HostFloat | None:

@@ -70,7 +70,8 @@ def _noise(candidate: _Variational, prior: NoisePrior) -> Scalar:
 
 
 def _latents(candidate: _Variational, known: KnownLatents) -> LatentGaussians:
-    return LatentGaussians(known.filled(candidate.mean)[None], known.filled(candidate.variance, fill=0.0)[None])
+    variance = known.filled(candidate.variance, fill=0.0)
+    return LatentGaussians(known.filled(candidate.mean)[None], variance[None], known.n_uncertain)
 
 
 def _curve(model: Posterior, latents: LatentGaussians) -> Curves:
