@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.integrate import cumulative_simpson
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.metrics import r2_score
@@ -378,13 +379,19 @@ def test_density_of_a_condition_with_certain_latents_is_gaussian(fitted):
 
 
 @pytest.mark.parametrize("name", ["b", "new"])
-def test_density_integrates_to_one_and_has_the_predicted_mean(either, name):
+@pytest.mark.parametrize("include_noise", [True, False])
+def test_density_integrates_to_the_distribution_and_has_the_predicted_moments(either, name, include_noise):
     x = np.array([[6.1]])
-    low, high = either.predict_interval(x, name, level=1 - 1e-9)
+    low, high = either.predict_interval(x, name, level=1 - 1e-9, include_noise=include_noise)
     y = np.linspace(low[0], high[0], 513)
-    density = np.exp(either.log_predictive_density(np.repeat(x, len(y), axis=0), y, name))
-    assert_allclose(np.trapezoid(density, y), 1, atol=1e-5)
-    assert_allclose(np.trapezoid(density * y, y), either.predict(x, name), rtol=1e-3)
+    asked = (np.repeat(x, len(y), axis=0), y, name)
+    density = np.exp(either.log_predictive_density(*asked, include_noise=include_noise))
+    below = cumulative_simpson(density, x=y, initial=0)
+    assert_allclose(below[-1], 1, atol=1e-5)
+    assert_allclose(either.predictive_cdf(*asked, include_noise=include_noise), below, atol=1e-5)
+    mean, std = either.predict(x, name, return_std=True, include_noise=include_noise)
+    assert_allclose(np.trapezoid(density * y, y), mean, rtol=1e-3)
+    assert_allclose(np.sqrt(np.trapezoid(density * (y - mean) ** 2, y)), std, rtol=1e-3)
 
 
 def test_score_is_the_coefficient_of_determination(fitted, log_fitted, rng):

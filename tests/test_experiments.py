@@ -133,6 +133,26 @@ def test_the_measures_of_a_repeat(tmp_path):
     assert results[1]["bound"] == -1.0
 
 
+def test_a_distribution_of_its_own_is_what_is_measured(tmp_path):
+    """Two equal peaks at ±1, of which a normal distribution of the same moments knows nothing."""
+
+    def two_peaks(inputs, conditions, actual):
+        peaks = [norm(-1, 0.1), norm(1, 0.1)]
+        return sum(peak.cdf(actual) for peak in peaks) / 2, np.log(sum(peak.pdf(actual) for peak in peaks) / 2)
+
+    def method(task):
+        return Fitted(lambda inputs, conditions: (np.zeros(len(inputs)), np.ones(len(inputs))), {}, two_peaks)
+
+    (result,) = run_all(toy(**{OURS: method}), tmp_path, repeats=1)
+    actual = toy_problem(0).test.outputs
+    assert result["rmse"] == pytest.approx(np.sqrt(np.mean(actual**2)))
+    density = (norm.pdf(actual, -1, 0.1) + norm.pdf(actual, 1, 0.1)) / 2
+    assert result["nlpd"] == pytest.approx(-np.log(density).mean())
+    # Half of all lies between the median of the left peak and that of the right one; 95 % up to their upper fifths.
+    assert result["calibration"][9] == np.mean(np.abs(actual) < 1)
+    assert result["coverage"] == np.mean(np.abs(actual) < 1 + 0.1 * norm.ppf(0.95))
+
+
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
     method = Counted()
     method.fails_at = 2

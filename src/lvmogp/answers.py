@@ -77,27 +77,29 @@ def quantiles(
 
 
 def log_densities(
-    model: TrainedModel, inputs: HostFloat, rows: RowIds, outputs: HostFloat, *, unseen: str
+    model: TrainedModel, inputs: HostFloat, rows: RowIds, outputs: HostFloat, *, unseen: str, include_noise: bool
 ) -> HostFloat:
     """Log predictive density of the output of each row, per unit of the output."""
-    standardised = _of_values(model, inputs, rows, mixtures.log_densities, unseen=unseen)
+    standardised = _of_values(model, inputs, rows, mixtures.log_densities, unseen=unseen, include_noise=include_noise)
     return log_density_in_units(model.scaling, outputs, standardised)
 
 
 def probabilities_below(
-    model: TrainedModel, inputs: HostFloat, rows: RowIds, outputs: HostFloat, *, unseen: str
+    model: TrainedModel, inputs: HostFloat, rows: RowIds, outputs: HostFloat, *, unseen: str, include_noise: bool
 ) -> HostFloat:
     """Probability of an output no larger than that of each row."""
-    standardised = _of_values(model, inputs, rows, mixtures.distributions, unseen=unseen)
+    standardised = _of_values(model, inputs, rows, mixtures.distributions, unseen=unseen, include_noise=include_noise)
     return probability_below_in_units(model.scaling, outputs, standardised)
 
 
 def _of_values(
-    model: TrainedModel, inputs: HostFloat, rows: RowIds, statistic: Statistic, *, unseen: str
+    model: TrainedModel, inputs: HostFloat, rows: RowIds, statistic: Statistic, *, unseen: str, include_noise: bool
 ) -> Callable[[HostFloat], HostFloat]:
-    # From standardised outputs to a statistic of the predictive mixtures of new observations.
+    # From standardised outputs to a statistic of the predictive mixtures.
     def found(values: HostFloat) -> HostFloat:
-        return _source(model).statistics(model, inputs, rows, values, statistic, unseen=unseen, include_noise=True)
+        return _source(model).statistics(
+            model, inputs, rows, values, statistic, unseen=unseen, include_noise=include_noise
+        )
 
     return found
 

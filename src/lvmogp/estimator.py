@@ -510,26 +510,34 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     @_in_double_precision
     def log_predictive_density(
-        self, X: Any, y: Any, conditions: Any = None, *, condition_features: Any = None
+        self, X: Any, y: Any, conditions: Any = None, *, include_noise: bool = True, condition_features: Any = None
     ) -> HostFloat:
         """Log density of each observation under its predictive distribution, per unit of the output.
 
-        The shape is that of ``y``; NaN where ``y`` is NaN.
+        The shape is that of ``y``; NaN where ``y`` is NaN. With ``include_noise=False``, ``y`` are values of the
+        function itself, as simulations give them.
         """
         model, rows = self._asked(X, conditions, condition_features)
         outputs = rows.outputs(y)
-        values = answers.log_densities(model, rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        values = answers.log_densities(
+            model, rows.inputs, rows.ids, outputs, unseen=self.unseen, include_noise=include_noise
+        )
         return rows.as_columns(values)
 
     @_in_double_precision
-    def predictive_cdf(self, X: Any, y: Any, conditions: Any = None, *, condition_features: Any = None) -> HostFloat:
+    def predictive_cdf(
+        self, X: Any, y: Any, conditions: Any = None, *, include_noise: bool = True, condition_features: Any = None
+    ) -> HostFloat:
         """Probability, under its predictive distribution, of an output no larger than each observation.
 
         Uniform between 0 and 1 where predictions are calibrated. The shape is that of ``y``; NaN where ``y`` is NaN.
+        With ``include_noise=False``, ``y`` are values of the function itself.
         """
         model, rows = self._asked(X, conditions, condition_features)
         outputs = rows.outputs(y)
-        values = answers.probabilities_below(model, rows.inputs, rows.ids, outputs, unseen=self.unseen)
+        values = answers.probabilities_below(
+            model, rows.inputs, rows.ids, outputs, unseen=self.unseen, include_noise=include_noise
+        )
         return rows.as_columns(np.where(np.isnan(outputs), np.nan, values))
 
     @_in_double_precision
@@ -557,8 +565,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         known = np.isfinite(outputs)
         inputs, ids, outputs = rows.inputs[known], RowIds(rows.ids.distinct, rows.ids.numbers[known]), outputs[known]
         mean, _ = answers.moments(model, inputs, ids, unseen=self.unseen, include_noise=True)
-        below = answers.probabilities_below(model, inputs, ids, outputs, unseen=self.unseen)
-        density = answers.log_densities(model, inputs, ids, outputs, unseen=self.unseen)
+        below = answers.probabilities_below(model, inputs, ids, outputs, unseen=self.unseen, include_noise=True)
+        density = answers.log_densities(model, inputs, ids, outputs, unseen=self.unseen, include_noise=True)
         found = calibration_of(Forecasts(below, density, mean - outputs, ids.numbers, ids.distinct), asked)
         if found.intervals_are_off:
             warnings.warn(f"predictions are not calibrated: {found.remarks[0]}", LVMOGPWarning, stacklevel=3)

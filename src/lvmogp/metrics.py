@@ -30,6 +30,11 @@ def calibration(mean: HostFloat, deviation: HostFloat, actual: HostFloat, levels
     return [float(np.mean(distance <= norm.ppf(0.5 + level / 2))) for level in levels]
 
 
+def share_in_central_intervals(below: HostFloat, levels: Sequence[float]) -> list[float]:
+    """Share of actual values inside the central interval of each level, from the probabilities of less than each."""
+    return [float(np.mean(np.abs(2 * np.asarray(below) - 1) <= level)) for level in levels]
+
+
 def log_density_score(model: Any, X: Any, y: Any, **conditions: Any) -> float:
     """Mean log predictive density of observations, as a ``scoring`` of scikit-learn: higher is better."""
     densities: HostFloat = model.log_predictive_density(X, y, **conditions)

@@ -19,6 +19,7 @@ from lvmogp.scaling import Scaling, scaling_of
 from lvmogp.typing import HostFloat, HostInt
 
 Predict = Callable[[HostFloat, HostInt], tuple[HostFloat, HostFloat]]
+Distribution = Callable[[HostFloat, HostInt, HostFloat], tuple[HostFloat, HostFloat]]
 # Lengthscales that the fits of baselines start from, in standard deviations of the inputs.
 _START_LENGTHSCALES = (0.02, 0.1, 0.5)
 _START_NOISE = 0.1
@@ -37,10 +38,15 @@ class Family(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """Predictions (mean and standard deviation of what is tested), and what is worth reporting of the fit."""
+    """Predictions (mean and standard deviation of what is tested), and what is worth reporting of the fit.
+
+    ``distribution`` gives the probability of less than each actual value and its log density, where predictions are
+    not taken as normal.
+    """
 
     predict: Predict
     report: dict[str, Any]
+    distribution: Distribution | None = None
 
 
 class Task(NamedTuple):
@@ -86,13 +92,19 @@ def lvmogp(task: Task, **settings: Any) -> Fitted:
         mean, deviation = model.predict(inputs, conditions, return_std=True, include_noise=problem.observed_test)
         return mean, deviation
 
+    def distribution(inputs: HostFloat, conditions: HostInt, actual: HostFloat) -> tuple[HostFloat, HostFloat]:
+        below = model.predictive_cdf(inputs, actual, conditions, include_noise=problem.observed_test)
+        densities = model.log_predictive_density(inputs, actual, conditions, include_noise=problem.observed_test)
+        return below, densities
+
     outcome = model.outcome_
     report: dict[str, Any] = {"bound": outcome.bound, "status": outcome.status.value}
     if problem.truth is not None:
         latents = model.latents_
         trained = latents.loc[~latents["added"], "mean_1"].to_numpy()
         report["r_squared"] = float(np.corrcoef(trained, problem.truth)[0, 1] ** 2)
-    return Fitted(predict, report)
+    # A mixture of draws is far from normal where chains differ.
+    return Fitted(predict, report, distribution if model.sampling_ is not None else None)
 
 
 def _quick_settings(settings: dict[str, Any], *, is_grid: bool) -> dict[str, Any]:

@@ -16,7 +16,8 @@ _OPENING = """# The paper's experiments
 Every table here is made by `make results` from the files in [results](../results), which hold all repeats and which
 `lvmogp reproduce all` makes anew. Repeats differ in their data only; all methods see the same data, standardised in
 the same way, with the same kernel over inputs and the same noise option; "plain RBF" marks exceptions. NLPD is the mean
-negative log density of what is tested under normal predictions; lower is better for it and for the RMSE.
+negative log density of what is tested; lower is better for it and for the RMSE. Densities and intervals are those of
+normal predictions, under NUTS those of the mixture that the draws make.
 """
 
 

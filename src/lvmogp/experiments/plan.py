@@ -136,12 +136,7 @@ def _servo() -> Experiment:
         OURS_OWN: _ours(_PLAIN, words, output_transform="log"),
         OURS_NUTS: _ours(_PLAIN, "draws from the posterior, else the library's defaults", inference="nuts"),
         OURS_NUTS_NOISE: _ours(
-            _PLAIN,
-            "the same with a noise variance for each linkage, eight chains from the best of twelve starts",
-            inference="nuts",
-            noise="per-condition",
-            n_chains=8,
-            n_restarts=12,
+            _PLAIN, "the same with a noise variance for each linkage", inference="nuts", noise="per-condition"
         ),
         **_baselines(_PLAIN, {**_EVERYWHERE, GP_OH: methods.one_hot, GP_OH_FACTORS: methods.one_hot_factors}),
         GPY: _gpy(_PLAIN, n_inducing=(10, 5)),

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import joblib
+import numpy as np
 
 from lvmogp.__about__ import __version__
 from lvmogp.baselines import gpy
 from lvmogp.errors import LVMOGPError
-from lvmogp.experiments.methods import Task
+from lvmogp.experiments.methods import Fitted, Task
 from lvmogp.experiments.plan import GP_IND_OWN, GPY, OURS_NUTS, OURS_NUTS_NOISE, OURS_OWN, OURS_PLAIN, Experiment
-from lvmogp.experiments.problems import Problem
+from lvmogp.experiments.problems import Problem, Rows
 from lvmogp.experiments.records import LEVELS, Result, results_in, sealed
-from lvmogp.metrics import calibration, negative_log_density, rmse
+from lvmogp.metrics import calibration, negative_log_density, rmse, share_in_central_intervals
 from lvmogp.writing import replace_file
 
 _NOT_QUICK = (OURS_OWN, OURS_PLAIN, OURS_NUTS, OURS_NUTS_NOISE, GP_IND_OWN, GPY)
@@ -77,24 +78,32 @@ def run_job(job: Job, experiment: Experiment, folder: Path, data_dir: Path | Non
         warnings.simplefilter("ignore")  # convergence is in the report
         fitted = entry.method(Task(problem, entry.family, job.quick))
         seconds = time.perf_counter() - began
-        mean, deviation = fitted.predict(problem.test.inputs, problem.test.conditions)
-    actual = problem.test.outputs
+        measures = _measures(fitted, problem.test)
     result = {
         **job._asdict(),
         "version": __version__,
-        "rmse": rmse(mean, actual),
-        "nlpd": negative_log_density(mean, deviation, actual),
-        "coverage": calibration(mean, deviation, actual, [0.95])[0],
-        "calibration": calibration(mean, deviation, actual, LEVELS),
+        **measures,
         "seconds": seconds,
         "device": jax.devices()[0].device_kind,
-        "n_test": len(actual),
+        "n_test": len(problem.test.outputs),
         **fitted.report,
     }
     path = job.path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, (json.dumps(sealed(result), indent=1) + "\n").encode())
     return result
+
+
+def _measures(fitted: Fitted, test: Rows) -> dict[str, Any]:
+    # How good predictions are; those without a distribution of their own are taken as normal.
+    mean, deviation = fitted.predict(test.inputs, test.conditions)
+    actual, levels = test.outputs, [0.95, *LEVELS]
+    if fitted.distribution is None:
+        nlpd, shares = negative_log_density(mean, deviation, actual), calibration(mean, deviation, actual, levels)
+    else:
+        below, densities = fitted.distribution(test.inputs, test.conditions, actual)
+        nlpd, shares = float(-np.mean(densities)), share_in_central_intervals(below, levels)
+    return {"rmse": rmse(mean, actual), "nlpd": nlpd, "coverage": shares[0], "calibration": shares[1:]}
 
 
 def run(
