@@ -1,6 +1,7 @@
 """Whether draws are draws from the posterior: data sets from the prior, and ranks of the truth among the draws.
 
-    python -m benchmarks.simulation_based_calibration               200 data sets, some ten minutes on two cores
+    python -m benchmarks.simulation_based_calibration               200 data sets with one noise for all conditions
+    python -m benchmarks.simulation_based_calibration --own-noise   200 with one for each; some ten minutes on two cores
     python -m benchmarks.simulation_based_calibration --sets 20     fewer, nothing written
     python -m benchmarks.simulation_based_calibration --page        no sampling: figure and table from the file
 
@@ -45,7 +46,10 @@ END = "<!-- end of what it made -->"
 N_SETS, N_INPUTS, N_CONDITIONS, N_RANKED = 200, 7, 5, 19
 SETTINGS = SamplerSettings(n_chains=2, n_warmup=300, n_draws=400, seed=0)
 PRIORS = Priors().checked()
-FORMS = ("grid", "scattered")
+# Kinds of data sets, with the forms that they have in turn.
+ONE_NOISE, OWN_NOISE = "one noise", "noise per condition"
+FORMS = {ONE_NOISE: ("grid", "scattered"), OWN_NOISE: ("grid, own noise", "scattered, own noise")}
+ALL_FORMS = tuple(form for own in FORMS.values() for form in own)
 
 
 class Truth(NamedTuple):
@@ -54,7 +58,7 @@ class Truth(NamedTuple):
     input_lengthscale: float
     variance: float
     latent_lengthscale: float
-    noise_variance: float
+    noise_variance: np.ndarray
     latents: np.ndarray
     inputs: np.ndarray
     outputs: np.ndarray
@@ -62,7 +66,7 @@ class Truth(NamedTuple):
     asked_value: float
 
 
-def truth_from_prior(rng: np.random.Generator) -> Truth:
+def truth_from_prior(rng: np.random.Generator, *, own_noise: bool) -> Truth:
     """Hyperparameters, latents of one dimension, and curves of all conditions at the same inputs and one more."""
 
     def positive(prior: tuple[float, float]) -> float:
@@ -77,9 +81,13 @@ def truth_from_prior(rng: np.random.Generator) -> Truth:
     among_conditions = _correlations(latents, values["latent_lengthscale"])
     # F = A Z Bᵀ has covariance (B Bᵀ) ⊗ (A Aᵀ)
     curves = _root(among_inputs) @ rng.standard_normal((len(inputs), N_CONDITIONS)) @ _root(among_conditions).T
-    noise = np.sqrt(values["noise_variance"]) * rng.standard_normal((N_INPUTS, N_CONDITIONS))
+    noise_variance = np.full(1, values.pop("noise_variance"))
+    if own_noise:  # log σ_d² = log median + spread ε_d
+        noise_variance = noise_variance * np.exp(positive(PRIORS.noise_spread) * rng.standard_normal(N_CONDITIONS))
+    noise = np.sqrt(noise_variance) * rng.standard_normal((N_INPUTS, N_CONDITIONS))
     return Truth(
         **values,
+        noise_variance=noise_variance,
         latents=latents[:, None],
         inputs=inputs[:-1, None],
         outputs=curves[:-1] + noise,
@@ -99,16 +107,17 @@ def _root(matrix: np.ndarray) -> np.ndarray:
 
 def data_of(truth: Truth, form: str) -> Data:
     """The observations as a grid, or one by one."""
-    if form == "grid":
+    if form.startswith("grid"):
         return GridData(jnp.asarray(truth.inputs), jnp.asarray(truth.outputs))
     conditions = np.tile(np.arange(N_CONDITIONS), N_INPUTS)
     return long_data(np.repeat(truth.inputs, N_CONDITIONS, axis=0), truth.outputs.reshape(-1), conditions, N_CONDITIONS)
 
 
-def start_from_prior(rng: np.random.Generator) -> Parameters:
+def start_from_prior(rng: np.random.Generator, *, own_noise: bool) -> Parameters:
     """Where chains start: at the medians, with latents that know nothing of the data."""
     number = partial(jnp.asarray, dtype=float)
     latents = number(rng.standard_normal((N_CONDITIONS, 1)))
+    noise = np.full(N_CONDITIONS if own_noise else 1, PRIORS.noise_variance[0])
     return Parameters(
         input_kernel=RBF(number([PRIORS.input_lengthscale[0]]), number(PRIORS.variance[0])),
         latent_kernel=RBF(number([PRIORS.latent_lengthscale[0]]), number(1.0)),
@@ -116,7 +125,7 @@ def start_from_prior(rng: np.random.Generator) -> Parameters:
         inducing_latents=latents[:4],
         latent_mean=latents,
         latent_variance=jnp.full_like(latents, 0.1),
-        noise_variance=number([PRIORS.noise_variance[0]]),
+        noise_variance=number(noise),
     )
 
 
@@ -137,8 +146,7 @@ def _asked_moments(draws: Draws, data: Any, asked: jax.Array) -> tuple[jax.Array
 def quantities(truth: Truth) -> dict[str, float]:
     """What is ranked, at the truth: nothing that depends on how the latent space is turned."""
     among = _correlations(truth.latents[:, 0], truth.latent_lengthscale)
-    return {
-        "noise": np.log(truth.noise_variance),
+    return {name: float(values[0]) for name, values in noise_quantities(truth.noise_variance[None]).items()} | {
         "input lengthscale": np.log(truth.input_lengthscale),
         "variance": np.log(truth.variance),
         "latent lengthscale": np.log(truth.latent_lengthscale),
@@ -148,12 +156,20 @@ def quantities(truth: Truth) -> dict[str, float]:
     }
 
 
+def noise_quantities(variances: np.ndarray) -> dict[str, np.ndarray]:
+    """Of the noise in each draw (a row): that of the first condition and, where each has its own, what all are like."""
+    logs = np.log(variances)
+    first = {"noise": logs[:, 0]}
+    if logs.shape[1] == 1:
+        return first
+    return first | {"mean of the log noise": logs.mean(axis=1), "spread of the log noise": logs.std(axis=1)}
+
+
 def drawn_quantities(draws: Draws, data: Any, asked: float, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """The same in every draw; the function, which draws do not hold, is drawn given each of them."""
     mean, variance = (np.asarray(part) for part in _asked_moments(draws, data, jnp.asarray([[asked]])))
     among = np.asarray(jax.vmap(gram)(draws.latent_kernel, draws.latents))
-    return {
-        "noise": np.log(np.asarray(draws.noise_variance)[:, 0]),
+    return noise_quantities(np.asarray(draws.noise_variance)) | {
         "input lengthscale": np.log(np.asarray(draws.input_kernel.lengthscale)[:, 0]),
         "variance": np.log(np.asarray(draws.input_kernel.variance)),
         "latent lengthscale": np.log(np.asarray(draws.latent_kernel.lengthscale)[:, 0]),
@@ -165,10 +181,10 @@ def drawn_quantities(draws: Draws, data: Any, asked: float, rng: np.random.Gener
 
 def ranks(seed: int, form: str, settings: SamplerSettings = SETTINGS) -> dict[str, int]:
     """How many of ``N_RANKED`` draws, far apart from each other, lie below the truth."""
-    rng = np.random.default_rng([seed, FORMS.index(form)])
-    truth = truth_from_prior(rng)
+    rng, own_noise = np.random.default_rng([seed, ALL_FORMS.index(form)]), form in FORMS[OWN_NOISE]
+    truth = truth_from_prior(rng, own_noise=own_noise)
     with jax.enable_x64(True):
-        data, start = data_of(truth, form), start_from_prior(rng)
+        data, start = data_of(truth, form), start_from_prior(rng, own_noise=own_noise)
         draws, _ = sample_posterior([start], data, PRIORS, settings._replace(seed=seed))
         assert draws is not None  # nobody stopped it
         places = np.linspace(0, draws.n_draws - 1, N_RANKED).round().astype(int)
@@ -187,12 +203,12 @@ def p_values(found: list[dict[str, int]], n_bins: int = 10) -> dict[str, float]:
     return values
 
 
-def measured(n_sets: int, tell: Callable[[str], None]) -> dict[str, list[dict[str, int]]]:
-    """Ranks of all data sets, in turn as grids and one by one."""
-    began = time.perf_counter()
-    found: dict[str, list[dict[str, int]]] = {form: [] for form in FORMS}
+def measured(kind: str, n_sets: int, tell: Callable[[str], None]) -> dict[str, list[dict[str, int]]]:
+    """Ranks of data sets of one kind, in turn as grids and one by one."""
+    began, forms = time.perf_counter(), FORMS[kind]
+    found: dict[str, list[dict[str, int]]] = {form: [] for form in forms}
     for number in range(n_sets):
-        form = FORMS[number % 2]
+        form = forms[number % len(forms)]
         found[form].append(ranks(number, form))
         seconds = time.perf_counter() - began
         if number % 10 == 9:
@@ -201,20 +217,34 @@ def measured(n_sets: int, tell: Callable[[str], None]) -> dict[str, list[dict[st
     return found
 
 
-def figure(found: list[dict[str, int]]) -> plt.Figure:
+def by_kind(found: dict[str, list[dict[str, int]]]) -> dict[str, list[dict[str, int]]]:
+    """Ranks of all data sets of each kind that was measured."""
+    return {
+        kind: [own for form in forms for own in found[form]]
+        for kind, forms in FORMS.items()
+        if all(form in found for form in forms)
+    }
+
+
+def figure(found: dict[str, list[dict[str, int]]]) -> plt.Figure:
     """Histograms of the ranks, with the band in which 95 % of the bars of uniform ranks lie."""
-    n_bins, names = 10, list(found[0])
-    drawn, axes = plt.subplots(2, 4, figsize=(9.2, 4.2), layout="constrained", sharex=True, sharey=True)
-    expected = len(found) / n_bins
+    kinds, n_bins = by_kind(found), 10
+    names = list(dict.fromkeys(name for own in kinds.values() for name in own[0]))
+    drawn, axes = plt.subplots(2, 5, figsize=(11.2, 4.4), layout="constrained", sharex=True, sharey=True)
+    edges = np.linspace(0, 1, n_bins + 1)
+    expected = N_SETS / n_bins
     spread = 1.96 * np.sqrt(expected * (1 - 1 / n_bins))
     for ax, name in zip(axes.flat, names, strict=False):
-        shares = (np.asarray([own[name] for own in found]) + 0.5) / (N_RANKED + 1)
         ax.axhspan(expected - spread, expected + spread, color="0.9")
-        ax.hist(shares, np.linspace(0, 1, n_bins + 1), color=COLOURS[0], rwidth=0.9)
         ax.set_title(name, fontsize="medium")
         tidy(ax)
+        for colour, (kind, own) in zip(COLOURS, kinds.items(), strict=False):
+            if name in own[0]:
+                shares = (np.asarray([each[name] for each in own]) + 0.5) / (N_RANKED + 1)
+                ax.stairs(np.histogram(shares, edges)[0], edges, color=colour, linewidth=1.6, label=kind)
     for ax in axes.flat[len(names) :]:
         ax.set_visible(False)
+    drawn.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
     drawn.supxlabel("rank of the truth among the draws, as a share", fontsize="medium")
     drawn.supylabel("data sets", fontsize="medium")
     return drawn
@@ -222,14 +252,18 @@ def figure(found: list[dict[str, int]]) -> plt.Figure:
 
 def table(stored: dict[str, Any]) -> str:
     """The p-values, with how many data sets they come from."""
-    everything = [own for form in FORMS for own in stored["ranks"][form]]
-    values = p_values(everything)
-    lines = ["| | p-value of uniform ranks |", "| --- | --- |"]
-    lines += [f"| {name} | {value:.2f} |" for name, value in values.items()]
+    kinds = by_kind(stored["ranks"])
+    values = {kind: p_values(own) for kind, own in kinds.items()}
+    counts = " and ".join(f"{len(own)} with {kind}" for kind, own in kinds.items())
+    names = list(dict.fromkeys(name for own in values.values() for name in own))
+    lines = [f"| p-value of uniform ranks | {' | '.join(values)} |", "| --- |" + " --- |" * len(values)]
+    for name in names:
+        cells = [f"{own[name]:.2f}" if name in own else "" for own in values.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(
         [
-            f"{len(everything)} data sets from the prior ({N_INPUTS} inputs, {N_CONDITIONS} conditions, one latent), "
-            f"half of them as grids, half one by one; `python -m benchmarks.simulation_based_calibration`.",
+            f"Data sets from the prior ({N_INPUTS} inputs, {N_CONDITIONS} conditions, one latent), {counts}, half of "
+            "them as grids, half one by one; `python -m benchmarks.simulation_based_calibration`.",
             "",
             *lines,
             "",
@@ -240,24 +274,26 @@ def table(stored: dict[str, Any]) -> str:
 
 def write_page(stored: dict[str, Any]) -> None:
     matplotlib.use("agg")
-    figure([own for form in FORMS for own in stored["ranks"][form]]).savefig(FIGURE, dpi=150)
+    figure(stored["ranks"]).savefig(FIGURE, dpi=150)
     write_part(PAGE, BEGIN, END, table(stored))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--own-noise", action="store_true", help="data sets with a noise for each condition")
     parser.add_argument("--sets", type=int, default=N_SETS, help="how many data sets; fewer are only printed")
     parser.add_argument("--page", action="store_true", help="figure and table from the file, without sampling")
     arguments = parser.parse_args()
+    stored = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"ranks": {}}
     if arguments.page:
-        write_page(json.loads(FILE.read_text(encoding="utf-8")))
+        write_page(stored)
         return
-    found = measured(arguments.sets, partial(print, flush=True))
-    for name, value in p_values([own for form in FORMS for own in found[form]]).items():
+    found = measured(OWN_NOISE if arguments.own_noise else ONE_NOISE, arguments.sets, partial(print, flush=True))
+    for name, value in p_values([own for ranked in found.values() for own in ranked]).items():
         print(f"{name}: p = {value:.3f}")
     if arguments.sets == N_SETS:
         FILE.parent.mkdir(parents=True, exist_ok=True)
-        stored = {"settings": SETTINGS._asdict(), "n_ranked": N_RANKED, "ranks": found}
+        stored = {"settings": SETTINGS._asdict(), "n_ranked": N_RANKED, "ranks": stored["ranks"] | found}
         FILE.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
         write_page(stored)
 

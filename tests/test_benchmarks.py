@@ -123,10 +123,12 @@ def test_the_page_of_sampling_is_made_from_the_results(script):
 
 def test_ranks_of_the_truth_among_the_draws_are_uniform_over_all_data_sets():
     stored = json.loads(simulation_based_calibration.FILE.read_text(encoding="utf-8"))
-    found = [own for form in simulation_based_calibration.FORMS for own in stored["ranks"][form]]
-    assert len(found) == simulation_based_calibration.N_SETS == 200
-    values = simulation_based_calibration.p_values(found)
-    assert min(values.values()) > 0.01 / len(values)  # the least of several p-values
+    kinds = simulation_based_calibration.by_kind(stored["ranks"])
+    assert simulation_based_calibration.ONE_NOISE in kinds
+    for found in kinds.values():
+        assert len(found) == simulation_based_calibration.N_SETS == 200
+        values = simulation_based_calibration.p_values(found)
+        assert min(values.values()) > 0.01 / len(values)  # the least of several p-values
 
 
 def test_the_table_of_features_is_made_from_the_results():

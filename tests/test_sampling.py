@@ -292,13 +292,18 @@ def test_regions_that_are_not_numbers_are_walls(monkeypatch):
 # Simulation-based calibration
 
 
-def test_the_truth_ranks_evenly_among_the_draws():
-    short = SamplerSettings(2, 120, 95, 0)
-    found = [calibration.ranks(number, calibration.FORMS[number % 2], short) for number in range(12)]
+@pytest.mark.parametrize(
+    ("kind", "n_ranked"), [("one noise", 7), pytest.param("noise per condition", 9, marks=pytest.mark.long)]
+)
+def test_the_truth_ranks_evenly_among_the_draws(kind, n_ranked):
+    short, forms = SamplerSettings(2, 120, 95, 0), calibration.FORMS[kind]
+    found = [calibration.ranks(number, forms[number % 2], short) for number in range(12)]
     values = calibration.p_values(found, n_bins=4)
-    assert len(values) == 7
+    assert len(values) == n_ranked
     assert min(values.values()) > 0.01
-    # Ranks that crowd together, or at one end, are told.
+
+
+def test_ranks_that_crowd_together_or_at_one_end_are_told():
     middle = [{"x": 5 + number % 5} for number in range(24)]
     high = [{"x": 10 + number % 10} for number in range(24)]
     assert calibration.p_values(middle, n_bins=4)["x"] < 1e-6
