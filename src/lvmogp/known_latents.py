@@ -9,7 +9,10 @@ from lvmogp.typing import Array, Float, HostFloat, Int
 
 
 class KnownLatents(eqx.Module):
-    """The coordinates of one condition: ``values`` where they are known, places in ``unknown`` to be filled."""
+    """The coordinates of one condition: ``values`` where they are known, places in ``unknown`` to be filled.
+
+    The first ``n_latent`` are latents, which nobody knows; the others come from features.
+    """
 
     values: Float[Array, " Q_H"]
     unknown: Int[Array, " U"]
@@ -17,7 +20,7 @@ class KnownLatents(eqx.Module):
 
     @property
     def n_uncertain(self) -> int | None:
-        """Up to which coordinate there are unknown ones, where that is no further than the latents; else ``None``."""
+        """The number of latents where they alone are unknown, else ``None``; as in ``LatentGaussians``."""
         return self.n_latent if self.unknown.shape[0] == self.n_latent < self.values.shape[0] else None
 
     def filled(self, found: Float[Array, " U"], fill: float | None = None) -> Float[Array, " Q_H"]:

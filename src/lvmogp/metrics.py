@@ -26,8 +26,7 @@ def negative_log_density(mean: HostFloat, deviation: HostFloat, actual: HostFloa
 
 def calibration(mean: HostFloat, deviation: HostFloat, actual: HostFloat, levels: Sequence[float]) -> list[float]:
     """Share of actual values inside the central interval of each level, under normal predictions."""
-    distance = np.abs(np.asarray(actual) - mean) / deviation
-    return [float(np.mean(distance <= norm.ppf(0.5 + level / 2))) for level in levels]
+    return share_in_central_intervals(np.asarray(norm.cdf(actual, mean, deviation)), levels)
 
 
 def share_in_central_intervals(below: HostFloat, levels: Sequence[float]) -> list[float]:
