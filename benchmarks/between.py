@@ -31,7 +31,7 @@ from lvmogp.draws import Draws
 from lvmogp.errors import LVMOGPWarning
 from lvmogp.experiments.problems import Problem, synthetic
 from lvmogp.intake import standardised
-from lvmogp.metrics import calibration, negative_log_density, rmse
+from lvmogp.metrics import rmse, share_in_central_intervals
 from lvmogp.new_condition import normal_nodes
 from lvmogp.nuts import SamplerSettings, Target, log_posterior
 from lvmogp.observed import observed
@@ -162,11 +162,12 @@ def scores(model: TrainedModel, problem: Problem, seconds: float) -> dict[str, f
     asked = LVMOGPRegressor()
     asked.model_ = model
     test = problem.test
-    mean, deviation = asked.predict(test.inputs, test.conditions, return_std=True, include_noise=False)
+    below = asked.predictive_cdf(test.inputs, test.outputs, test.conditions, include_noise=False)
+    densities = asked.log_predictive_density(test.inputs, test.outputs, test.conditions, include_noise=False)
     return {
-        "rmse": rmse(mean, test.outputs),
-        "coverage": float(calibration(mean, deviation, test.outputs, [0.95])[0]),
-        "nlpd": negative_log_density(mean, deviation, test.outputs),
+        "rmse": rmse(asked.predict(test.inputs, test.conditions), test.outputs),
+        "coverage": share_in_central_intervals(below, [0.95])[0],
+        "nlpd": -float(np.mean(densities)),
         "seconds": seconds,
     }
 

@@ -10,7 +10,7 @@ from references import covariance, kernel_values
 from small_models import build, rbf
 
 from lvmogp import LVMOGPRegressor
-from lvmogp.draws import Draws
+from lvmogp.draws import Draws, NoiseSpread
 from lvmogp.fit import Outcome, Restart
 from lvmogp.intake import Observations, standardised
 from lvmogp.kernels import Kernel
@@ -34,7 +34,7 @@ def made_draws(model: TrainedModel, *, seed: int = 3, n_draws: int = N_DRAWS) ->
     turns = np.linalg.qr(rng.standard_normal((n_draws, mean.shape[1], mean.shape[1])))[0]
     turns[::2, :, 0] *= -1  # some turn, some mirror
     latents = (mean + 0.15 * rng.standard_normal((n_draws, *mean.shape))) @ turns
-    log_weight = 0.5 * rng.standard_normal(n_draws)
+    log_weight, own_noise = 0.5 * rng.standard_normal(n_draws), parameters.noise_variance.shape[0] > 1
     return Draws(
         input_kernel=jax.tree.map(around, parameters.input_kernel),
         latent_kernel=jax.tree.map(around, parameters.latent_kernel),
@@ -42,6 +42,7 @@ def made_draws(model: TrainedModel, *, seed: int = 3, n_draws: int = N_DRAWS) ->
         noise_variance=around(parameters.noise_variance),
         chain=jnp.asarray(np.arange(n_draws) % 2),
         log_weight=jnp.asarray(log_weight - np.log(np.sum(np.exp(log_weight)))),
+        noise_spread=NoiseSpread(*jnp.asarray(rng.uniform(0.3, 0.6, (2, n_draws)))) if own_noise else None,
     )
 
 
@@ -50,8 +51,13 @@ def curve(x: np.ndarray, slope: np.ndarray) -> np.ndarray:
 
 
 @functools.cache
-def fitted(form: str, *, noise: str = "shared", n_latent: int = 1, log: bool = False) -> LVMOGPRegressor:
-    """A model as a fit would leave it, of a complete grid ("grid") or of uneven conditions ("long"), with draws."""
+def fitted(
+    form: str, *, noise: str = "shared", n_latent: int = 1, log: bool = False, error: float | None = None
+) -> LVMOGPRegressor:
+    """A model as a fit would leave it, of a complete grid ("grid") or of uneven conditions ("long"), with draws.
+
+    ``error`` is a known standard deviation of all measurements.
+    """
     rng = np.random.default_rng(7)
     slopes = np.linspace(-1, 1, 5)
     counts = [7] * 5 if form == "grid" else [3, 7, 2, 6, 4]
@@ -59,7 +65,13 @@ def fitted(form: str, *, noise: str = "shared", n_latent: int = 1, log: bool = F
     inputs = np.tile(rng.uniform(0, 2, 7), 5) if form == "grid" else rng.uniform(0, 2, len(conditions))
     outputs = curve(inputs, slopes[conditions]) + 0.1 * rng.standard_normal(len(inputs))
     observations = Observations(
-        inputs[:, None], np.exp(outputs) if log else outputs, conditions, tuple("abcde"), None, form == "grid"
+        inputs[:, None],
+        np.exp(outputs) if log else outputs,
+        conditions,
+        tuple("abcde"),
+        None,
+        form == "grid",
+        errors=None if error is None else np.full(len(outputs), error),
     )
     scaling = scaling_of(observations.inputs, observations.outputs, log_output=log)
     latents = np.column_stack([1.3 * slopes, 0.7 * rng.standard_normal(5)])[:, :n_latent]
@@ -108,13 +120,22 @@ class DenseDraw:
         )
         self.latents = np.asarray(draws.latents)[number]
         self.noise = np.broadcast_to(np.asarray(draws.noise_variance)[number], len(self.latents))
+        self.noise_spread = (
+            None
+            if draws.noise_spread is None
+            else (
+                float(draws.noise_spread.median[number]),
+                float(draws.noise_spread.deviation[number]),
+            )
+        )
         self.weight = float(np.exp(draws.log_weight[number]))
         self.inputs = model.scaling.inputs(observations.inputs)
         self.conditions = observations.conditions
         self.outputs = model.scaling.outputs(observations.outputs)
-        own = self.latents[self.conditions]
-        matrix = self.prior(self.inputs, own, self.inputs, own) + np.diag(self.noise[self.conditions])
-        self.inverse = np.linalg.inv(matrix)
+        own, variances = self.latents[self.conditions], self.noise[self.conditions]
+        if observations.errors is not None:
+            variances = variances + (observations.errors / model.scaling.output_scale) ** 2
+        self.inverse = np.linalg.inv(self.prior(self.inputs, own, self.inputs, own) + np.diag(variances))
 
     def prior(self, x: np.ndarray, h: np.ndarray, other_x: np.ndarray, other_h: np.ndarray) -> np.ndarray:
         return covariance(self.input_kernel, x, other_x) * covariance(self.latent_kernel, h, other_h)

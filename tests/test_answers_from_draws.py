@@ -25,6 +25,8 @@ from lvmogp.data import long_data
 from lvmogp.diagnostics import input_relevance, latent_relevance, leave_out
 from lvmogp.drawn_model import chunks, drawn_model
 from lvmogp.errors import DataError, SettingError
+from lvmogp.leave_out import _left_out
+from lvmogp.mixtures import moments_in_units
 from lvmogp.plots import plot_new_condition
 from lvmogp.plots.latent_space import main_dimensions
 from lvmogp.trained import with_draws
@@ -36,9 +38,11 @@ NAMES = np.asarray(list("abcde"))[NUMBERS]
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 
 
-@pytest.mark.parametrize(("form", "noise"), FORMS)
-def test_moments_are_those_of_dense_conditionals(form, noise):
-    model = fitted(form, noise=noise)
+@pytest.mark.parametrize(
+    ("form", "noise", "error"), [*((*form, None) for form in FORMS), ("grid", "per-condition", 0.3)]
+)
+def test_moments_are_those_of_dense_conditionals(form, noise, error):
+    model = fitted(form, noise=noise, error=error)
     scaling = model.model_.scaling
     for include_noise in (True, False):
         mean, std = model.predict(X_NEW, NAMES, return_std=True, include_noise=include_noise)
@@ -205,10 +209,10 @@ def brute_force(model, x_few, y_few, x, *, n_grid=401, noises=None):
 
 
 def spread_noise(draw: DenseDraw):
-    """log σ² of a new condition as those of the draw's own are spread, by Gauss–Hermite."""
+    """log σ² of a new condition as the draw says that those of all are spread, by Gauss–Hermite."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(9)
-    logs = np.log(draw.noise)
-    return list(zip(np.exp(logs.mean() + logs.std() * nodes), weights / weights.sum(), strict=True))
+    median, deviation = draw.noise_spread
+    return list(zip(median * np.exp(deviation * nodes), weights / weights.sum(), strict=True))
 
 
 @pytest.mark.parametrize(("form", "n_few"), [("grid", 3), ("grid", 1), ("grid", 0), ("long", 3)])
@@ -406,9 +410,9 @@ def test_a_model_with_draws_says_what_it_cannot_do():
         with_draws(model.model_._replace(observations=None), model.model_.draws)
 
 
-@pytest.mark.parametrize("form", ["grid", "long"])
-def test_a_file_keeps_draws_and_added_conditions(form, tmp_path):
-    model = forgetting(fitted(form)).add_condition("f", X_FEW, Y_FEW)
+@pytest.mark.parametrize(("form", "noise"), [FORMS[1], FORMS[2]])
+def test_a_file_keeps_draws_and_added_conditions(form, noise, tmp_path):
+    model = forgetting(fitted(form, noise=noise)).add_condition("f", X_FEW, Y_FEW)
     model.save(tmp_path / "model.lvmogp")
     restored = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
     names = [*NAMES[:-1], "f"]
@@ -479,8 +483,8 @@ def test_the_command_line_works_on_a_file_with_draws(tmp_path):
 
 
 def test_points_left_out_are_predicted_by_draws_that_were_not_given_them():
-    for form in ("grid", "long"):
-        model = fitted(form)
+    for form, error in (("grid", None), ("long", 0.3)):
+        model = fitted(form, error=error)
         trained, n_folds = model.model_, 5
         observations = trained.observations
         places = np.arange(len(observations.outputs))
@@ -488,20 +492,25 @@ def test_points_left_out_are_predicted_by_draws_that_were_not_given_them():
             _, inverse = np.unique(observations.inputs, axis=0, return_inverse=True)
             places = inverse.reshape(-1)
         folds = (np.random.default_rng(0).permutation(places.max() + 1) % n_folds)[places]
-        expected = np.empty(len(folds))
+        expected, variances = np.empty(len(folds)), np.empty(len(folds))
         for fold in range(n_folds):
             left_out = folds == fold
             rest = observations._replace(
                 inputs=observations.inputs[~left_out],
                 outputs=observations.outputs[~left_out],
                 conditions=observations.conditions[~left_out],
+                errors=None if error is None else observations.errors[~left_out],
             )
             some = forgetting(model)
             some.model_ = trained._replace(observations=rest)
             found = mixed(some, observations.inputs[left_out], observations.conditions[left_out], include_noise=True)
-            expected[left_out] = trained.scaling.location(found.moments[0])
+            mean, variance = found.moments
+            expected[left_out], variances[left_out] = trained.scaling.location(mean), trained.scaling.variance(variance)
         rmse = np.sqrt(np.mean((expected - observations.outputs) ** 2))
         np.testing.assert_allclose(leave_out(model).rmse, rmse, rtol=1e-6)
+        rows = _left_out(trained, n_folds).rows
+        _, in_units = moments_in_units(rows, trained.scaling)
+        np.testing.assert_allclose(in_units, variances + (error or 0.0) ** 2, rtol=1e-6)
 
 
 def test_relevance_is_averaged_over_draws():

@@ -19,7 +19,7 @@ from lvmogp.bounds import collapsed
 from lvmogp.command_line.table_work import add_described, predict_table
 from lvmogp.compiling import compiled
 from lvmogp.constraints import join, split
-from lvmogp.description_tables import read_descriptions, read_later, read_row, warn_of_constants
+from lvmogp.description_tables import _encoded_table, read_descriptions, read_later, read_row, warn_of_constants
 from lvmogp.descriptions import feature_table
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditionError
 from lvmogp.evidence import evidence
@@ -478,6 +478,14 @@ def test_missing_values_dates_and_rows_for_later():
     np.testing.assert_array_equal(found.row("later"), expected[3])
     assert found.row("never") is None
     assert found.coordinate_names == ("made", "wet = False", "wet = True", "kind = 3", "kind = 7")
+
+
+def test_levels_that_are_whole_numbers_are_known_beside_gaps():
+    known = read_descriptions(pd.DataFrame({"kind": pd.Categorical([3, 7, 3])}, index=NAMES), NAMES, None)
+    later = pd.DataFrame({"kind": [7, None]})  # which pandas makes floats
+    np.testing.assert_array_equal(_encoded_table(known, later), [[0, 1], [np.nan, np.nan]])
+    with pytest.raises(DataError, match="no trained condition has the level '7.5'"):
+        _encoded_table(known, pd.DataFrame({"kind": [7.5]}))
 
 
 WRONG_TABLES = {

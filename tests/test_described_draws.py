@@ -17,6 +17,7 @@ from small_models import MISSING, described_parameters, grid_case, long_case
 from lvmogp import LVMOGPRegressor
 from lvmogp.compiling import compiled
 from lvmogp.constraints import split
+from lvmogp.data import GridData
 from lvmogp.draws import Draws
 from lvmogp.intake import standardised
 from lvmogp.likelihoods import fitted_values, log_likelihood
@@ -52,6 +53,12 @@ def measured_case():
     return dataclasses.replace(data, error_variances=jnp.asarray(variances)), variances[np.asarray(data.present) > 0]
 
 
+def measured_grid():
+    """A grid whose measurements have all the same error."""
+    data = grid_case().data
+    return GridData(data.inputs, data.outputs, jnp.asarray(0.2))
+
+
 def dense(unknowns, observations, errors):
     """Covariance of the function at all observations, their noise and the outputs."""
     coordinates = coordinates_of(unknowns)
@@ -67,6 +74,7 @@ def test_coordinates_of_features_follow_the_latents_and_measurement_errors_add_t
     unknowns = small_unknowns()
     for case, errors, data in (
         (grid_case(), 0.0, grid_case().data),
+        (grid_case(), 0.2, measured_grid()),
         (long_case(), measured_case()[1], scattered(measured_case()[0])),
     ):
         signal, noise, outputs = dense(unknowns, case.observations, errors)
@@ -84,6 +92,10 @@ def test_the_sparse_likelihood_with_all_points_inducing_knows_features_and_error
     fitted = signal @ np.linalg.solve(signal + np.diag(noise), outputs)
     present = np.asarray(data.present) > 0
     np.testing.assert_allclose(np.asarray(_fitted_values(unknowns, sparse))[present], fitted, rtol=1e-4, atol=1e-5)
+    grid = measured_grid()
+    signal, noise, outputs = dense(unknowns, grid_case().observations, 0.2)
+    by_condition = (signal @ np.linalg.solve(signal + np.diag(noise), outputs)).reshape(grid.n_conditions, -1)
+    np.testing.assert_allclose(_fitted_values(unknowns, grid), by_condition.T, rtol=1e-9)
     rows = scattered(data)
     found = np.asarray(_fitted_values(unknowns, rows))[np.asarray(rows.present) > 0]
     np.testing.assert_allclose(found, fitted, rtol=1e-9)
@@ -94,10 +106,11 @@ def test_a_condition_jumps_with_its_features(rng, form):
     unknowns = small_unknowns()
     latents = rng.normal(size=(4, 1))
     places = jnp.asarray(np.hstack([latents, np.tile(coordinates_of(unknowns)[1, 1:], (4, 1))]))
-    data = grid_case().data if form == "grid" else scattered(measured_case()[0])
+    data = measured_grid() if form == "grid" else scattered(measured_case()[0])
     if form == "grid":
         values, basis = jnp.linalg.eigh(references.covariance(unknowns.input_kernel, data.inputs, data.inputs))
-        found = log_likelihoods_on_grid(unknowns, values, basis.T @ data.outputs, jnp.asarray(1), places)
+        noise = jnp.full(data.n_conditions, unknowns.noise.variance[0] + 0.2)
+        found = log_likelihoods_on_grid(unknowns, noise, values, basis.T @ data.outputs, jnp.asarray(1), places)
     else:
         found = log_likelihoods_of_scattered(unknowns, data, jnp.asarray(1), places)
     expected = np.asarray(
@@ -266,9 +279,9 @@ def test_a_file_keeps_features_errors_and_draws(drawn, tmp_path):
 
 @pytest.mark.long
 def test_without_latents_only_hyperparameters_are_drawn():
-    X, y, numbers, table, _ = lines()
+    X, y, numbers, table, errors = lines()
     model = LVMOGPRegressor(0, n_restarts=1, n_inducing_inputs=5, n_inducing_latents=6)
-    model.fit(X, y, conditions=numbers, condition_features=table.fillna(0.2))
+    model.fit(X, y, conditions=numbers, condition_features=table.fillna(0.2), y_std=errors)
     trained = model.model_
     data = standardised(trained.observations, trained.scaling)
     settings = SamplerSettings(2, 30, 5, 0)
@@ -282,3 +295,20 @@ def test_without_latents_only_hyperparameters_are_drawn():
     assert np.all(np.isfinite(mean))
     at = model.predict(X, 2)
     np.testing.assert_allclose(at, model.predict(X, "like 2", condition_features={"like 2": table.loc[2]}), rtol=1e-9)
+    # Observations of a condition of which all is known tell draws apart.
+    x_few, y_few, errors_few = np.array([[-0.7], [0.5]]), np.array([0.9, -0.4]), np.array([0.05, 0.1])
+    model.add_condition("new", x_few, y_few, features={"slope": 0.4}, y_std=errors_few)
+    scaling, asked = model.model_.scaling, np.linspace(-1, 1, 4)[:, None]
+    h = np.asarray(model.model_.descriptions.standardised(np.array([0.4])))
+    seen = (
+        scaling.inputs(x_few),
+        np.tile(h, (2, 1)),
+        scaling.outputs(y_few),
+        scaling.error_variances(errors_few, y_few),
+    )
+    means, variances, log_weights = dense_given(model, scaling.inputs(asked), np.tile(h, (4, 1)), seen)
+    expected = moments(model, means, variances, log_weights)
+    mean, std = model.predict(asked, "new", return_std=True, include_noise=False)
+    np.testing.assert_allclose(mean, expected[0], rtol=1e-4)  # what is seen of a new condition has a jitter
+    np.testing.assert_allclose(std, expected[1], rtol=1e-4)
+    assert np.ptp(log_weights) > 0.5  # or weights would not matter

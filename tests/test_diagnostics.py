@@ -21,7 +21,8 @@ from lvmogp.diagnostics import (
     remarks,
     summary,
 )
-from lvmogp.leave_out import _folds, _without_inducing
+from lvmogp.errors import SettingError
+from lvmogp.leave_out import _folds, _without_inducing, leave_out_calibration
 from lvmogp.posterior import posterior, trained_curves
 from lvmogp.predictions import gaussian_moments
 
@@ -162,6 +163,18 @@ def test_inputs_of_a_grid_left_out_are_predicted_from_the_rest(fitted_grid):
 def test_without_its_data_a_model_cannot_be_checked(fitted, tmp_path):
     fitted.save(tmp_path / "m", include_data=False)
     assert leave_out(LVMOGPRegressor.load(tmp_path / "m")) is None
+
+
+@pytest.mark.parametrize("y_std", [None, 0.1])
+def test_an_only_input_cannot_be_left_out(y_std):
+    model = LVMOGPRegressor(1, **QUICK | {"n_inducing_inputs": 1}).fit([[0.5]], [[1.0, 2.0, 4.0]], y_std=y_std)
+    assert leave_out(model) is None
+
+
+def test_what_is_left_out_is_predicted_from_something(fitted):
+    for check in (leave_out, leave_out_calibration):
+        with pytest.raises(SettingError, match="n_folds must be a whole number from 2 on, got 1"):
+            check(fitted, n_folds=1)
 
 
 # Remarks and summary

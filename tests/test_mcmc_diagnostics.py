@@ -61,6 +61,20 @@ def test_a_chain_in_a_lesser_mode_counts_by_its_mass(rng):
     np.testing.assert_allclose(np.log(weights[1]), np.log(1e-8), atol=1.0)
 
 
+def test_the_poorest_chain_still_has_a_logarithm_of_its_weight(rng):
+    weights = chain_weights([gaussian_chain(rng), gaussian_chain(rng, mass=1e-200), gaussian_chain(rng)])
+    np.testing.assert_allclose(weights, [1, np.exp(-300), 1])
+
+
+def test_with_a_few_draws_nothing_is_said_of_chains(rng):
+    chains = [gaussian_chain(rng, mass=mass, n_draws=3) for mass in (1, 1e-9)]
+    np.testing.assert_array_equal(chain_weights(chains), 1)
+    found = told(chains, rng.normal(size=(2, 3, 5)))
+    assert found.remarks == (
+        "A chain of 3 draws cannot tell whether it has found what others would find. Raise n_draws.",
+    )
+
+
 def test_chains_that_overlap_count_alike(rng):
     np.testing.assert_array_equal(chain_weights([gaussian_chain(rng, mass=mass) for mass in (1, 0.5, 2)]), 1)
 
@@ -77,6 +91,8 @@ def test_good_chains_are_praised(rng):
     assert found.n_draws == 2000
     assert [chain.tree_depth for chain in found.chains] == [4.0] * 4
     assert str(found).startswith("2000 draws of 4 chains in 3.0 s; 4 chains agree")
+    alone = told([gaussian_chain(rng)], rng.normal(size=(1, 500, 5)))
+    assert alone.remarks[0].startswith("The chain agrees with itself: the largest R-hat is 1.0")
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,7 @@ def test_arviz_reads_the_draws(model):
     np.testing.assert_array_equal(data.sample_stats["energy"].sel(chain=0), statistics.energy[:40])
     np.testing.assert_array_equal(data.sample_stats["n_steps"].sel(chain=1), statistics.n_leapfrogs[40:])
     assert np.all(2 ** data.sample_stats["tree_depth"] > data.sample_stats["n_steps"])
+    np.testing.assert_array_equal(data.sample_stats["log_weight"].sel(chain=1), draws.log_weight[40:])
 
 
 def test_arviz_has_nothing_to_read_without_draws():

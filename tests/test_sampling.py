@@ -189,7 +189,9 @@ def test_the_likelihood_of_one_condition_is_that_of_all_but_for_a_constant(rng, 
     if form == "grid":
         data = grid_case().data
         values, basis = jnp.linalg.eigh(gram(unknowns.input_kernel, data.inputs))
-        found = log_likelihoods_on_grid(unknowns, values, basis.T @ data.outputs, jnp.asarray(2), candidates)
+        found = log_likelihoods_on_grid(
+            unknowns, unknowns.noise_per_condition, values, basis.T @ data.outputs, jnp.asarray(2), candidates
+        )
     else:
         data = scattered(long_case().data)
         found = log_likelihoods_of_scattered(unknowns, data, jnp.asarray(2), candidates)
@@ -202,16 +204,17 @@ def test_the_likelihood_of_one_condition_is_that_of_all_but_for_a_constant(rng, 
     np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-9, atol=1e-9)
 
 
-def test_a_condition_with_too_many_observations_stays_where_it_is(monkeypatch):
-    monkeypatch.setattr("lvmogp.observed._MOST_PLACES", 2)
+@pytest.mark.parametrize("most", [2, 0], ids=["some", "all"])
+def test_a_condition_with_too_many_observations_stays_where_it_is(monkeypatch, most):
+    monkeypatch.setattr("lvmogp.observed._MOST_PLACES", most)
     parameters, data = small_parameters(2), scattered(long_case().data)
     counts = np.bincount(np.asarray(data.conditions)[np.asarray(data.present) > 0], minlength=D)
-    assert counts.max() > 2 > counts.min()
+    assert (counts > most).sum() == (D if most == 0 else 3)
     unknowns = unknowns_at(parameters, parameters.latent_mean)
     conditions = jnp.tile(jnp.arange(D), 40)  # often enough for one that can move to do so
     moved = redrawn_latents(unknowns, data, conditions, jax.random.key(0))
     stayed = np.all(np.asarray(moved) == np.asarray(unknowns.latents), axis=1)
-    np.testing.assert_array_equal(stayed, counts > 2)
+    np.testing.assert_array_equal(stayed, counts > most)
 
 
 def test_the_same_seed_gives_the_same_draws_in_pieces_of_any_length(monkeypatch):

@@ -54,7 +54,7 @@ def curves() -> ConditionCurves:
     particles = condition_on(
         model, evidence(model, *SEEN), jnp.asarray(LATENTS), jnp.asarray(NOISE), jnp.asarray(np.log(WEIGHTS))
     )
-    return ConditionCurves(model.input_basis, particles)
+    return ConditionCurves(model.input_basis, particles, particles.latents.shape[1])
 
 
 class Joint(NamedTuple):
@@ -175,7 +175,9 @@ def test_expected_variance_is_that_of_inference_with_the_outcomes():
     model = small_model(1, noise=PER_CONDITION)
     seen = Observed(SEEN.inputs[:1], SEEN.values[:1])
     particles = infer(model, evidence(model, *seen))
-    found = _chosen(ConditionCurves(model.input_basis, particles), CANDIDATES, jnp.asarray(REGION), 1)
+    found = _chosen(
+        ConditionCurves(model.input_basis, particles, particles.latents.shape[1]), CANDIDATES, jnp.asarray(REGION), 1
+    )
     nodes, weights = np.polynomial.legendre.leggauss(6)
     levels = jnp.asarray((1 + nodes) / 2)[:, None]
     averages = []
@@ -278,6 +280,21 @@ def test_dates_stay_dates(model: LVMOGPRegressor):
     days = np.array([[20089.0], [20094.5]])
     found = model.suggest("new", SPEEDS)._replace(inputs=days, sd_after=np.ones(2), date_columns=("speed",))
     assert found.table["speed"].tolist() == [pd.Timestamp("2025-01-01"), pd.Timestamp("2025-01-06 12:00")]
+
+
+@pytest.mark.parametrize("n_latent", [1, 0])
+def test_latents_are_learnt_about_without_what_is_known(n_latent):
+    X, y, conditions = braking_rows()
+    features = pd.DataFrame({"load": np.arange(6.0) ** 2, "width": np.arange(6.0) % 2}, index=np.unique(conditions))
+    described = LVMOGPRegressor(n_latent, n_restarts=1, n_inducing_inputs=5, n_inducing_latents=5)
+    described.fit(X, y, conditions, condition_features=features)
+    described.add_condition("new", [], [], features={"load": 3.0, "width": 1.0})
+    if n_latent == 0:
+        with pytest.raises(SettingError, match="has no latents"):
+            described.suggest("new", SPEEDS, goal="latents")
+        return
+    # Nothing was measured, so that the latent has its prior, and the features have no part in the average.
+    assert described.suggest("new", SPEEDS, goal="latents").sd_before == pytest.approx(1.0, rel=0.02)
 
 
 def test_what_cannot_be_suggested(model: LVMOGPRegressor):

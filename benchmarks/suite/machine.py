@@ -23,7 +23,7 @@ def machine() -> dict[str, Any]:
         "processor": _field("/proc/cpuinfo", "model name") or platform.processor(),
         "cores": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
-        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "system": f"{platform.system()}, Python {platform.python_version()}",
         "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
         "date": time.strftime("%Y-%m-%d"),
         "gflops_one_thread": round(_multiplications() / 1e9, 1),

@@ -19,9 +19,14 @@ the least times, so that whatever else ran counts least; medians stand in bracke
 
 *At least* says how long the operations and bytes that nothing avoids would take one thread of that machine, at the rate
 of its matrix products in double precision and of its copies; the counts are by formula
-(`benchmarks/suite/floors.py`).
+(`benchmarks/suite/floors.py`). A *bar* is what we set out to reach.
 """
 _NOTHING = "\nNothing has been measured yet.\n"
+_OTHER_TITLES = {
+    "gpu-grid": "A large grid on a GPU",
+    "gpu-streaming": "A hundred million rows on a GPU",
+    "kills": "Killed and resumed",
+}
 _GENERIC_COLUMNS = ("what", "bar", "measured", "unit", "reached", "device", "command")
 
 
@@ -150,7 +155,7 @@ def _machine_words(machine: Mapping[str, Any]) -> str:
 def _other_section(name: str, found: Any) -> str:
     records = found["records"] if isinstance(found, Mapping) else found
     rows = [_row([_generic(line.get(column)) for column in _GENERIC_COLUMNS]) for line in records]
-    head = [f"## {name}", "", _row(_GENERIC_COLUMNS), _row(["---"] * len(_GENERIC_COLUMNS))]
+    head = [f"## {_OTHER_TITLES.get(name, name)}", "", _row(_GENERIC_COLUMNS), _row(["---"] * len(_GENERIC_COLUMNS))]
     return "\n".join([*head, *rows, ""])
 
 

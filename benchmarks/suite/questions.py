@@ -86,7 +86,7 @@ QUESTIONS: dict[str, Question] = {
     ),
     "minibatches": Question(
         "Very many rows, against GPyTorch's LMC-SVGP",
-        "Smooth functions of two inputs and two latents with noise of standard deviation .3; RMSE at 10 000 noise- "
+        "Smooth functions of two inputs and two latents with noise of standard deviation .3; RMSE at 10 000 noise-"
         "free values. Both draw batches of 1 024 rows and have 50 inducing inputs; ours has 20 inducing latents, the "
         "LMC a number of latent functions of its own. GPyTorch runs in single precision, its default, with natural "
         "gradients (NGD, rate .1, with Adam, rate .01) and with Adam alone (rate .05). Its own call computes the "

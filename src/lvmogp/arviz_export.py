@@ -38,9 +38,10 @@ def inference_data(model: TrainedModel) -> Any:
         found["noise_variance"], dimensions["noise_variance"] = found["noise_variance"][:, 0], []
     found["latents"] = np.asarray(aligned(draws, model.posterior.parameters.latent_mean))
     dimensions["latents"] = ["condition", "latent"]
+    statistics = _statistics(model.sampling) | {"log_weight": np.asarray(draws.log_weight)}
     return arviz.from_dict(
         posterior={name: values[places] for name, values in found.items()},
-        sample_stats={name: values[places] for name, values in _statistics(model.sampling).items()},
+        sample_stats={name: values[places] for name, values in statistics.items()},
         coords={
             "condition": [name if isinstance(name, str | int | float) else str(name) for name in model.ids],
             "column": list(columns),

@@ -194,7 +194,7 @@ def conditional(draw: Draws, data: Observed) -> Conditional:
 
 
 def _on_grid(draw: Draws, data: GridData) -> GridConditional:
-    deviation = jnp.sqrt(jnp.broadcast_to(draw.noise_variance, (data.n_conditions,)))
+    deviation = jnp.sqrt(data.noise(jnp.broadcast_to(draw.noise_variance, (data.n_conditions,))))
     scaled = gram(draw.latent_kernel, draw.latents) / jnp.outer(deviation, deviation)
     input_values, input_basis = jnp.linalg.eigh(gram(draw.input_kernel, data.inputs))
     latent_values, latent_basis = jnp.linalg.eigh(scaled)

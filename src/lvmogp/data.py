@@ -33,9 +33,9 @@ class GridData(eqx.Module):
         self.squares = jnp.einsum("nd,nd->d", outputs, outputs)  # one program, where a sum of squares is two
         self.error_variance = error_variance
 
-    def precisions(self, noise: Float[Array, "*S"]) -> Float[Array, "*S"]:
-        """1/(σ² + s²), the precision of an observation, for noise variances σ²."""
-        return 1 / (noise if self.error_variance is None else noise + self.error_variance)
+    def noise(self, of_conditions: Float[Array, "*S"]) -> Float[Array, "*S"]:
+        """σ² + s², the noise variance of an observation, given that of its condition."""
+        return of_conditions if self.error_variance is None else of_conditions + self.error_variance
 
     @property
     def counts(self) -> Float[Array, " D"]:
@@ -78,6 +78,11 @@ class LongData(eqx.Module):
     def n_observations(self) -> int:
         """Observations of all conditions together; a value, so not to be asked for in traced code."""
         return int(np.sum(np.asarray(self.counts)))
+
+    def noise(self, of_conditions: Float[Array, " D"]) -> Float[Array, "B *b"]:
+        """σ_d² + s², the noise variance of every observation or, where s² is zero, of every block."""
+        of_blocks = of_conditions[self.block_condition][:, None]
+        return of_blocks if self.error_variances is None else of_blocks + self.error_variances
 
     def sum_by_condition(self, block_values: Float[Array, "B *S"]) -> Float[Array, "D *S"]:
         """Sum over the blocks of each condition."""

@@ -173,7 +173,8 @@ def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
     missing = column.isna().to_numpy()
     if feature.kind == CATEGORY:
         # Levels are compared as text, since that is what files hold.
-        found = [None if gap else str(plain_id(value)) for value, gap in zip(column, missing, strict=True)]
+        whole = all(isinstance(level, int) for level in feature.levels)
+        found = [None if gap else _text(value, whole=whole) for value, gap in zip(column, missing, strict=True)]
         number = {str(level): place for place, level in enumerate(feature.levels)}
         strange = [level for level in found if level is not None and level not in number]
         if strange and strict:
@@ -198,6 +199,12 @@ def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
             "not known, or change its unit"
         )
     return values[:, None]
+
+
+def _text(level: Any, *, whole: bool) -> str:
+    # Of a column with gaps pandas makes floats, of which levels that are whole numbers must know nothing.
+    plain = plain_id(level)
+    return str(int(plain) if whole and isinstance(plain, float) and plain.is_integer() else plain)
 
 
 def _listed(names: list[Id]) -> str:

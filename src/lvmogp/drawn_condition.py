@@ -85,7 +85,8 @@ def infer_under_draws(model: DrawnModel, seen: Few, known: KnownLatents) -> Draw
     known = eqx.tree_at(lambda tree: tree.values, known, known.values.astype(model.draws.latents.dtype))
     n_theta = len(known.unknown) + (not prior.shared)
     if n_observed == 0 or n_theta == 0:
-        return _from_prior(model, prior, known, seen)
+        found = _from_prior(model, prior, known, seen)
+        return found if n_observed == 0 else _reweighted(model, prior, known, found)
     nodes = jnp.asarray(unit_nodes(_particles_each(model.n_draws), 1 + n_theta))
     # Each draw moves the quasi-random points by an amount of its own, so that their errors average out over draws.
     shifts = jnp.asarray(unit_nodes(_padded(model.n_draws), 1 + n_theta)[: model.n_draws])
@@ -100,10 +101,13 @@ def infer_under_draws(model: DrawnModel, seen: Few, known: KnownLatents) -> Draw
 
 
 def _noise_priors(model: DrawnModel) -> NoisePrior:
-    # log σ² of a new condition under each draw: as those of the draw's trained conditions are spread.
-    log_noise = jnp.log(model.draws.noise_variance)
-    shared = log_noise.shape[1] == 1
-    return jax.vmap(lambda own: NoisePrior(jnp.mean(own), jnp.std(own), shared))(log_noise)
+    # log σ² of a new condition under each draw: as the draw says that those of all conditions are spread.
+    log_noise, spread = jnp.log(model.draws.noise_variance), model.draws.noise_spread
+    if log_noise.shape[1] == 1:
+        return NoisePrior(log_noise[:, 0], jnp.zeros_like(log_noise[:, 0]), shared=True)
+    if spread is None:  # of a file that was written before draws kept it
+        return NoisePrior(jnp.mean(log_noise, axis=1), jnp.std(log_noise, axis=1), shared=False)
+    return NoisePrior(jnp.log(spread.median), spread.deviation, shared=False)
 
 
 def _particles_each(n_draws: int) -> int:
@@ -123,6 +127,27 @@ def _from_prior(model: DrawnModel, prior: NoisePrior, known: KnownLatents, seen:
     log_weights = jnp.broadcast_to(model.draws.log_weight[:, None] - np.log(n_each), noise.shape)
     latents = jax.vmap(jax.vmap(known.filled))(thetas[..., :n_unknown])
     return drawn_condition(model, latents, noise, log_weights, seen)
+
+
+def _reweighted(model: DrawnModel, prior: NoisePrior, known: KnownLatents, condition: DrawnCondition) -> DrawnCondition:
+    # Nothing of the condition itself is left to be found, but its observations tell draws apart (equation 40).
+    evidence = [
+        _log_evidence(conditionals, jax.tree.map(lambda leaf, some=some: leaf[some], prior), condition.seen, known)
+        for some, conditionals in chunks(model)
+    ]
+    joint = condition.log_weights + jnp.concatenate(evidence)[:, None]
+    return eqx.tree_at(lambda tree: tree.log_weights, condition, joint - logsumexp(joint))
+
+
+@compiled
+def _log_evidence(conditionals: Conditional, priors: NoisePrior, seen: Few, known: KnownLatents) -> Float[Array, " S"]:
+    """Log p(y | draw) up to a constant, where θ has no coordinates."""
+
+    def one_draw(draw: tuple[Conditional, NoisePrior]) -> Scalar:
+        found = _log_posterior(draw[0], seen, known, draw[1])(jnp.zeros(0, seen.values.dtype))
+        return jnp.where(jnp.isfinite(found), found, -jnp.inf)
+
+    return jax.lax.map(one_draw, (conditionals, priors))
 
 
 def _shifted_normals(n_draws: int, n_each: int, n_dimensions: int) -> HostFloat:

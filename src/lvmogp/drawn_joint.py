@@ -102,7 +102,7 @@ def _scenarios(model: DrawnModel, conditions: Sequence[Asked], uniforms: HostFlo
 def _picked(weights: HostFloat, uniforms: HostFloat) -> HostInt:
     # The entry of each row of weights at which their cumulated share passes the uniform number.
     ends = np.cumsum(weights, axis=1)
-    return np.minimum(np.sum(ends < uniforms[:, None] * ends[:, -1:], axis=1), weights.shape[1] - 1)
+    return np.minimum(np.sum(ends <= uniforms[:, None] * ends[:, -1:], axis=1), weights.shape[1] - 1)
 
 
 def _at_draws(

@@ -9,12 +9,19 @@ from lvmogp.kernels import Kernel
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 
 
+class NoiseSpread(eqx.Module):
+    """How noise varies among conditions under each draw: log σ_d² ~ N(log median, deviation²)."""
+
+    median: Float[Array, " S"]
+    deviation: Float[Array, " S"]
+
+
 class Draws(eqx.Module):
     """Draws of everything unknown given the data, in standardised units; every leaf has a leading axis of S draws.
 
     Where conditions have features, their coordinates follow the latents of each. ``chain`` says which chain each draw
     comes from, and ``log_weight`` how much it counts: the logarithms of numbers that add up to one, all equal for plain
-    Markov chains.
+    Markov chains. ``noise_spread`` is there where each condition has a noise of its own.
     """
 
     input_kernel: Kernel
@@ -23,6 +30,7 @@ class Draws(eqx.Module):
     noise_variance: Float[Array, "S noise"]
     chain: Int[Array, " S"]
     log_weight: Float[Array, " S"]
+    noise_spread: NoiseSpread | None = None
 
     @property
     def n_draws(self) -> int:

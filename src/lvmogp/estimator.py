@@ -106,8 +106,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     inference : {"auto", "collapsed", "full", "kronecker", "stochastic", "nuts"}, default="auto"
         The variational family of the inducing variables: optimal and never stored, explicit with a full
         covariance, or explicit with a Kronecker covariance (the paper's); or by minibatches, for data of any
-        size. ``"auto"`` takes the first while it is affordable, else the last. ``"nuts"`` goes on from there to
-        draws from the posterior of latents and hyperparameters: more accurate, better calibrated, slower.
+        size. ``"auto"`` takes the first while it is affordable, then the Kronecker covariance, and minibatches for
+        more than 200 000 observations that are not a grid. ``"nuts"`` goes on from there to
+        draws from the posterior of latents and hyperparameters: usually better calibrated, slower.
     n_restarts : int or "auto", default="auto"
         Starts, different in kind, of which the best bound wins. Where it pays they run side by side, one a core;
         the environment variable ``OMP_NUM_THREADS`` limits how many.
@@ -126,8 +127,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     unseen : {"error", "prior"}, default="error"
         What to do with a condition never seen: refuse, or predict it from the prior over latents.
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fitted model and its predictions. The fit itself is always computed in float64: the
-        bound is a small difference of large numbers.
+        Precision of the fitted model and its predictions. Fits are computed in float64, except for parts of those
+        by minibatches: the bound is a small difference of large numbers.
     random_state : int, RandomState or None, default=None
         Seed; ``None`` is the same as 0, so that fits are reproducible.
     verbose : bool, default=False
@@ -544,7 +545,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def to_arviz(self) -> Any:
         """The draws of ``inference="nuts"`` as ``arviz.InferenceData`` (``pip install "lvmogp[arviz]"``).
 
-        Hyperparameters are in standardised units, latents are turned to those of the variational fit.
+        Hyperparameters are in standardised units, latents are turned to those of the variational fit. Draws of chains
+        that found poorer explanations count for less in predictions, which ArviZ does not know: ``log_weight`` among
+        the sample statistics says how much each counts.
         """
         return inference_data(self._fitted())
 
@@ -663,6 +666,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError(f"goal must be one of {list(suggestions.GOALS)}, got {goal!r}")
         if region is not None and goal == "latents":
             raise SettingError('region says where predictions matter; leave it out with goal="latents"')
+        if goal == "latents" and model.posterior.parameters.latent_mean.shape[1] == 0:
+            raise SettingError('the model has no latents (n_latent=0) to learn about; leave goal="latents" out')
         plain_name = asked_id(name)
         inputs = suggestions.default_candidates(model) if candidates is None else asked_inputs(model, candidates).values
         wanted = None if region is None else asked_inputs(model, region).values

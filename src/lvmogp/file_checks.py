@@ -49,6 +49,7 @@ _DRAWS = {
     "draws.chain": "S",
     "draws.log_weight": "S",
 }
+_SPREAD = {"draws.noise_spread.median": "S", "draws.noise_spread.deviation": "S"}
 _WHOLE = ("known.missing_condition", "known.missing_coordinate", "data.conditions", "draws.chain")
 _POSITIVE = (
     "parameters.latent_variance",
@@ -57,6 +58,8 @@ _POSITIVE = (
     "known.missing_variance",
     "features.scale",
     "draws.noise_variance",
+    "draws.noise_spread.median",
+    "draws.noise_spread.deviation",
 )
 _POSITIVE_OF_ADDED = ".noise"
 _NOT_NEGATIVE_OF_ADDED = ".variance"  # zero where a coordinate is known from a feature
@@ -87,7 +90,7 @@ def check_content(content: ModelFile) -> None:
         _check_arrays(tensors, _DATA | errors, sizes)
         _check_numbers(tensors, "data.conditions", sizes["D"])
     if "draws.latents" in tensors:
-        _check_arrays(tensors, _DRAWS, sizes)
+        _check_arrays(tensors, _DRAWS | (_SPREAD if "draws.noise_spread.median" in tensors else {}), sizes)
     for number, _ in enumerate(document["added"]):
         _check_added(tensors, f"added.{number}.", sizes)
 

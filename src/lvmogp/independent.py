@@ -33,7 +33,7 @@ class _Statistics(eqx.Module):
 
 def _statistics(input_basis: Basis, data: Data, noise: Scalar) -> _Statistics:
     if isinstance(data, GridData):
-        precision = data.precisions(noise)
+        precision = 1 / data.noise(noise)
         features = input_basis.features(data.inputs)
         gram = features.T @ features * precision
         prior = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * precision

@@ -1,6 +1,7 @@
 """How well a fitted model predicts its own observations when they are left out."""
 
 import dataclasses
+import numbers
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from lvmogp.data import Data, GridData, LongData, layout_for_bounds
 from lvmogp.drawn_curves import curves_of_rows
 from lvmogp.drawn_model import drawn_model
 from lvmogp.draws import Draws, thinned
+from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fit import MINIBATCHES
 from lvmogp.intake import Observations, standardised
@@ -52,8 +54,9 @@ def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
 
     Whole inputs are left out of a grid, single observations of long data. Latents have seen what is left out, so
     this is kinder than a refit; it costs no more than a few evaluations of the bound. ``None`` where the model has
-    not kept its data or the check would need too large a matrix.
+    not kept its data, has one input only, or the check would need too large a matrix.
     """
+    _check_folds(n_folds)
     with jax.enable_x64(True):
         found = _left_out(fitted_model(model), n_folds)
         return None if found is None else _measured(found)
@@ -64,6 +67,7 @@ def leave_out_calibration(
 ) -> Calibration | None:
     """Calibration of the predictions of each fold of the training data from the others, as for ``leave_out``."""
     asked = checked_levels(levels)
+    _check_folds(n_folds)
     with jax.enable_x64(True):
         trained = fitted_model(model)
         found = _left_out(trained, n_folds)
@@ -82,6 +86,13 @@ def leave_out_calibration(
         return calibration(forecasts, asked)
 
 
+def _check_folds(n_folds: int) -> None:
+    if not isinstance(n_folds, numbers.Integral) or n_folds < 2:
+        raise SettingError(
+            f"n_folds must be a whole number from 2 on, got {n_folds!r}: each is predicted from the others"
+        )
+
+
 class _LeftOut(NamedTuple):
     # Predictive distributions of all observations, each given the other folds.
     rows: Mixture
@@ -98,14 +109,16 @@ def _left_out(trained: TrainedModel, n_folds: int) -> _LeftOut | None:
     data = standardised(observations, trained.scaling)
     if not isinstance(data, GridData) and trained.posterior.mean.size > _MOST_INDUCING:
         return None
+    if isinstance(data, GridData) and len(data.inputs) < 2:
+        return None  # whole inputs are left out, and this is the only one
     folds = _folds(observations, n_folds=n_folds, whole_inputs=isinstance(data, GridData))
     if trained.draws is not None:
         rows = _left_out_mixtures(trained, trained.draws, observations, data, folds)
     else:
-        mean, variance = _left_out_moments(trained, observations, data, folds)
-        if observations.errors is not None:
-            variance += trained.scaling.error_variances(observations.errors, observations.outputs)
-        rows = gaussian_rows(mean, variance)
+        rows = gaussian_rows(*_left_out_moments(trained, observations, data, folds))
+    if observations.errors is not None:
+        errors = trained.scaling.error_variances(observations.errors, observations.outputs)
+        rows = dataclasses.replace(rows, variances=rows.variances + errors)
     return _LeftOut(rows, trained.scaling, observations)
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from lvmogp.bounds import collapsed
-from lvmogp.data import GridData, LongData
+from lvmogp.data import GridData
 from lvmogp.gaussians import LOG_2PI
 from lvmogp.kernels import gram
 from lvmogp.kronecker import kronecker_evidence
@@ -29,7 +29,7 @@ def log_likelihood(unknowns: Unknowns, data: Observed) -> Scalar:
 
 def _grid_log_likelihood(unknowns: Unknowns, data: GridData) -> Scalar:
     # Divided by the noise of their condition, outputs have the covariance I + K_H/(σσᵀ) ⊗ K_X.
-    noise = unknowns.noise_per_condition
+    noise = data.noise(unknowns.noise_per_condition)
     deviation = jnp.sqrt(noise)
     latent_gram = gram(unknowns.latent_kernel, unknowns.coordinates) / (deviation[:, None] * deviation)
     input_gram = gram(unknowns.input_kernel, data.inputs)
@@ -67,14 +67,8 @@ def fitted_values(unknowns: Unknowns, data: Observed) -> Float[Array, "*S"]:
     """Posterior mean of the function at each observation, in the layout of the outputs (equation 32)."""
     layout = data.observed if isinstance(data, SparseData) else data
     slope = jax.grad(lambda outputs: log_likelihood(unknowns, _with_outputs(data, outputs)))(layout.outputs)
-    noise = unknowns.noise_per_condition
-    if isinstance(layout, ScatteredData):
-        noise = layout.noise(noise)
-    elif isinstance(layout, LongData):
-        noise = noise[layout.block_condition][:, None]
-        noise = noise if layout.error_variances is None else noise + layout.error_variances
     # ⟨f⟩ = y + σ² ∂log p(y)/∂y, since the slope is −(K + Σ)⁻¹y
-    return layout.outputs + noise * slope
+    return layout.outputs + layout.noise(unknowns.noise_per_condition) * slope
 
 
 def _with_outputs(data: Any, outputs: Array) -> Any:
@@ -82,5 +76,5 @@ def _with_outputs(data: Any, outputs: Array) -> Any:
     if isinstance(data, SparseData):
         return eqx.tree_at(lambda tree: tree.observed, data, _with_outputs(data.observed, outputs))
     if isinstance(data, GridData):
-        return GridData(data.inputs, outputs)  # which knows the squares of its outputs
+        return GridData(data.inputs, outputs, data.error_variance)  # which knows the squares of its outputs
     return eqx.tree_at(lambda tree: tree.outputs, data, outputs)

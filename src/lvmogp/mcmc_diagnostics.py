@@ -17,6 +17,8 @@ _FEWEST_DRAWS = 4
 _MANY_DIVERGENCES = 0.005
 # A chain is as good as the best one if half of its draws are better than this share of the best one's.
 _LOWER_PART = 0.1
+# Draws of the poorest chains still count for something, so that all logarithms of weights are numbers.
+_LEAST_LOG_WEIGHT = -300.0
 
 
 class ChainAccount(NamedTuple):
@@ -71,16 +73,19 @@ class Account(NamedTuple):
 
 
 def chain_weights(chains: list[Chain]) -> HostFloat:
-    """How much a draw of each chain counts: one, or the share of a lesser mode that holds the chain (equation 33).
+    """How much a draw of each chain counts: one, or the share of a lesser mode that holds the chain (equation 34).
 
     Chains whose log posteriors are like those of the best chain explain the data as well as it does. Another one never
-    found that explanation; it counts by the mass of its own, exp⟨log p⟩ Π_i sd_i up to a constant.
+    found that explanation; it counts by the mass of its own, exp⟨log p⟩ Π_i sd_i up to a constant. With few draws none
+    of this can be told, and all chains count.
     """
+    if min(len(chain.trace.log_posterior) for chain in chains) < _FEWEST_DRAWS:
+        return np.ones(len(chains))
     medians = np.asarray([np.median(chain.trace.log_posterior) for chain in chains])
     best = chains[int(np.argmax(medians))]
     as_good = medians >= np.quantile(best.trace.log_posterior, _LOWER_PART)
     log_mass = np.asarray([_log_mass(chain) for chain in chains])
-    below = np.minimum(log_mass - np.mean(log_mass[as_good]), 0.0)
+    below = np.clip(log_mass - np.mean(log_mass[as_good]), _LEAST_LOG_WEIGHT, 0.0)
     return np.where(as_good, 1.0, np.exp(below))
 
 
@@ -128,6 +133,7 @@ def account(
     )
     remarks = (
         *_about_modes(told),
+        *_about_few_draws(told),
         *_about_agreement(found),
         *_about_effective_draws(found),
         *_about_divergences(statistics),
@@ -159,11 +165,20 @@ def _about_modes(chains: tuple[ChainAccount, ...]) -> list[str]:
     if not apart:
         return []
     gap = best - max(chains[number - 1].log_posterior for number in apart)
+    most = max(chains[number - 1].weight for number in apart)
     names = " and ".join([", ".join(map(str, apart[:-1])), str(apart[-1])] if len(apart) > 1 else [str(apart[0])])
     return [
         f"Of {len(chains)} chains, chain {names} found a poorer explanation of the data (log posterior {gap:.0f} "
-        "lower) and hardly counts. There are several modes: use more chains, or more restarts, to be sure of the best."
+        f"lower); its draws count for {most:.2g} of others at most. There are several modes: use more chains, or more "
+        "restarts, to be sure of the best."
     ]
+
+
+def _about_few_draws(chains: tuple[ChainAccount, ...]) -> list[str]:
+    fewest = min(chain.n_draws for chain in chains)
+    if fewest >= _FEWEST_DRAWS:
+        return []
+    return [f"A chain of {fewest} draws cannot tell whether it has found what others would find. Raise n_draws."]
 
 
 def _about_agreement(found: Mapping[str, Agreement]) -> list[str]:
@@ -209,7 +224,7 @@ def _about_nothing() -> str:
 def _about_success(chains: tuple[ChainAccount, ...], found: Mapping[str, Agreement]) -> tuple[str, ...]:
     worst = max(each.r_hat for each in found.values())
     fewest = min(each.effective_draws for each in found.values())
+    agree = f"{len(chains)} chains agree" if len(chains) > 1 else "The chain agrees with itself"
     return (
-        f"{len(chains)} chains agree: the largest R-hat is {worst:.2f}, and the draws are worth at least {fewest:.0f} "
-        "independent ones.",
+        f"{agree}: the largest R-hat is {worst:.2f}, and the draws are worth at least {fewest:.0f} independent ones.",
     )

@@ -13,7 +13,7 @@ from lvmogp.compiling import compiled
 from lvmogp.descriptions import Descriptions, Feature
 from lvmogp.drawn_condition import DrawnCondition, drawn_condition
 from lvmogp.drawn_curves import few
-from lvmogp.draws import Draws
+from lvmogp.draws import Draws, NoiseSpread
 from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
 from lvmogp.evidence import evidence
 from lvmogp.file_checks import check_content, check_kernel
@@ -51,6 +51,7 @@ _PARAMETER_ARRAYS = (
 )
 _PRIORS = "priors"
 _DRAWS_ARRAYS = ("latents", "noise_variance", "chain", "log_weight")
+_SPREAD_ARRAYS = ("median", "deviation")
 _DRAWS_KERNELS = ("input_kernel", "latent_kernel")
 _KNOWN_ARRAYS = ("values", "missing_condition", "missing_coordinate", "missing_mean", "missing_variance")
 _COVARIANCES: dict[str, type[Covariance]] = {"kronecker": KroneckerCovariance, "dense": DenseCovariance}
@@ -142,6 +143,8 @@ def _posterior_tensors(model: Posterior) -> dict[str, np.ndarray]:
 
 def _draws_tensors(draws: Draws) -> dict[str, np.ndarray]:
     arrays: dict[str, Any] = {f"draws.{name}": getattr(draws, name) for name in _DRAWS_ARRAYS}
+    if draws.noise_spread is not None:
+        arrays |= {f"draws.noise_spread.{name}": getattr(draws.noise_spread, name) for name in _SPREAD_ARRAYS}
     for name in _DRAWS_KERNELS:
         arrays |= {f"draws.{name}.{place}": leaf for place, leaf in enumerate(jax.tree.leaves(getattr(draws, name)))}
     return {name: np.asarray(value) for name, value in arrays.items()}
@@ -156,6 +159,9 @@ def _decode_draws(tensors: dict[str, np.ndarray], parameters: Parameters) -> Dra
         leaves, structure = jax.tree.flatten(getattr(parameters, name))
         stacked = [jnp.asarray(tensors[f"draws.{name}.{place}"]) for place in range(len(leaves))]
         arrays[name] = jax.tree.unflatten(structure, stacked)
+    if "draws.noise_spread.median" in tensors:
+        spread = {name: jnp.asarray(tensors[f"draws.noise_spread.{name}"]) for name in _SPREAD_ARRAYS}
+        arrays["noise_spread"] = NoiseSpread(**spread)
     return Draws(**arrays)
 
 

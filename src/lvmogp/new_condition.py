@@ -60,10 +60,13 @@ SEARCH = Search()
 
 
 class NoisePrior(eqx.Module):
-    """log σ² of a new condition: N(mean, deviation²); a deviation of zero for noise shared by all."""
+    """log σ² of a new condition: N(mean, deviation²); a deviation of zero for noise shared by all.
 
-    mean: Scalar
-    deviation: Scalar
+    Under posterior draws there is one for each of them.
+    """
+
+    mean: Float[Array, "*S"]
+    deviation: Float[Array, "*S"]
     shared: bool = eqx.field(static=True)
 
 

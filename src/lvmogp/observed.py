@@ -79,7 +79,7 @@ def scattered(data: LongData) -> ScatteredData:
 def _places(conditions: HostInt, n_conditions: int) -> HostInt:
     counts = np.bincount(conditions[conditions >= 0], minlength=n_conditions)
     few = counts[counts <= _MOST_PLACES]
-    places = np.full((n_conditions, max(few, default=0)), len(conditions))
+    places = np.full((n_conditions, max([1, *few])), len(conditions))
     for number in np.flatnonzero(counts <= _MOST_PLACES):
         places[number, : counts[number]] = np.flatnonzero(conditions == number)
     return places

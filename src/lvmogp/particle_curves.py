@@ -26,8 +26,8 @@ class ParticleCurves(eqx.Module):
 
     @property
     @abstractmethod
-    def latents(self) -> Float[Array, "P Q_H"]:
-        """Latents of the particles."""
+    def latents(self) -> Float[Array, "P L"]:
+        """Latents of the particles, without the coordinates of features."""
 
     @property
     @abstractmethod
@@ -44,10 +44,14 @@ class ParticleCurves(eqx.Module):
 
 
 class ConditionCurves(ParticleCurves):
-    """Particles of a trained model with one q(v), each conditioned on the observations of the condition."""
+    """Particles of a trained model with one q(v), each conditioned on the observations of the condition.
+
+    Of their coordinates the first ``n_latent`` are latents; those of features follow.
+    """
 
     input_basis: Basis
     condition: ConditionPosterior
+    n_latent: int = eqx.field(static=True)
 
     @property
     def log_weights(self) -> Float[Array, " P"]:
@@ -55,9 +59,9 @@ class ConditionCurves(ParticleCurves):
         return self.condition.log_weights
 
     @property
-    def latents(self) -> Float[Array, "P Q_H"]:
-        """Latents of the particles."""
-        return self.condition.latents
+    def latents(self) -> Float[Array, "P L"]:
+        """Latents of the particles, without the coordinates of features."""
+        return self.condition.latents[:, : self.n_latent]
 
     @property
     def noise(self) -> Float[Array, " P"]:

@@ -135,7 +135,7 @@ def quadratic(parameters: Parameters, data: Data, *, careful: bool = False) -> Q
 def _grid_quadratic(
     parameters: Parameters, data: GridData, input_basis: Basis, latent_basis: Basis, *, careful: bool
 ) -> GridQuadratic:
-    precision = data.precisions(parameters.noise_per_condition)
+    precision = 1 / data.noise(parameters.noise_per_condition)
     grams = _careful_grid_grams if careful else _grid_grams
     input_gram, linear, latent_gram = grams(parameters.latents, data, precision, input_basis, latent_basis)
     # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H
@@ -221,7 +221,7 @@ def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]
     # Without errors of the measurements all observations of a condition weigh the same, which is taken out of the sums.
     places, common, logs = data.present, 1 / noise, -data.counts * jnp.log(noise)
     if data.error_variances is not None:
-        variances = noise[data.block_condition][:, None] + data.error_variances
+        variances = data.noise(noise)
         places, common = data.present / jnp.sqrt(variances), jnp.ones_like(noise)
         logs = data.sum_by_condition(jnp.sum(-jnp.log(variances) * data.present, axis=1))
     outputs = data.outputs * places

@@ -22,16 +22,18 @@ _Explained = Callable[[Float[Array, "D L"], Int[Array, ""], Float[Array, "P Q_H"
 
 def log_likelihoods_on_grid(
     unknowns: Unknowns,
+    noise: Float[Array, " D"],
     input_values: Float[Array, " N"],
     rotated: Float[Array, "N D"],
     condition: Int[Array, ""],
     candidates: Float[Array, "P Q_H"],
 ) -> Float[Array, " P"]:
-    """Log p(y_d | Y of the others, h_d) at each candidate h_d, up to a constant (equation 34).
+    """Log p(y_d | Y of the others, h_d) at each candidate h_d, up to a constant (equation 33).
 
-    ``input_values`` λ_i and ``rotated`` outputs Z = UᵀY come from the eigenvectors of K_X = U diag(λ) Uᵀ.
+    ``noise`` σ_d² is that of an observation of each condition; ``input_values`` λ_i and ``rotated`` outputs Z = UᵀY
+    come from the eigenvectors of K_X = U diag(λ) Uᵀ.
     """
-    deviation = jnp.sqrt(unknowns.noise_per_condition)
+    deviation = jnp.sqrt(noise)
     others = 1 - jax.nn.one_hot(condition, len(deviation), dtype=deviation.dtype)
     scale = others / deviation
     # K_H/(σσᵀ) of the others; the condition itself is a row of zeros, which says nothing.
@@ -43,7 +45,7 @@ def log_likelihoods_on_grid(
     features = between @ latent_basis  # c = Vᵀ k_H(h, H)/(σ_d σ), one row a candidate
     # mean_i = λ_i Σ_j c_j known_ij and variance_i = 1 + λ_i k_H(h, h)/σ_d² − λ_i² Σ_j c_j²/(1 + λ_i μ_j)
     mean = input_values * (features @ known.T)
-    own = diagonal(unknowns.latent_kernel, candidates) / unknowns.noise_per_condition[condition]
+    own = diagonal(unknowns.latent_kernel, candidates) / noise[condition]
     variance = 1 + input_values * own[:, None] - input_values**2 * (features**2 @ shrinkage.T)
     residual = rotated[:, condition] / deviation[condition] - mean
     return -jnp.sum(residual**2 / variance + jnp.log(variance), axis=1) / 2
@@ -97,9 +99,9 @@ def _explained_by(unknowns: Unknowns, data: GridData | ScatteredData) -> _Explai
         return explained
     input_values, input_basis = jnp.linalg.eigh(gram(unknowns.input_kernel, data.inputs))
     input_values = jnp.maximum(input_values, 0)  # rounding can push the smallest below zero
-    rotated = input_basis.T @ data.outputs
+    rotated, noise = input_basis.T @ data.outputs, data.noise(unknowns.noise_per_condition)
     return lambda latents, condition, places: log_likelihoods_on_grid(
-        at(latents), input_values, rotated, condition, places
+        at(latents), noise, input_values, rotated, condition, places
     )
 
 

@@ -128,8 +128,7 @@ def _gathered(
     lengths = [len(chain.trace.energy) for chain in chains]
     positions = jnp.asarray(np.concatenate([chain.trace.position for chain in chains]))
     weights = chain_weights(chains)
-    with np.errstate(divide="ignore"):  # a chain may count for nothing
-        log_weight = np.log(np.repeat(weights, lengths))
+    log_weight = np.log(np.repeat(weights, lengths))
     draws = as_draws(
         _points(target, positions),
         like,

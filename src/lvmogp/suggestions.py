@@ -74,7 +74,8 @@ def suggest(
     """Choose ``n`` of the candidates one after the other, each the best given those before it."""
     scaling, dtype = model.scaling, model.posterior.mean.dtype
     particles = as_particles(model.posterior, variational_condition(model, name))
-    curves = ConditionCurves(model.posterior.input_basis, particles)
+    n_latent = model.posterior.parameters.latent_mean.shape[1]
+    curves = ConditionCurves(model.posterior.input_basis, particles, n_latent)
     wanted = _thinned(candidates if region is None else region)
     targets = jnp.asarray(scaling.inputs(wanted), dtype) if goal == "predictions" else None
     found = _chosen(curves, scaling.inputs(candidates), targets, n)

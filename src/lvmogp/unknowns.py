@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from lvmogp.constraints import positive
-from lvmogp.draws import Draws
+from lvmogp.draws import Draws, NoiseSpread
 from lvmogp.kernels import Kernel, Periodic, Product, Stationary, Sum
 from lvmogp.parameters import Parameters
 from lvmogp.typing import Array, Float, Int, Scalar
@@ -133,11 +133,13 @@ def as_draws(points: Unknowns, like: Parameters, *, chain: Int[Array, " S"], log
     def as_described(kernel: Kernel, described: Kernel) -> Kernel:
         return jax.tree.unflatten(jax.tree.structure(described), jax.tree.leaves(kernel))
 
+    noise = points.noise
     return Draws(
         input_kernel=as_described(points.input_kernel, like.input_kernel),
         latent_kernel=as_described(points.latent_kernel, like.latent_kernel),
         latents=jax.vmap(lambda point: point.coordinates)(points),
-        noise_variance=points.noise.variance,
+        noise_variance=noise.variance,
         chain=chain,
         log_weight=log_weight,
+        noise_spread=NoiseSpread(noise.median, noise.spread) if isinstance(noise, OwnNoise) else None,
     )

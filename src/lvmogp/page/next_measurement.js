@@ -32,7 +32,7 @@ function imaginedOutcomes(nodes, weights, means, variances) {
   });
 }
 
-// Mean variance of the curve over all inputs, now and as expected after a measurement at each of them (equation 29).
+// Mean variance of the curve over all inputs, now and as expected after a measurement at each of them (equation 47).
 function expectedVariances(model, inputs, condition) {
   const prepared = prepare(model, inputs);
   const { weights, noises, curves } = particleCurves(model, prepared, condition);
