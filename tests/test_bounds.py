@@ -443,3 +443,36 @@ def test_terms_are_fit_and_divergence(method: Method, case: Case):
 def test_explicit_bound_without_a_q_says_so(case: Case):
     with pytest.raises(TypeError, match=r"explicit bound needs a q\(v\) in parameters\.inducing"):
         explicit(example(), case.data)
+
+
+# Rounding errors
+
+
+@pytest.mark.parametrize("form", ["grid", "long"])
+def test_rounding_errors_never_look_like_a_gain(form):
+    """Where they take over, the bound is no number; it never exceeds log p of data that are explained perfectly."""
+    rng = np.random.default_rng(5)
+    inputs, outputs = np.linspace(-2, 2, 30)[:, None], rng.normal(size=(30, 20))
+    data = GridData(jnp.asarray(inputs), jnp.asarray(outputs))
+    if form == "long":
+        data = grid_as_long(data)
+    n_lost = 0
+    for _ in range(150):
+        variances, lengthscales = np.exp(rng.uniform(-2, 16, 2)), np.exp(rng.uniform(-2, 16, 2))
+        noise = np.exp(rng.uniform(-16, 0))
+        parameters = Parameters(
+            input_kernel=RBF(jnp.asarray(lengthscales[:1]), jnp.asarray(variances[0])),
+            latent_kernel=RBF(jnp.asarray(lengthscales[1:]), jnp.asarray(variances[1])),
+            inducing_inputs=jnp.asarray(np.linspace(-2, 2, 15)[:, None]),
+            inducing_latents=jnp.asarray(rng.normal(size=(10, 1))),
+            latent_mean=jnp.asarray(rng.normal(size=(20, 1))),
+            latent_variance=jnp.full((20, 1), 0.05),
+            noise_variance=jnp.asarray([noise]),
+        )
+        found = compiled_collapsed(parameters, data)
+        highest = -outputs.size * np.log(2 * np.pi * noise) / 2
+        if np.isnan(found.fit):
+            n_lost += 1
+        else:
+            assert found.fit <= highest + 0.01 * outputs.size
+    assert 0 < n_lost < 150

@@ -77,7 +77,7 @@ class Restart(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The best parameters found, and how they were found."""
+    """The best parameters found, and how they were found; ``bound`` is the one that the search went by (equation 51)."""
 
     parameters: Parameters
     bound: float
@@ -158,13 +158,13 @@ class RestartKeeper(Protocol):
 
 
 def collapsed_objective(parameters: Parameters, data: Data) -> Scalar:
-    """The collapsed bound as one number."""
-    return collapsed(parameters, data).total
+    """The collapsed bound as one number to search by."""
+    return collapsed(parameters, data).steadied
 
 
 def explicit_objective(parameters: Parameters, data: Data) -> Scalar:
-    """The explicit bound as one number."""
-    return explicit(parameters, data).total
+    """The explicit bound as one number to search by."""
+    return explicit(parameters, data).steadied
 
 
 def operations(data: Data, settings: Settings) -> float:

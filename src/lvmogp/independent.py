@@ -8,6 +8,7 @@ from lvmogp.constraints import positive
 from lvmogp.data import Data, GridData
 from lvmogp.gaussians import LOG_2PI
 from lvmogp.kernels import Kernel, diagonal
+from lvmogp.linalg import trusted
 from lvmogp.quadratics import condition_sums
 from lvmogp.typing import Array, Float, Scalar
 from lvmogp.whitening import Basis, basis
@@ -63,8 +64,9 @@ def independent_bound(parameters: IndependentParameters, data: Data) -> Scalar:
     repeats = data.n_conditions / statistics.grams.shape[0]
     log_det = 2 * repeats * jnp.sum(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)))
     # −½ [Σ log 2π/p + log|I + A_d| + Σ p y² − ‖L⁻¹Σ p y v‖² + Σ p k(x, x) − tr A_d], p = 1/σ² but for known errors
-    misfit = statistics.squares + statistics.residual - jnp.sum(solved**2)
-    return -(jnp.sum(data.counts) * LOG_2PI - statistics.log_precision + log_det + misfit) / 2
+    misfit, count = statistics.squares - jnp.sum(solved**2), jnp.sum(data.counts)
+    bound = -(count * LOG_2PI - statistics.log_precision + log_det + misfit + statistics.residual) / 2
+    return trusted(bound, count, misfit, statistics.residual)
 
 
 def independent_curves(

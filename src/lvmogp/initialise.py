@@ -32,6 +32,8 @@ _independent_curves = compiled(independent_curves)
 _FIRST_LENGTHSCALES = (0.15, 0.5, 1.5)
 _FIRST_NOISE = 0.2
 _LATENT_VARIANCE = 0.05
+# The joint model starts with this much at least: where data have next to none, rounding errors would count for more.
+_LEAST_NOISE = 1e-3
 # Nothing says yet where a missing coordinate is.
 _MISSING_VARIANCE = 0.5
 # Noise of a regression of curves on features, as a share of their variance.
@@ -247,7 +249,7 @@ def start(
         lengthscales = np.concatenate([lengthscales, reach * coordinates.lengthscales])
     inducing = representatives(points, n_inducing, int(rng.integers(2**31)))
     kernel = complete(latent_kernel, scale, lengthscales)
-    noise = np.asarray(independent.parameters.noise_variance)
+    noise = np.maximum(np.asarray(independent.parameters.noise_variance), _LEAST_NOISE)
     return Parameters(
         input_kernel=independent.parameters.kernel,
         latent_kernel=_as_dtype(kernel, dtype),

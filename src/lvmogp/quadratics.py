@@ -32,10 +32,29 @@ from lvmogp.whitening import Basis, basis, latent_moments, whitened_covariance_s
 _ELEMENTS_ON_CPU, _ELEMENTS_ON_ACCELERATOR = 2**18, 2**24
 
 
+class Constant(eqx.Module):
+    """What does not depend on v, in parts: −½ [Σ_n log 2π/p_n + Σ_n p_n y_n² + residual] with the precisions p_n.
+
+    ``signal`` is the prior variance of the function Σ_d ψ_d tr K_d, and ``residual`` what inducing points leave of it,
+    Σ_d (ψ_d tr K_d − tr T_d tr A_d), both times the precisions.
+    """
+
+    count: Scalar
+    log_precision: Scalar
+    squares: Scalar
+    signal: Scalar
+    residual: Scalar
+
+    @property
+    def total(self) -> Scalar:
+        """All of it."""
+        return -(self.count * LOG_2PI - self.log_precision + self.squares + self.residual) / 2
+
+
 class Quadratic(eqx.Module):
     """constant + vec(B)ᵀv − ½ vᵀGv."""
 
-    constant: eqx.AbstractVar[Scalar]
+    constant: eqx.AbstractVar[Constant]
     linear: eqx.AbstractVar[Float[Array, "M_X M_H"]]
 
     @abstractmethod
@@ -54,7 +73,7 @@ class Quadratic(eqx.Module):
 class GridQuadratic(Quadratic):
     """G = A_H ⊗ A_X: two small matrices."""
 
-    constant: Scalar
+    constant: Constant
     linear: Float[Array, "M_X M_H"]
     input_gram: Float[Array, "M_X M_X"]
     latent_gram: Float[Array, "M_H M_H"]
@@ -82,7 +101,7 @@ class LongQuadratic(Quadratic):
     ``whitener`` changes nothing.
     """
 
-    constant: Scalar
+    constant: Constant
     linear: Float[Array, "M_X M_H"]
     input_grams: Float[Array, "D M_X M_X"]
     latent_seconds: Float[Array, "D M_H M_H"]
@@ -139,12 +158,12 @@ def _grid_quadratic(
     grams = _careful_grid_grams if careful else _grid_grams
     input_gram, linear, latent_gram = grams(parameters.latents, data, precision, input_basis, latent_basis)
     # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H
-    prior = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * (
+    signal = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * (
         psi0(latent_basis.kernel, parameters.latents) @ precision
     )
-    residual = prior - jnp.trace(input_gram) * jnp.trace(latent_gram)
+    residual = signal - jnp.trace(input_gram) * jnp.trace(latent_gram)
     squares = data.squares @ precision
-    constant = _constant(data.counts, jnp.log(precision) * data.counts, squares, residual)
+    constant = Constant(jnp.sum(data.counts), jnp.sum(jnp.log(precision) * data.counts), squares, signal, residual)
     return GridQuadratic(constant, linear, input_gram, latent_gram)
 
 
@@ -190,16 +209,10 @@ def _long_quadratic(
     linear = sums.projections.T @ whitened_mean(latent_basis, latents)  # B
     # Σ_d (ψ_d tr K_d − tr T_d tr A_d), tr T_d = tr(Φ_d K_H⁻¹)
     traces = _inner(seconds, whitener.T @ whitener) @ jnp.trace(sums.grams, axis1=1, axis2=2)
-    residual = psi0(kernel, latents) @ sums.prior_variances - traces
-    constant = _constant(data.counts, sums.log_precisions, jnp.sum(sums.squares), residual)
+    signal = psi0(kernel, latents) @ sums.prior_variances
+    log_precision, squares = jnp.sum(sums.log_precisions), jnp.sum(sums.squares)
+    constant = Constant(jnp.sum(data.counts), log_precision, squares, signal, signal - traces)
     return LongQuadratic(constant, linear, sums.grams, seconds, whitener)
-
-
-def _constant(
-    counts: Float[Array, " D"], log_precisions: Float[Array, " D"], squares: Scalar, residual: Scalar
-) -> Scalar:
-    # −½ [Σ_n log 2π/p_n + Σ_n p_n y_n² + residual] with the precisions p_n of the observations
-    return -(jnp.sum(counts) * LOG_2PI - jnp.sum(log_precisions) + squares + residual) / 2
 
 
 class ConditionSums(eqx.Module):

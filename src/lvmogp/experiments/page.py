@@ -19,9 +19,10 @@ the same way, with the same kernel over inputs and the same noise option; "plain
 negative log density of what is tested; lower is better for it and for the RMSE. Densities and intervals are those of
 normal predictions, under NUTS those of the mixture that the draws make.
 
-LVMOGP is ours with the paper's numbers of inducing points, *own settings* ours as the library would have it. GP-WO is one
-Gaussian process without conditions; GP-ind one for each condition, with hyperparameters shared by all or its own; GP-OH
-one with the condition, or the factors that make it up, as one-hot inputs; LMC the linear model of coregionalisation.
+LVMOGP is ours with the paper's numbers of inducing points, *own settings* ours as the library would have it. GP-WO is
+one Gaussian process without conditions; GP-ind one for each condition, with hyperparameters shared by all or its own;
+GP-OH one with the condition, or the factors that make it up, as one-hot inputs; LMC the linear model of
+coregionalisation.
 """
 
 
