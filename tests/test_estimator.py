@@ -928,3 +928,19 @@ def test_cross_validation_works_with_a_condition_column():
     scores = cross_val_score(regressor(condition="tyre"), table, y, groups=every_other, cv=GroupKFold(2))
     assert scores.shape == (2,)
     assert scores.min() > 0.95
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:the fit did not converge")  # exact data can always be had more exactly
+@pytest.mark.parametrize("seed", [0, 1])
+def test_exact_data_are_learnt_exactly(seed):
+    """Where there is no noise, rounding errors are all that a search could be misled by."""
+    rng = np.random.default_rng(seed)
+    x, (shift, scale) = np.sort(rng.uniform(0, 10, 100)), rng.normal(size=(2, 50))
+
+    def curves(x):
+        return np.sin(x[:, None] + shift) * np.exp(0.3 * scale)
+
+    model = LVMOGPRegressor(2, n_restarts=2).fit(x[:, None], curves(x))
+    between = np.linspace(0.5, 9.5, 40)
+    np.testing.assert_allclose(model.predict(between[:, None]), curves(between), atol=2e-3)

@@ -190,7 +190,7 @@ def test_numbers_of_chains_and_draws_are_counts(name):
 
 @pytest.mark.usefixtures("no_fitting")
 def test_chains_on_very_many_observations_fail_in_words_before_any_work(monkeypatch):
-    monkeypatch.setattr("lvmogp.options._MOST_AT_ONCE", 5)
+    monkeypatch.setattr("lvmogp.options._MOST_ON_A_GRID", 5)
     text = (
         r'inference="nuts" looks at all observations in every step, here \d+; it is limited to 5: use inference="auto"'
     )

@@ -12,10 +12,12 @@ import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 
+from lvmogp import LVMOGPRegressor
 from lvmogp.data import GridData, LongData, grid_as_long
 from lvmogp.errors import DataError, LVMOGPWarning, UnknownConditionError
 from lvmogp.ids import distinct_ids, is_single_id, numbers_of, read_ids, row_conditions, unknown_condition
-from lvmogp.intake import Observations, read_inputs, read_outputs, read_training, standardised
+from lvmogp.intake import Observations, is_complete_grid, read_inputs, read_outputs, read_training, standardised
+from lvmogp.options import Options, is_stochastic
 from lvmogp.scaling import scaling_of
 
 nan = np.nan
@@ -749,3 +751,26 @@ def test_one_condition_at_different_inputs_is_a_grid():
     assert isinstance(grid, GridData)
     assert_array_equal(grid.inputs, [[-1.0], [1.0]])
     assert_array_equal(grid.outputs, [[1.0], [-1.0]])
+
+
+def test_a_grid_is_complete_if_it_came_as_one_without_gaps():
+    X, Y = np.arange(6.0).reshape(3, 2), np.arange(12.0).reshape(3, 4)
+    assert is_complete_grid(read_training(X, Y, None))
+    assert is_complete_grid(read_training(X, Y, None, y_std=np.ones_like(Y)))
+    with_gap, with_even_gaps = Y.copy(), Y.copy()
+    with_gap[1, 2] = nan
+    with_even_gaps[[0, 1, 2, 0], range(4)] = nan  # as many left of each condition, but not the same
+    assert not is_complete_grid(read_training(X, with_gap, None))
+    assert not is_complete_grid(read_training(X, with_even_gaps, None))
+    assert not is_complete_grid(read_training(X[:2], [1.0, 2.0], ["a", "b"]))
+
+
+def test_only_scattered_observations_are_many(monkeypatch):
+    monkeypatch.setattr("lvmogp.options._MOST_AT_ONCE", 5)
+    options = Options(
+        **{name: value for name, value in LVMOGPRegressor().get_params().items() if name in Options._fields}
+    )
+    assert is_stochastic(options, 6)
+    assert not is_stochastic(options, 6, is_complete_grid=True)
+    monkeypatch.setattr("lvmogp.options._MOST_ON_A_GRID", 5)
+    assert is_stochastic(options, 6, is_complete_grid=True)

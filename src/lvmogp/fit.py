@@ -77,7 +77,7 @@ class Restart(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The best parameters found, and how they were found; ``bound`` is the one that the search went by (equation 51)."""
+    """The best parameters found, and how they were found; ``bound`` is what the search went by (equation 51)."""
 
     parameters: Parameters
     bound: float

@@ -240,6 +240,16 @@ def standardised(observations: Observations, scaling: Scaling) -> Data:
     return long_data(inputs, outputs, observations.conditions, n_conditions, error_variances=errors)
 
 
+def is_complete_grid(observations: Observations) -> bool:
+    """Whether the data came as a grid without gaps, so that each condition has the same inputs in the same order."""
+    n_conditions = len(observations.ids)
+    if not observations.is_grid or len(observations.outputs) % n_conditions:
+        return False
+    by_condition = observations.inputs.reshape(n_conditions, -1, observations.inputs.shape[1])
+    counts = np.bincount(observations.conditions, minlength=n_conditions)
+    return bool(np.all(counts == counts[0]) and np.all(by_condition == by_condition[0]))
+
+
 def _grid_ids(y: Any, n_conditions: int, conditions: Any) -> tuple[Id, ...]:
     if conditions is not None:
         names = [plain_id(conditions)] if is_single_id(conditions) else read_ids(conditions)

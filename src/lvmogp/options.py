@@ -53,7 +53,7 @@ _MANY_OBSERVATIONS = 20_000
 # Chains, steps in which each learns how to move, and draws that each keeps.
 _CHAINS = (4, 300, 250)
 # Minibatches: sizes that suit one core as well as a GPU, and the small fit that they start from.
-_MOST_AT_ONCE = 200_000
+_MOST_AT_ONCE, _MOST_ON_A_GRID = 200_000, 5_000_000
 _BATCH_SIZE = 2_048
 _MOST_STEPS = 20_000
 _STOCHASTIC_INDUCING_INPUTS = 100
@@ -130,21 +130,24 @@ def _check_n_latent(value: Any, *, described: bool) -> None:
     _check_count("n_latent", value)
 
 
-def is_stochastic(options: Options, n_observations: int, *, beyond: str | None = None) -> bool:
+def is_stochastic(
+    options: Options, n_observations: int, *, is_complete_grid: bool = False, beyond: str | None = None
+) -> bool:
     """Whether to fit by minibatches; ``beyond`` names something that they know nothing of yet, if it was given."""
+    most = _MOST_ON_A_GRID if is_complete_grid else _MOST_AT_ONCE
     if beyond is not None and options.inference == "stochastic":
         raise SettingError(
             f'inference="stochastic" cannot take {beyond}; use "auto", "collapsed", "kronecker" or "nuts", or leave '
             "that out"
         )
-    if options.inference == NUTS and n_observations > _MOST_AT_ONCE:
+    if options.inference == NUTS and n_observations > most:
         raise SettingError(
             f'inference="nuts" looks at all observations in every step, here {n_observations:,}; it is limited to '
-            f'{_MOST_AT_ONCE:,}: use inference="auto"'
+            f'{most:,}: use inference="auto"'
         )
     if beyond is not None:
         return False
-    return options.inference == "stochastic" or (options.inference == AUTO and n_observations > _MOST_AT_ONCE)
+    return options.inference == "stochastic" or (options.inference == AUTO and n_observations > most)
 
 
 def latent_dimensions(options: Options, n_conditions: int, *, n_known: int = 0) -> list[int]:

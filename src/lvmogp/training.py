@@ -17,7 +17,7 @@ from lvmogp.descriptions import Coordinates, Descriptions
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
 from lvmogp.fit import Outcome, Progress
 from lvmogp.ids import Id
-from lvmogp.intake import Observations, standardised
+from lvmogp.intake import Observations, is_complete_grid, standardised
 from lvmogp.large import fit_large, shards_of
 from lvmogp.model_file import encode_setting
 from lvmogp.optimise import Status
@@ -163,7 +163,7 @@ def _trained(
     if isinstance(given, ObservationStore):
         return _by_minibatches(given, observations_of(given), options, on_progress, keeping)._replace(observations=None)
     beyond = "y_std" if given.errors is not None else None if descriptions is None else "condition_features"
-    if is_stochastic(options, len(given.outputs), beyond=beyond):
+    if is_stochastic(options, len(given.outputs), is_complete_grid=is_complete_grid(given), beyond=beyond):
         return _by_minibatches(store_of(given), given, options, on_progress, keeping)
     return _at_once(given, options, on_progress, keeping, descriptions)
 
