@@ -23,6 +23,7 @@ from lvmogp.compiling import compiled
 from lvmogp.conditionals import SparseData, conditional
 from lvmogp.data import long_data
 from lvmogp.diagnostics import input_relevance, latent_relevance, leave_out
+from lvmogp.drawn_joint import _picked, _scenarios
 from lvmogp.drawn_model import chunks, drawn_model
 from lvmogp.errors import DataError, SettingError
 from lvmogp.leave_out import _left_out
@@ -454,6 +455,36 @@ def test_one_draw_without_weight_does_not_matter():
     np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
     assert len(draws.latents) == N_DRAWS
     assert drawn_model(kept, model.drawn.data, model.posterior.parameters).weights[0] == 0
+
+
+def test_a_draw_that_hardly_counts_hardly_shows_in_joint_answers():
+    """Its weight is the least that a chain can have (equation 34)."""
+    model = forgetting(fitted("grid"))
+    draws = model.model_.draws
+    log_weight = np.asarray(draws.log_weight).copy()
+    log_weight[0] = -300.0
+    model.model_ = with_draws(model.model_, type(draws)(**{**vars(draws), "log_weight": jnp.asarray(log_weight)}))
+    model.add_condition("f", X_FEW, Y_FEW).add_condition("g", X_FEW[:1], Y_FEW[:1])
+    added = [model.model_.added[name].posterior for name in "fg"]
+    scenarios = _scenarios(model.model_.drawn, added, np.random.default_rng(0).random((200, 3)))
+    assert np.all(np.asarray(scenarios.draw) > 0)
+    assert len(np.unique(scenarios.draw)) > 1
+    first, second = (np.asarray(item.latents) for item in added)
+    pairs = np.stack(
+        [
+            correlation(jax.tree.map(lambda leaf, s=s: leaf[s], draws.latent_kernel), first[s], second[s])
+            for s in range(1, N_DRAWS)
+        ]
+    )
+    own, other, base = added[0].weights[1:], added[1].weights[1:], np.exp(log_weight[1:])
+    expected = np.einsum("sk,skl,sl,s->", own, pairs, other, 1 / base)
+    expected /= np.sum(own.sum(axis=1) * other.sum(axis=1) / base)
+    found = model.similarities()
+    np.testing.assert_allclose(found.loc["f", "g"], expected, rtol=1e-6)
+
+
+def test_uniform_numbers_never_pick_what_has_no_weight():
+    np.testing.assert_array_equal(_picked(np.array([[0.0, 0.3, 0.7]]), np.array([0.0, 0.2, 0.999])), [1, 1, 2])
 
 
 def test_the_command_line_works_on_a_file_with_draws(tmp_path):

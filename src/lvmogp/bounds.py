@@ -12,9 +12,9 @@ from lvmogp.gaussians import (
     kl_factored_to_standard_normal,
     kl_kronecker_to_standard_normal,
 )
-from lvmogp.linalg import trusted, vec
+from lvmogp.linalg import vec
 from lvmogp.parameters import FullInducing, Inducing, KroneckerInducing, Parameters
-from lvmogp.quadratics import Quadratic, quadratic
+from lvmogp.quadratics import Quadratic, quadratic, trusted
 from lvmogp.typing import Scalar
 
 # Variance of the function, as a share of its prior variance, that a search takes for unexplained.

@@ -666,7 +666,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError(f"goal must be one of {list(suggestions.GOALS)}, got {goal!r}")
         if region is not None and goal == "latents":
             raise SettingError('region says where predictions matter; leave it out with goal="latents"')
-        if goal == "latents" and model.posterior.parameters.latent_mean.shape[1] == 0:
+        if goal == "latents" and self.n_latent_ == 0:
             raise SettingError('the model has no latents (n_latent=0) to learn about; leave goal="latents" out')
         plain_name = asked_id(name)
         inputs = suggestions.default_candidates(model) if candidates is None else asked_inputs(model, candidates).values

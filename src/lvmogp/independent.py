@@ -8,8 +8,7 @@ from lvmogp.constraints import positive
 from lvmogp.data import Data, GridData
 from lvmogp.gaussians import LOG_2PI
 from lvmogp.kernels import Kernel, diagonal
-from lvmogp.linalg import trusted
-from lvmogp.quadratics import condition_sums
+from lvmogp.quadratics import condition_sums, trusted
 from lvmogp.typing import Array, Float, Scalar
 from lvmogp.whitening import Basis, basis
 

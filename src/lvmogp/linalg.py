@@ -18,8 +18,6 @@ _JITTER_STEP = 10.0
 _JITTER_LIMIT = 1e-2
 # Triangular matrices of up to this size are inverted by one solve.
 _SOLVED_AT_ONCE = 64
-# An error of a bound, for each observation, that cannot lead a search astray.
-_HARMLESS_ERROR = 0.01
 
 
 def smallest_jitter(dtype: jnp.dtype) -> float:
@@ -192,15 +190,6 @@ def _outer_gram(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
     first, below, last = lower[:half, :half], lower[half:, :half], lower[half:, half:]
     corner = below.T @ last
     return jnp.block([[first.T @ first + below.T @ below, corner], [corner.T, last.T @ last]])
-
-
-def trusted(bound: Scalar, n_observations: Scalar, *never_negative: Scalar) -> Scalar:
-    """A bound, or NaN where a sum that is never negative comes out so: rounding errors have taken its place.
-
-    A large prior variance, or hardly any noise, multiplies them until they look like a gain that any search would take.
-    """
-    least = jnp.min(jnp.stack(never_negative))
-    return jnp.where(least < -_HARMLESS_ERROR * n_observations, jnp.nan, bound)
 
 
 @jax.custom_jvp

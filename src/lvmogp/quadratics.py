@@ -30,6 +30,8 @@ from lvmogp.whitening import Basis, basis, latent_moments, whitened_covariance_s
 
 # Covariances of observations with inducing inputs that long data are computed from at a time: as many as a cache holds.
 _ELEMENTS_ON_CPU, _ELEMENTS_ON_ACCELERATOR = 2**18, 2**24
+# An error of a bound, for each observation, that cannot lead a search astray.
+_HARMLESS_ERROR = 0.01
 
 
 class Constant(eqx.Module):
@@ -49,6 +51,15 @@ class Constant(eqx.Module):
     def total(self) -> Scalar:
         """All of it."""
         return -(self.count * LOG_2PI - self.log_precision + self.squares + self.residual) / 2
+
+
+def trusted(bound: Scalar, n_observations: Scalar, *never_negative: Scalar) -> Scalar:
+    """A bound, or NaN where a sum that is never negative comes out so: rounding errors have taken its place.
+
+    A large prior variance, or hardly any noise, multiplies them until they look like a gain that any search would take.
+    """
+    least = jnp.min(jnp.stack(never_negative))
+    return jnp.where(least < -_HARMLESS_ERROR * n_observations, jnp.nan, bound)
 
 
 class Quadratic(eqx.Module):
