@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 from lvmogp.compiling import compiled
 from lvmogp.conditionals import Conditional
 from lvmogp.data import rounded_up
-from lvmogp.drawn_curves import Few, Members
+from lvmogp.drawn_curves import Few, Members, few
 from lvmogp.drawn_model import DrawnModel, chunks
 from lvmogp.gaussians import log_density
 from lvmogp.kernels import gram
@@ -76,6 +76,13 @@ def drawn_condition(
 ) -> DrawnCondition:
     """Particles in the coordinates of their draws, aligned as the draws are."""
     return DrawnCondition(latents, latents @ model.rotations, noise, log_weights, seen)
+
+
+def trained_under_draws(model: DrawnModel, number: int, *, n_columns: int) -> DrawnCondition:
+    """A trained condition in the same terms: one particle in each draw, which knows its observations already."""
+    latents, noise = model.draws.latents[:, [number]], model.noise[:, [number]]
+    nothing = few(np.empty((0, n_columns)), np.empty(0))
+    return drawn_condition(model, latents, noise, model.draws.log_weight[:, None], nothing)
 
 
 def infer_under_draws(model: DrawnModel, seen: Few, known: KnownLatents) -> DrawnCondition:
@@ -212,14 +219,15 @@ def _log_posterior(process: Conditional, seen: Few, known: KnownLatents, prior: 
     return target
 
 
-def members_of(condition: DrawnCondition) -> tuple[Members, HostFloat]:
+def members_of(condition: DrawnCondition, most_members: int = MOST_MEMBERS) -> tuple[Members, HostFloat]:
     """A bounded number of components that stand for all particles, with their weights.
 
     Where there are more, systematic resampling: every 1/P of the cumulated weight has its particle, in an order
     in which neighbours have similar latents.
     """
     n_observed = int(np.sum(np.asarray(condition.seen.present)))
-    most = max(MOST_MEMBERS * _MANY_OBSERVATIONS // max(n_observed, _MANY_OBSERVATIONS), _FEWEST_MEMBERS)
+    affordable = MOST_MEMBERS * _MANY_OBSERVATIONS // max(n_observed, _MANY_OBSERVATIONS)
+    most = min(max(affordable, _FEWEST_MEMBERS), most_members)
     weights = condition.weights.reshape(-1)
     places = np.flatnonzero(weights > 0)
     if len(places) > most:

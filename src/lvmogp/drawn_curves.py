@@ -113,6 +113,29 @@ def member_curves(conditionals: Conditional, members: Members, seen: Few, points
     return jax.lax.map(one, (members.draw, members.latents, members.noise))
 
 
+def member_covariances(
+    conditionals: Conditional,
+    members: Members,
+    seen: Few,
+    first: Float[Array, "n Q_X"],
+    second: Float[Array, "k Q_X"],
+) -> Float[Array, "P n k"]:
+    """Covariance of f between two sets of points under each component (equation 39)."""
+
+    def one(member: tuple[Array, Array, Array]) -> Array:
+        draw, latent, noise = member
+        process = jax.tree.map(lambda leaf: leaf[draw], conditionals)
+        known = given(process, seen, latent, noise)
+        left, right = process.input_features(first), process.input_features(second)
+        left_to_seen = covariance_with_few(process, seen, known, first, left)
+        right_to_seen = covariance_with_few(process, seen, known, second, right)
+        prior = known.scale * cross(process.input_kernel, first, second)
+        explained = process.explained(left, known.latent, right, known.latent)
+        return prior - explained - whiten(known.factor, left_to_seen.T).T @ whiten(known.factor, right_to_seen.T)
+
+    return jax.lax.map(one, (members.draw, members.latents, members.noise))
+
+
 def block_curves(
     conditionals: Conditional,
     latents: Float[Array, "S K Q_H"],

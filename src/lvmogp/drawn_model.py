@@ -9,7 +9,7 @@ import numpy as np
 
 from lvmogp.compiling import compiled
 from lvmogp.conditionals import Conditional, stacked_conditionals
-from lvmogp.data import GridData, LongData
+from lvmogp.data import GridData, LongData, rounded_up
 from lvmogp.draws import Draws, rotations
 from lvmogp.observed import Observed, ScatteredData, observed
 from lvmogp.parameters import Parameters
@@ -78,6 +78,24 @@ def _elements(data: Observed) -> int:
     return (len(data.inducing_inputs) * len(data.inducing_conditions)) ** 2
 
 
+def most_at_once(model: DrawnModel) -> int:
+    """Draws whose conditionals are not too large to keep together."""
+    return max(_MOST_KEPT_ELEMENTS // _elements(model.data), 1)
+
+
+def conditionals_with(model: DrawnModel, draw: HostInt) -> tuple[Conditional, HostInt]:
+    """Conditionals among which are those of some draws, and the place of each of these."""
+    if model.kept is not None:
+        return model.kept, draw
+    numbers, places = np.unique(draw, return_inverse=True)
+    # Few different numbers of draws share few compiled programs.
+    return _conditionals_of(model, np.resize(numbers, rounded_up(len(numbers)))), places
+
+
+def _conditionals_of(model: DrawnModel, numbers: HostInt) -> Conditional:
+    return _stacked(jax.tree.map(lambda leaf: leaf[numbers], model.draws), model.data)
+
+
 def chunks(model: DrawnModel) -> Iterator[tuple[HostInt, Conditional]]:
     """Numbers of some draws with their conditionals: all at once where kept, else as many as fit into memory."""
     everything = np.arange(model.n_draws)
@@ -86,4 +104,4 @@ def chunks(model: DrawnModel) -> Iterator[tuple[HostInt, Conditional]]:
         return
     n_chunks = -(-_elements(model.data) * model.n_draws // _MOST_KEPT_ELEMENTS)
     for some in np.array_split(everything, min(n_chunks, model.n_draws)):
-        yield some, _stacked(jax.tree.map(lambda leaf, some=some: leaf[some], model.draws), model.data)
+        yield some, _conditionals_of(model, some)

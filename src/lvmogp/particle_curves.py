@@ -7,7 +7,13 @@ from abc import abstractmethod
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+from lvmogp.conditionals import Conditional
+from lvmogp.drawn_condition import MOST_MEMBERS, DrawnCondition, members_of
+from lvmogp.drawn_curves import Few, Members, member_covariances, member_curves
+from lvmogp.drawn_model import DrawnModel, conditionals_with, most_at_once
 from lvmogp.kernels import cross
 from lvmogp.linalg import whiten
 from lvmogp.new_condition import ConditionPosterior, block_components
@@ -88,3 +94,52 @@ class ConditionCurves(ParticleCurves):
             return own - whiten(factor, explained_left.T).T @ whiten(factor, explained_right.T)
 
         return jax.vmap(one_particle)(self.condition.curves, self.condition.factor)
+
+
+class DrawnCurves(ParticleCurves):
+    """Particles of a model with posterior draws, each conditioned on the observations of the condition.
+
+    ``aligned`` are their latents as they compare between draws.
+    """
+
+    conditionals: Conditional
+    members: Members
+    seen: Few
+    weights: Float[Array, " P"]
+    aligned: Float[Array, "P L"]
+
+    @property
+    def log_weights(self) -> Float[Array, " P"]:
+        """Normalised log weights of the particles."""
+        return jnp.log(self.weights)
+
+    @property
+    def latents(self) -> Float[Array, "P L"]:
+        """Latents of the particles, without the coordinates of features."""
+        return self.aligned
+
+    @property
+    def noise(self) -> Float[Array, " P"]:
+        """Noise variance of an observation under each particle."""
+        return self.members.noise
+
+    def moments(self, points: Float[Array, "n Q_X"]) -> tuple[Float[Array, "P n"], Float[Array, "P n"]]:
+        """Mean and variance of equation 39."""
+        found = member_curves(self.conditionals, self.members, self.seen, points)
+        return found.means, found.variances
+
+    def covariance(self, first: Float[Array, "n Q_X"], second: Float[Array, "m Q_X"]) -> Float[Array, "P n m"]:
+        """Covariance of equation 39."""
+        return member_covariances(self.conditionals, self.members, self.seen, first, second)
+
+
+def curves_under_draws(model: DrawnModel, condition: DrawnCondition, *, n_latent: int) -> DrawnCurves:
+    """Particles that stand for all of a condition: as many as there would be room for if each had a draw of its own.
+
+    Of their coordinates the first ``n_latent`` are latents; those of features follow.
+    """
+    members, weights = members_of(condition, min(MOST_MEMBERS, most_at_once(model)))
+    aligned = jnp.einsum("pq,pqr->pr", members.latents, model.rotations[members.draw])[:, :n_latent]
+    conditionals, places = conditionals_with(model, np.asarray(members.draw))
+    placed = Members(jnp.asarray(places), members.latents, members.noise)
+    return DrawnCurves(conditionals, placed, condition.seen, jnp.asarray(weights), aligned)

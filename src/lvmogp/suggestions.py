@@ -7,14 +7,15 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.data import rounded_up
+from lvmogp.drawn_condition import DrawnCondition, trained_under_draws
 from lvmogp.errors import DataError
 from lvmogp.ids import Id
 from lvmogp.new_condition import unit_nodes
 from lvmogp.outlook import nothing_decided, outlook, with_measurement
-from lvmogp.particle_curves import ConditionCurves, ParticleCurves
+from lvmogp.particle_curves import ConditionCurves, ParticleCurves, curves_under_draws
 from lvmogp.predictions import as_particles
 from lvmogp.tabular import dates_of
-from lvmogp.trained import TrainedModel, variational_condition
+from lvmogp.trained import TrainedModel, find_condition, find_under_draws
 from lvmogp.typing import HostFloat
 
 GOALS = ("predictions", "latents")
@@ -72,12 +73,9 @@ def suggest(
     model: TrainedModel, name: Id, candidates: HostFloat, *, n: int, goal: str, region: HostFloat | None
 ) -> Suggestion:
     """Choose ``n`` of the candidates one after the other, each the best given those before it."""
-    scaling, dtype = model.scaling, model.posterior.mean.dtype
-    particles = as_particles(model.posterior, variational_condition(model, name))
-    n_latent = model.posterior.parameters.latent_mean.shape[1]
-    curves = ConditionCurves(model.posterior.input_basis, particles, n_latent)
+    scaling, curves = model.scaling, _curves(model, name)
     wanted = _thinned(candidates if region is None else region)
-    targets = jnp.asarray(scaling.inputs(wanted), dtype) if goal == "predictions" else None
+    targets = jnp.asarray(scaling.inputs(wanted), curves.noise.dtype) if goal == "predictions" else None
     found = _chosen(curves, scaling.inputs(candidates), targets, n)
     unit = scaling.output_scale if goal == "predictions" else 1.0
     return Suggestion(
@@ -92,6 +90,18 @@ def suggest(
         columns=model.columns or tuple(f"input {place + 1}" for place in range(model.n_columns)),
         date_columns=model.date_columns,
     )
+
+
+def _curves(model: TrainedModel, name: Id) -> ParticleCurves:
+    posterior, drawn = model.posterior, model.drawn
+    n_latent = posterior.parameters.latent_mean.shape[1]
+    if drawn is None:
+        particles = as_particles(posterior, find_condition(model, name, unseen="prior"))
+        return ConditionCurves(posterior.input_basis, particles, n_latent)
+    condition = find_under_draws(model, drawn, name, unseen="prior")
+    if not isinstance(condition, DrawnCondition):
+        condition = trained_under_draws(drawn, condition, n_columns=model.n_columns)
+    return curves_under_draws(drawn, condition, n_latent=n_latent)
 
 
 class _Chosen(NamedTuple):

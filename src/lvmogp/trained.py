@@ -184,18 +184,6 @@ def find_condition(model: TrainedModel, name: Id, *, unseen: str) -> Condition:
     raise unknown_condition(name, model.all_ids)
 
 
-def variational_condition(model: TrainedModel, name: Id) -> Condition:
-    """A condition as the variational fit sees it, also of a model with posterior draws; one never seen is the prior."""
-    if model.drawn is not None:
-        plain = model._replace(draws=None, drawn=None, added={})
-        if name in model.added:
-            own = model.added[name]
-            new = (own.inputs, own.outputs)
-            plain = with_condition(plain, name, *new, method="exact", features=own.features, errors=own.errors)
-        model = plain
-    return find_condition(model, name, unseen="prior")
-
-
 def find_under_draws(model: TrainedModel, drawn: DrawnModel, name: Id, *, unseen: str) -> Asked:
     """The same in a model with posterior draws: the number of a trained condition, or a new one."""
     if name in model.added:
