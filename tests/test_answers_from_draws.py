@@ -86,6 +86,8 @@ def test_quantiles_densities_and_probabilities_are_those_of_the_mixture(log):
     np.testing.assert_allclose(
         model.log_predictive_density(X_NEW, y, NAMES), density - (np.log(y) if log else 0.0), rtol=1e-7, atol=1e-9
     )
+    assert np.isnan(model.log_predictive_density(X_NEW[:1], [np.nan], NAMES[:1])).all()
+    assert np.isnan(model.predictive_cdf(X_NEW[:1], [np.nan], NAMES[:1])).all()
 
 
 def test_moments_of_a_logarithm_are_log_normal():
@@ -118,6 +120,23 @@ def test_covariance_is_that_of_the_law_of_total_covariance(form, noise):
     _, noisy = model.predict(X_NEW, NAMES, return_cov=True)
     noises = sum(draw.weight * draw.noise[NUMBERS] for draw in draws)
     np.testing.assert_allclose(noisy - joint, scaling.variance(np.diag(noises)), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("include_noise", [True, False])
+@pytest.mark.parametrize("form", ["grid", "long"])
+def test_covariance_of_a_logarithm_is_that_of_a_log_normal_mixture(form, include_noise):
+    model = fitted(form, log=True)
+    scaling, draws = model.model_.scaling, dense_draws(model)
+    x = scaling.inputs(X_NEW)
+    mean, second = np.zeros(len(x)), np.zeros((len(x), len(x)))
+    for draw in draws:
+        found = draw.at(x, draw.latents[NUMBERS])
+        covariance = scaling.output_scale**2 * (found.covariance + np.diag(draw.noise[NUMBERS] * include_noise))
+        centre = np.exp(scaling.output_mean + scaling.output_scale * found.mean + np.diag(covariance) / 2)
+        mean += draw.weight * centre
+        second += draw.weight * np.outer(centre, centre) * np.exp(covariance)
+    _, joint = model.predict(X_NEW, NAMES, return_cov=True, include_noise=include_noise)
+    np.testing.assert_allclose(joint, second - np.outer(mean, mean), rtol=1e-6, atol=1e-8)
 
 
 def test_samples_have_the_moments_of_the_predictions():

@@ -264,6 +264,11 @@ def test_conditions_never_seen(folder, fitted, direct):
     np.testing.assert_allclose([row["mean"] for row in rows], prior.predict(pd.read_csv(folder / "new.csv"), "03"))
 
 
+def test_points_have_no_column_of_errors(folder, fitted):
+    points = ["--condition", "new", "--point", "speed=20,distance=30", "--error-column", "sd"]
+    assert "with --point, leave it out" in failed("add-condition", folder / "brakes.lvmogp", *points)
+
+
 def test_a_condition_is_needed(folder, fitted):
     line = failed("predict", folder / "brakes.lvmogp", folder / "new.csv")
     assert "new.csv has no column 'tyre'; name another column with --condition-column, or one condition for" in line

@@ -16,11 +16,12 @@ from small_models import MISSING, described_parameters, grid_case, long_case
 from lvmogp import LVMOGPRegressor
 from lvmogp.baselines.relations import OneHot
 from lvmogp.bounds import collapsed
-from lvmogp.command_line.table_work import add_described, predict_table
+from lvmogp.command_line.table_work import add_described, add_points, predict_table
 from lvmogp.compiling import compiled
 from lvmogp.constraints import join, split
 from lvmogp.description_tables import _encoded_table, read_descriptions, read_later, read_row, warn_of_constants
 from lvmogp.descriptions import feature_table
+from lvmogp.draws import Draws
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditionError
 from lvmogp.evidence import evidence
 from lvmogp.files.features import read_features
@@ -31,7 +32,7 @@ from lvmogp.parameters import Parameters
 from lvmogp.plots import plot_latent_space, plot_latents, plot_new_condition, plot_relevance
 from lvmogp.posterior import curves_at
 from lvmogp.relevance import feature_relevance, latent_relevance
-from lvmogp.trained import latent_gaussian
+from lvmogp.trained import latent_gaussian, with_draws
 
 compiled_bound = compiled(collapsed)
 
@@ -420,11 +421,56 @@ def test_files_of_features_predict_and_add_conditions(factors, tmp_path):
     assert added.points == {"new": 0, "other": 0}
     np.testing.assert_allclose(own.predict(asked, "other"), expected, rtol=1e-12)
     assert own.condition_features_["motor"].iloc[-2:].fillna("missing").tolist() == ["missing", "B"]
+    with pytest.raises(DataError, match="the table of features has no row for condition 'third'"):
+        add_points(own, ["x=0.5,y=1"], condition="third", output="y", features=features)
     with pytest.raises(DataError, match="describes no condition that is new to the model and called 'z'"):
         add_described(own, features, condition="z")
     (tmp_path / "linkages.csv").write_text("linkage;screw\nz;False\n;True\n")
     with pytest.raises(DataError, match="has no id in column 'linkage' in line 3"):
         read_features(tmp_path / "linkages.csv", condition="linkage", known=())
+
+
+def test_whole_numbers_in_files_are_the_ids_of_the_table_of_features(factors, tmp_path):
+    """A condition of which features alone are kept is predicted from these, not from the prior."""
+    model, frame, y, table = factors
+    numbers = {name: 100 + place for place, name in enumerate(table.index)}
+    later = table.iloc[[0]].set_axis([777], axis=0)
+    whole = copy.copy(model)
+    whole.fit(
+        frame.assign(linkage=frame["linkage"].map(numbers)),
+        y,
+        condition_features=pd.concat([table.rename(index=numbers), later]),
+    )
+    (tmp_path / "asked.csv").write_text("linkage,x\n777,0.5\n")
+    settings = {"condition_features": None, "condition_column": None, "level": 0.95, "function": False}
+    asked = pd.DataFrame({"x": [0.5]})
+    expected = whole.predict(asked, 777, condition_features=later)
+    for condition in (None, "777"):
+        found = predict_table(whole, tmp_path / "asked.csv", condition=condition, unseen="prior", **settings)
+        np.testing.assert_allclose(found.frame["mean"], expected, rtol=1e-9)
+
+
+def test_relevance_under_draws_moves_the_coordinates_of_a_category_together(factors):
+    """Draws that all are the fit itself have the relevances of the fit."""
+    model, _, _, _ = factors
+    drawn, parameters = copy.copy(model), model.model_.posterior.parameters
+    coordinates = np.asarray(parameters.latents.mean)
+
+    def repeated(leaf):
+        return jnp.asarray(np.stack([np.asarray(leaf)] * 2))
+
+    draws = Draws(
+        input_kernel=jax.tree.map(repeated, parameters.input_kernel),
+        latent_kernel=jax.tree.map(repeated, parameters.latent_kernel),
+        latents=repeated(coordinates),
+        noise_variance=repeated(parameters.noise_variance),
+        chain=jnp.zeros(2, int),
+        log_weight=jnp.full(2, np.log(0.5)),
+    )
+    drawn.model_ = with_draws(model.model_, draws)
+    found, expected = feature_relevance(drawn), feature_relevance(model)
+    assert found["feature"].tolist() == expected["feature"].tolist()
+    np.testing.assert_allclose(found["relevance"], expected["relevance"], atol=0.02)
 
 
 # Tables
@@ -464,7 +510,8 @@ def test_missing_values_dates_and_rows_for_later():
         },
         index=["a", "b", "c", "later"],
     )
-    found = read_descriptions(table, NAMES, None)
+    with pytest.warns(LVMOGPWarning, match="no trained condition has the level '9' of the feature 'kind'"):
+        found = read_descriptions(table, NAMES, None)
     first = 18262.0
     expected = [
         [first, 0, 1, 1, 0],
@@ -482,6 +529,15 @@ def test_missing_values_dates_and_rows_for_later():
     np.testing.assert_array_equal(found.row("later"), expected[3])
     assert found.row("never") is None
     assert found.coordinate_names == ("made", "wet = False", "wet = True", "kind = 3", "kind = 7")
+
+
+def test_names_of_features_need_not_be_text():
+    known = read_descriptions(pd.DataFrame(ROWS, index=list("abc")), NAMES, None)
+    assert [feature.name for feature in known.features] == ["0", "1"]
+    later = pd.DataFrame([[3.0, "y"]], index=["d"])
+    np.testing.assert_array_equal(read_later(known, later, None)["d"], [3.0, 0, 1])
+    np.testing.assert_array_equal(read_row(known, later.loc["d"]), [3.0, 0, 1])
+    np.testing.assert_array_equal(read_later(known, {"d": {0: 3.0, 1: "y"}}, None)["d"], [3.0, 0, 1])
 
 
 def test_levels_that_are_whole_numbers_are_known_beside_gaps():
@@ -504,6 +560,9 @@ WRONG_TABLES = {
     "or beyond 1e\\+140; pass None": {"a": [1], "b": [1e200], "c": [2]},
     "is infinite for a condition, or beyond": {"a": [1], "b": [10**400], "c": [2]},
     "two columns of condition_features": pd.DataFrame([[1, 2]] * 3, columns=["v", "v"], index=list("abc")),
+    "or an array with a row for each condition, got str": "abc",
+    "or an array with a row for each condition, got set": {1.0, 2.0, 3.0},
+    "or an array with a row for each condition, got float": 3.0,
 }
 
 

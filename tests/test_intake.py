@@ -303,6 +303,7 @@ def test_an_unknown_condition_is_told_of_the_closest():
 
 def test_an_unknown_condition_like_no_other_gets_no_hint():
     assert "did you mean" not in str(unknown_condition("x", ["tyre-A", 17]))
+    assert "condition 110 is not known to the model (did you mean 109?)" in str(unknown_condition(110, [100, 109]))
 
 
 def test_very_long_ids_are_not_compared_letter_by_letter():

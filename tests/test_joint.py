@@ -13,6 +13,7 @@ from small_models import INDUCING_INPUTS, Q_X, SHARED, DenseProcess, Observed, s
 from lvmogp.compiling import compiled
 from lvmogp.evidence import evidence
 from lvmogp.joint import Draw, sample_curves
+from lvmogp.log_normal import log_output
 from lvmogp.new_condition import ConditionPosterior, condition_on
 from lvmogp.posterior import trained_curves
 from lvmogp.predictions import (
@@ -20,6 +21,7 @@ from lvmogp.predictions import (
     draw_curves,
     gaussian_moments,
     joint_covariance,
+    log_normal_covariance,
     mixture,
     trained_condition,
 )
@@ -295,3 +297,77 @@ def test_every_draw_passes_through_a_point_without_noise():
     # The jitter of two factorisations, 1e-7 of the variances, leaves a deviation of some 1e-3.
     np.testing.assert_allclose(curves[:, 2], member.seen.values[0], atol=3e-3)
     assert np.all(curves[:, :2].std(axis=0) > 0.05)
+
+
+# Outputs whose logarithm is modelled, y = exp(location + scale · f)
+
+
+LOCATION, SCALE = 1.3, 0.7
+
+
+def given_pair(first: Member, one: tuple, second: Member, other: tuple, with_noise: bool) -> np.ndarray:
+    """⟨y y'⟩ at the rows of two conditions, or of one with itself, with given latents and noise."""
+    centres = []
+    for member, (latent, noise) in ((first, one), (second, other)):
+        variance = np.diag(within(member, latent, noise)) + noise * with_noise
+        mean = process().given(member.seen, noise, member.rows, latent).mean
+        centres.append(np.exp(LOCATION + SCALE * mean + SCALE**2 * variance / 2))
+    if first is second:
+        covariance = within(first, *one) + np.eye(len(first.rows)) * one[1] * with_noise
+    else:
+        covariance = error_covariance(first, *one, second, *other)
+    return np.outer(*centres) * np.exp(SCALE**2 * covariance)
+
+
+def brute_log_normal(member: Member, *, with_noise: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of the outputs of one condition, by a loop over its latents."""
+    mean, second = np.zeros(len(member.rows)), np.zeros((len(member.rows), len(member.rows)))
+    for weight, latent, noise in particles(member):
+        variance = np.diag(within(member, latent, noise)) + noise * with_noise
+        given = process().given(member.seen, noise, member.rows, latent).mean
+        mean += weight * np.exp(LOCATION + SCALE * given + SCALE**2 * variance / 2)
+        second += weight * given_pair(member, (latent, noise), member, (latent, noise), with_noise)
+    return mean, second - np.outer(mean, mean)
+
+
+def log_normal_blocks(chosen: list[Member], *, with_noise: bool) -> list[list[np.ndarray]]:
+    means = [brute_log_normal(member, with_noise=with_noise)[0] for member in chosen]
+    output = log_output(LOCATION, SCALE, [np.log(mean) for mean in means], include_noise=with_noise)
+    blocks = log_normal_covariance(
+        small_model(1), [member.condition for member in chosen], [member.rows for member in chosen], output
+    )
+    return [
+        [block * np.outer(mean, other) for block, other in zip(row, means, strict=True)]
+        for row, mean in zip(blocks, means, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("with_noise", [True, False])
+@pytest.mark.parametrize("place", range(N_MEMBERS))
+def test_outputs_whose_logarithm_is_modelled_covary_as_log_normal_mixtures_do(place: int, with_noise: bool):
+    """Of trained conditions up to the quasi-random points of their latents."""
+    member = members()[place]
+    _, expected = brute_log_normal(member, with_noise=with_noise)
+    ((found,),) = log_normal_blocks([member], with_noise=with_noise)
+    tolerance = 0.02 if place < 2 else 1e-4
+    np.testing.assert_allclose(found, expected, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("with_noise", [True, False])
+def test_outputs_of_several_conditions_covary_as_all_pairs_of_latents_do(with_noise: bool):
+    chosen = [members()[place] for place in (0, 2, 3)]
+    found = np.block(log_normal_blocks(chosen, with_noise=with_noise))
+    means = [brute_log_normal(member, with_noise=with_noise)[0] for member in chosen]
+    rows = []
+    for first, second in itertools.product(chosen, repeat=2):
+        if first is second:
+            rows.append(brute_log_normal(first, with_noise=with_noise)[1])
+            continue
+        block = -np.outer(*(means[[member is each for each in chosen].index(True)] for member in (first, second)))
+        for (weight, *one), (other_weight, *other) in itertools.product(particles(first), particles(second)):
+            block += weight * other_weight * given_pair(first, tuple(one), second, tuple(other), with_noise)
+        rows.append(block)
+    expected = np.block([rows[3 * place : 3 * place + 3] for place in range(3)])
+    scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    np.testing.assert_allclose(found / scale, expected / scale, atol=0.05)
+    assert np.linalg.eigvalsh(found).min() > 0

@@ -13,6 +13,7 @@ from lvmogp.kronecker import kronecker_evidence, kronecker_shrinkage
 from lvmogp.linalg import (
     cholesky,
     dense_evidence,
+    factor_beside_errors,
     inverse_with_quick_derivative,
     jitter_needed,
     smallest_jitter,
@@ -326,3 +327,17 @@ def test_shrinkage_holds_the_eigenvalues_of_the_inverse_precision(rng):
 
 def test_shrinkage_takes_eigenvalues_rounded_below_zero_as_zero():
     assert_allclose(kronecker_shrinkage(jnp.array([-1e-3, 2.0]), jnp.array([3.0, -1e-3])), [[1, 1], [1 / 7, 1]])
+
+
+def test_errors_have_no_part_in_the_jitter_of_others():
+    covariance = random_covariance(np.random.default_rng(3), 4)
+    errors = np.array([0.0, 1e12, 0.3, 0.0])
+    factor = np.asarray(factor_beside_errors(jnp.asarray(covariance), jnp.asarray(errors)))
+    assert_allclose(factor, np.tril(factor))
+    # Inverses, in which a large error leaves the others as they are.
+    assert_allclose(
+        np.linalg.inv(factor @ factor.T), np.linalg.inv(covariance + np.diag(errors)), rtol=1e-5, atol=1e-10
+    )
+    assert_allclose(
+        factor_beside_errors(jnp.asarray(covariance), jnp.zeros(4)), cholesky(jnp.asarray(covariance)), rtol=1e-14
+    )

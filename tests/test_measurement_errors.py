@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import references
 import scipy.stats
+from drawn_models import fitted, forgetting
 from small_models import Q_X, DenseProcess, grid_case, number, rbf, replace, small_model, small_parameters
 from test_new_condition import heights
 
@@ -19,7 +20,7 @@ from lvmogp.data import GridData, grid_as_long, long_data
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError
 from lvmogp.evidence import evidence
 from lvmogp.independent import IndependentParameters, independent_bound
-from lvmogp.intake import read_errors
+from lvmogp.intake import read_errors, read_training
 from lvmogp.known_latents import known_latents
 from lvmogp.new_condition import noise_prior
 from lvmogp.parameters import Parameters
@@ -102,6 +103,24 @@ def test_a_new_condition_weighs_its_observations_by_their_errors(n_repeats):
     np.testing.assert_allclose(np.diff(found), np.diff(expected), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_measurement_that_says_nothing_changes_nothing(draws):
+    """However large its error; the precise one beside it counts as before."""
+    model = forgetting(fitted("long"))
+    if not draws:
+        model.model_ = model.model_._replace(draws=None, drawn=None)
+    asked = [[0.4], [1.6]]
+    model.add_condition("alone", [[0.4]], [0.9], y_std=1e-3)
+    expected = model.predict(asked, "alone", return_std=True, include_noise=False)
+    for error in (1e3, 1e9):
+        model.add_condition("new", [[0.4], [0.5]], [0.9, -30.0], y_std=[1e-3, error])
+        found = model.predict(asked, "new", return_std=True, include_noise=False)
+        joint = model.predict(asked, ["new", "new"], return_cov=True, include_noise=False)[1]
+        np.testing.assert_allclose(found, expected, rtol=1e-3)
+        np.testing.assert_allclose(np.sqrt(np.diag(joint)), expected[1], rtol=1e-3)
+        model.remove_condition("new")
+
+
 def test_the_single_gaussian_takes_errors_into_account():
     model = small_model(1)
     noisier = small_model(1, noise=(0.05 + 0.4,))
@@ -175,6 +194,17 @@ def test_a_logarithm_carries_errors_over():
     scaling = scaling_of(np.arange(3.0)[:, None], outputs, log_output=True)
     expected = (errors / outputs / np.log(outputs).std()) ** 2
     np.testing.assert_allclose(scaling.error_variances(errors, outputs), expected)
+
+
+def test_tables_of_errors_are_matched_by_the_names_of_their_columns():
+    y = pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "b"])
+    errors = pd.DataFrame([[0.2, 0.1], [0.4, 0.3]], columns=["b", "a"])
+    found = read_training([[0.0], [1.0]], y, None, y_std=errors)
+    np.testing.assert_array_equal(
+        np.asarray(found.errors)[np.lexsort((found.inputs[:, 0], found.conditions))], [0.1, 0.3, 0.2, 0.4]
+    )
+    with pytest.raises(DataError, match="y_std has a column 'c' that y has not"):
+        read_training([[0.0], [1.0]], y, None, y_std=errors.rename(columns={"a": "c"}))
 
 
 def test_errors_have_the_shape_of_the_outputs():

@@ -302,6 +302,8 @@ def test_what_cannot_be_suggested(model: LVMOGPRegressor):
         model.suggest("new", SPEEDS, goal="latent")
     with pytest.raises(SettingError, match="n must be a whole number from 1 to the 10 candidates, got 11"):
         model.suggest("new", SPEEDS, n=11)
+    with pytest.raises(DataError, match="there are no candidates to choose from"):
+        model.suggest("new", SPEEDS[:0])
     with pytest.raises(SettingError, match="region says where predictions matter"):
         model.suggest("new", SPEEDS, goal="latents", region=SPEEDS)
     with pytest.raises(DataError, match="region has no rows"):

@@ -11,11 +11,11 @@ import lvmogp.answers_from_draws as answers_from_draws
 import lvmogp.answers_from_fit as answers_from_fit
 import lvmogp.mixtures as mixtures
 from lvmogp.ids import RowIds
+from lvmogp.log_normal import log_output
 from lvmogp.mixtures import (
     Statistic,
     in_units,
     log_density_in_units,
-    log_normal_covariance,
     output_factors,
     probability_below_in_units,
     with_variances,
@@ -112,19 +112,22 @@ def covariance(model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: 
     """
     if len(inputs) == 0:
         return np.empty((0, 0))
-    groups = rows.rows()
-    points = model.scaling.inputs(inputs)
-    blocks = _source(model).joint_covariance(
-        model, {name: points[places] for name, places in groups.items()}, unseen=unseen
-    )
+    groups, points, scaling = rows.rows(), model.scaling.inputs(inputs), model.scaling
+    mean, variance = moments(model, inputs, rows, unseen=unseen, include_noise=include_noise)
+    of_groups = {name: points[places] for name, places in groups.items()}
+    if scaling.log_output:
+        log_means = [np.log(mean[places]) for places in groups.values()]
+        output = log_output(scaling.output_mean, scaling.output_scale, log_means, include_noise=include_noise)
+        blocks = _source(model).log_normal_covariance(model, of_groups, output, unseen=unseen)
+    else:
+        blocks = _source(model).joint_covariance(model, of_groups, unseen=unseen)
     joint = np.empty((len(points), len(points)))
     for first, row in zip(groups.values(), blocks, strict=True):
         for second, block in zip(groups.values(), row, strict=True):
             joint[np.ix_(first, second)] = block
-    joint = model.scaling.variance(joint)
-    _, variance = moments(model, inputs, rows, unseen=unseen, include_noise=include_noise)
-    if model.scaling.log_output:
-        return log_normal_covariance(joint, variance)
+    if scaling.log_output:
+        return with_variances(joint * np.outer(mean, mean), variance)
+    joint = scaling.variance(joint)
     if model.drawn is not None:
         _, of_function = moments(model, inputs, rows, unseen=unseen, include_noise=False)
         joint = with_variances(joint, of_function)

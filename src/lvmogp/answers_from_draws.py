@@ -18,6 +18,7 @@ from lvmogp.drawn_condition import DrawnCondition, members_of
 from lvmogp.drawn_curves import Gaussians, curves_of_members, curves_of_rows
 from lvmogp.drawn_model import DrawnModel
 from lvmogp.ids import Id, RowIds
+from lvmogp.log_normal import LogOutput
 from lvmogp.mixtures import Mixture, Statistic, in_units, output_factors, statistic_of
 from lvmogp.trained import TrainedModel, find_under_draws
 from lvmogp.typing import Array, Float, HostFloat, HostInt
@@ -101,6 +102,15 @@ def joint_covariance(model: TrainedModel, points: Mapping[Id, HostFloat], *, uns
     drawn = _drawn(model)
     conditions = [find_under_draws(model, drawn, name, unseen=unseen) for name in points]
     return drawn_joint.joint_covariance(drawn, conditions, list(points.values()))
+
+
+def log_normal_covariance(
+    model: TrainedModel, points: Mapping[Id, HostFloat], output: LogOutput, *, unseen: str
+) -> list[list[HostFloat]]:
+    """The same of outputs whose logarithm is modelled, in the user's units, relative to their means."""
+    drawn = _drawn(model)
+    conditions = [find_under_draws(model, drawn, name, unseen=unseen) for name in points]
+    return drawn_joint.log_normal_covariance(drawn, conditions, list(points.values()), output)
 
 
 def draw_curves(

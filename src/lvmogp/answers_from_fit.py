@@ -11,6 +11,7 @@ import numpy as np
 import lvmogp.predictions as predictions
 from lvmogp.compiling import compiled
 from lvmogp.ids import Id, RowIds
+from lvmogp.log_normal import LogOutput
 from lvmogp.mixtures import Mixture, Statistic, gaussian_rows, moments_in_units, statistic_of
 from lvmogp.posterior import curves_at
 from lvmogp.predictions import Condition, Moments, as_particles, gaussian_moments, gradients, mixture, trained_statistic
@@ -129,6 +130,14 @@ def joint_covariance(model: TrainedModel, points: Mapping[Id, HostFloat], *, uns
     """Covariance of f between the standardised points of each pair of conditions, as blocks, in standardised units."""
     conditions = [find_condition(model, name, unseen=unseen) for name in points]
     return predictions.joint_covariance(model.posterior, conditions, list(points.values()))
+
+
+def log_normal_covariance(
+    model: TrainedModel, points: Mapping[Id, HostFloat], output: LogOutput, *, unseen: str
+) -> list[list[HostFloat]]:
+    """The same of outputs whose logarithm is modelled, in the user's units, relative to their means."""
+    conditions = [find_condition(model, name, unseen=unseen) for name in points]
+    return predictions.log_normal_covariance(model.posterior, conditions, list(points.values()), output)
 
 
 def draw_curves(

@@ -2,7 +2,7 @@
 
 import datetime
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def read_descriptions(table: Any, ids: tuple[Id, ...], condition: str | None) ->
     order = [place[name] for name in ids]
     order += [row for row in range(len(names)) if names[row] not in set(ids)]
     frame = frame.iloc[order].reset_index(drop=True)
-    features = tuple(_feature(str(name), frame[name].iloc[: len(ids)]) for name in frame.columns)
+    features = tuple(_feature(name, frame[name].iloc[: len(ids)]) for name in frame.columns)
     columns = [
         _encoded(feature, frame[name], strict=False) for feature, name in zip(features, frame.columns, strict=True)
     ]
@@ -63,7 +63,7 @@ def read_row(known: Descriptions, row: Any) -> HostFloat:
         if len(listed) != len(names):
             raise DataError(f"a condition has the {len(names)} features {names}, got {len(listed)} values")
         row = dict(zip(names, listed, strict=True))
-    return _encoded_table(known, pd.DataFrame([row], dtype=object))[0]
+    return _encoded_table(known, _with_text_names(pd.DataFrame([row], dtype=object)))[0]
 
 
 def read_later(known: Descriptions, table: Any, condition: str | None) -> dict[Id, HostFloat]:
@@ -101,10 +101,15 @@ def _frame(
         check_column_names(table, "condition_features")
         column = "condition" if condition is None else condition
         if column in table.columns:
-            return _different(table[column]), table.drop(columns=[column]).reset_index(drop=True)
-        return _different(table.index), table.reset_index(drop=True)
+            return _different(table[column]), _with_text_names(table.drop(columns=[column]))
+        return _different(table.index), _with_text_names(table)
     if isinstance(table, Mapping):
         return _different(table), _frame_of_rows(list(table.values()), names)
+    if isinstance(table, str | bytes | Set) or not isinstance(table, Iterable):
+        raise DataError(
+            "condition_features must be a DataFrame with the ids as its index, a dict from ids to rows, or an array "
+            f"with a row for each condition, got {type(table).__name__}"
+        )
     rows = [list(row) if np.ndim(row) else [row] for row in table]
     if len(rows) != len(ids):
         raise DataError(
@@ -114,9 +119,13 @@ def _frame(
     return list(ids), _frame_of_rows(rows, names)
 
 
+def _with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.set_axis([str(name) for name in frame.columns], axis=1).reset_index(drop=True)
+
+
 def _frame_of_rows(rows: list[Any], names: list[str] | None) -> pd.DataFrame:
     if all(isinstance(row, Mapping) for row in rows):
-        return pd.DataFrame(rows)
+        return _with_text_names(pd.DataFrame(rows))
     listed = [list(row) if np.ndim(row) else [row] for row in rows]
     if len(set(map(len, listed))) > 1:
         raise DataError("rows of condition_features have different lengths; each condition needs one value a feature")
@@ -160,7 +169,7 @@ def _kind(value: Any) -> str | None:
 
 def _encoded_table(known: Descriptions, frame: pd.DataFrame) -> HostFloat:
     names = [feature.name for feature in known.features]
-    unknown = [str(name) for name in frame.columns if name not in names]
+    unknown = [name for name in frame.columns if name not in names]
     if unknown:
         raise DataError(f"the model knows no feature {unknown[0]!r}; its features are {names}")
     nothing = pd.Series([None] * len(frame), dtype=object)
@@ -181,6 +190,13 @@ def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
             raise DataError(
                 f"no trained condition has the level {strange[0]!r} of the feature {feature.name!r}; those known are "
                 f"{list(feature.levels)}. Pass None where it is none of them"
+            )
+        if strange:
+            warnings.warn(
+                f"no trained condition has the level {strange[0]!r} of the feature {feature.name!r}, so nothing can be "
+                "learnt about it; for conditions that have it, the feature counts as missing",
+                LVMOGPWarning,
+                stacklevel=6,
             )
         rows = np.vstack([np.eye(len(number)), np.full(len(number), np.nan)])  # the last stands for what is missing
         return rows[[len(number) if level is None else number.get(level, len(number)) for level in found]]

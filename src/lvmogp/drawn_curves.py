@@ -12,7 +12,7 @@ from lvmogp.conditionals import Conditional
 from lvmogp.data import block_layout, rounded_up
 from lvmogp.drawn_model import DrawnModel, chunks
 from lvmogp.kernels import cross, diagonal, gram
-from lvmogp.linalg import cholesky, whiten
+from lvmogp.linalg import factor_beside_errors, whiten
 from lvmogp.posterior import positive_part
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
@@ -33,6 +33,11 @@ class Few(eqx.Module):
     def noise(self, of_condition: Scalar) -> Float[Array, " m"]:
         """Noise variance of each observation; a padded place is an observation of nothing with unit noise."""
         return jnp.where(self.present > 0, of_condition + self.error_variances, 1.0)
+
+    def factor(self, covariance: Float[Array, "m m"], of_condition: Scalar) -> Float[Array, "m m"]:
+        """Lower factor of the covariance of the observations, given that of the curve."""
+        own = jnp.where(self.present > 0, of_condition, 1.0)
+        return factor_beside_errors(covariance + jnp.diag(own), self.error_variances)
 
 
 class Members(eqx.Module):
@@ -81,7 +86,7 @@ def given(process: Conditional, seen: Few, latent: Float[Array, " Q_H"], noise: 
     scale = process.latent_kernel.evaluate(latent, latent)
     prior = scale * gram(process.input_kernel, seen.inputs) * jnp.outer(seen.present, seen.present)
     covariance = prior - process.explained(inputs, features, inputs, features)
-    factor = cholesky(covariance + jnp.diag(seen.noise(noise)))
+    factor = seen.factor(covariance, noise)
     residual = seen.values - process.mean(inputs, features)
     return Given(factor, jax.scipy.linalg.cho_solve((factor, True), residual), inputs, features, scale)
 

@@ -5,7 +5,7 @@ jointly Gaussian, as in :mod:`lvmogp.joint`: a condition with observations of it
 e = f(x, h) − W f(X, h) − Wε (docs/mathematics.md, equation 24).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import equinox as eqx
 import jax
@@ -15,12 +15,13 @@ from scipy.special import logsumexp
 
 from lvmogp.compiling import compiled
 from lvmogp.conditionals import Conditional
-from lvmogp.data import rounded_up
+from lvmogp.data import in_pairs, rounded_up, stacked_rows
 from lvmogp.drawn_condition import MOST_MEMBERS, DrawnCondition, members_of
 from lvmogp.drawn_curves import Few, covariance_with_few, few, given
 from lvmogp.drawn_model import DrawnModel, chunks
 from lvmogp.kernels import cross, gram
 from lvmogp.linalg import cholesky
+from lvmogp.log_normal import GivenScenario, LogOutput, relative_covariance
 from lvmogp.new_condition import unit_nodes
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 
@@ -31,24 +32,35 @@ Asked = int | DrawnCondition
 class Scenarios(eqx.Module):
     """L scenarios: the draw of each, and latents and noise of C conditions in its coordinates."""
 
-    draw: Int[Array, " L"]
-    latents: Float[Array, "L C Q_H"]
-    noise: Float[Array, "L C"]
+    draw: Int[Array, "*L"]
+    latents: Float[Array, "*L C Q_H"]
+    noise: Float[Array, "*L C"]
 
 
 def joint_covariance(model: DrawnModel, conditions: Sequence[Asked], rows: list[HostFloat]) -> list[list[HostFloat]]:
     """Covariance of f between the rows of each pair of conditions, as blocks: that of the mixture over scenarios."""
     scenarios, weights = _weighted_scenarios(model, conditions)
-    seen, padded = _seen(model, conditions), _padded(rows)
-    size = padded.shape[0] * padded.shape[1]
-    mean, second = np.zeros(size), np.zeros((size, size))
-    for some, conditionals, chosen in _by_chunk(model, scenarios):
-        own = np.zeros(len(chosen.draw))
-        own[: len(some)] = weights[some]
-        parts = _weighted_sums(conditionals, chosen, jnp.asarray(own), seen, padded)
-        mean, second = mean + np.asarray(parts[0]), second + np.asarray(parts[1])
-    joint = (second - np.outer(mean, mean)).reshape(*padded.shape[:2], *padded.shape[:2])
-    return [[joint[i, : len(first), j, : len(second)] for j, second in enumerate(rows)] for i, first in enumerate(rows)]
+    seen, padded = _seen(model, conditions), jnp.asarray(stacked_rows(rows))
+    parts = [
+        _weighted_sums(conditionals, chosen, own, seen, padded)
+        for own, conditionals, chosen in _weighted_chunks(model, scenarios, weights)
+    ]
+    mean, second = (np.sum([np.asarray(part) for part in both], axis=0) for both in zip(*parts, strict=True))
+    return in_pairs(second - np.outer(mean, mean), rows)
+
+
+def log_normal_covariance(
+    model: DrawnModel, conditions: Sequence[Asked], rows: list[HostFloat], output: LogOutput
+) -> list[list[HostFloat]]:
+    """Covariance of outputs whose logarithm is modelled, relative to their means, in blocks as above."""
+    scenarios, weights = _weighted_scenarios(model, conditions)
+    seen, padded = _seen(model, conditions), jnp.asarray(stacked_rows(rows))
+    parts = [
+        _log_normal_sums(conditionals, chosen, own, seen, padded, output)
+        for own, conditionals, chosen in _weighted_chunks(model, scenarios, weights)
+    ]
+    sums = (np.sum([np.asarray(part) for part in both], axis=0) for both in zip(*parts, strict=True))
+    return in_pairs(relative_covariance(*sums), rows)
 
 
 def draw_curves(
@@ -60,7 +72,7 @@ def draw_curves(
     """
     n_new = sum(isinstance(condition, DrawnCondition) for condition in conditions)
     scenarios = _scenarios(model, conditions, rng.random((n_draws, 1 + n_new)))
-    seen, padded = _seen(model, conditions), _padded(rows)
+    seen, padded = _seen(model, conditions), jnp.asarray(stacked_rows(rows))
     normals = rng.standard_normal((n_draws, *padded.shape[:2]))
     values = np.empty(normals.shape)
     for some, conditionals, chosen in _by_chunk(model, scenarios):
@@ -121,7 +133,7 @@ def _at_draws(
     )
 
 
-def _by_chunk(model: DrawnModel, scenarios: Scenarios):
+def _by_chunk(model: DrawnModel, scenarios: Scenarios) -> Iterator[tuple[HostInt, Conditional, Scenarios]]:
     # Scenarios whose draws are at hand, padded by repeating them; which they are comes first.
     draw = np.asarray(scenarios.draw)
     for numbers, conditionals in chunks(model):
@@ -133,9 +145,14 @@ def _by_chunk(model: DrawnModel, scenarios: Scenarios):
         yield own, conditionals, chosen
 
 
-def _padded(rows: list[HostFloat]) -> Float[Array, "C n Q_X"]:
-    size = 1 << (max(len(points) for points in rows) - 1).bit_length()  # few different shapes
-    return jnp.asarray(np.stack([np.pad(points, ((0, size - len(points)), (0, 0)), mode="edge") for points in rows]))
+def _weighted_chunks(
+    model: DrawnModel, scenarios: Scenarios, weights: HostFloat
+) -> Iterator[tuple[Float[Array, " L"], Conditional, Scenarios]]:
+    # The same with their weights in place of which they are; padded ones have none.
+    for some, conditionals, chosen in _by_chunk(model, scenarios):
+        own = np.zeros(len(chosen.draw))
+        own[: len(some)] = weights[some]
+        yield jnp.asarray(own), conditionals, chosen
 
 
 def _seen(model: DrawnModel, conditions: Sequence[Asked]) -> Few | None:
@@ -172,6 +189,22 @@ def _weighted_sums(
     size = rows.shape[0] * rows.shape[1]
     begin = (jnp.zeros(size, rows.dtype), jnp.zeros((size, size), rows.dtype))
     return jax.lax.scan(add, begin, (scenarios.draw, scenarios.latents, scenarios.noise, weights))[0]
+
+
+@compiled
+def _log_normal_sums(
+    conditionals: Conditional,
+    scenarios: Scenarios,
+    weights: Float[Array, " L"],
+    seen: Few | None,
+    rows: Float[Array, "C n Q_X"],
+    output: LogOutput,
+) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
+    def given_one(scenario: Scenarios) -> GivenScenario:
+        process = jax.tree.map(lambda leaf: leaf[scenario.draw], conditionals)
+        return GivenScenario(*_joint(process, scenario.latents, scenario.noise, seen, rows), scenario.noise)
+
+    return output.sums(given_one, scenarios, weights)
 
 
 @compiled

@@ -671,6 +671,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         plain_name = asked_id(name)
         inputs = suggestions.default_candidates(model) if candidates is None else asked_inputs(model, candidates).values
         wanted = None if region is None else asked_inputs(model, region).values
+        if len(inputs) == 0:
+            raise DataError(
+                "there are no candidates to choose from; give at least one row of inputs, or leave them out"
+            )
         if not isinstance(n, numbers.Integral) or not 1 <= n <= len(inputs):
             raise SettingError(f"n must be a whole number from 1 to the {len(inputs)} candidates, got {n!r}")
         if wanted is not None and len(wanted) == 0:

@@ -6,6 +6,7 @@ import numpy as np
 
 from lvmogp.compiling import compiled
 from lvmogp.kernels import cross, diagonal, gram
+from lvmogp.linalg import factor_beside_errors
 from lvmogp.posterior import Posterior
 from lvmogp.typing import Array, Bool, Float, HostFloat, Scalar
 from lvmogp.whitening import Basis
@@ -38,6 +39,11 @@ class Evidence(eqx.Module):
     def noise_variances(self, noise: Scalar) -> Float[Array, " m"]:
         """σ² + s² of each observation; a padded place is an observation of nothing with unit noise: a constant."""
         return jnp.where(self.present > 0, noise + self.errors, 1.0)
+
+    def factor(self, covariance: Float[Array, "m m"], noise: Scalar) -> Float[Array, "m m"]:
+        """Lower factor of the covariance of the observations, given that of the curve."""
+        own = jnp.where(self.present > 0, noise, 1.0)
+        return factor_beside_errors(covariance + jnp.diag(own), self.errors)
 
     def cross_gram(self, input_basis: Basis, points: Float[Array, "n Q_X"]) -> Float[Array, "n m"]:
         """Prior covariances k_X between points and the observations."""

@@ -206,9 +206,9 @@ def numbers_of(ids: Sequence[Id], known: Sequence[Id]) -> HostInt:
 
 def unknown_condition(value: Id, known: Sequence[Id]) -> UnknownConditionError:
     """The error for a condition that the model has never seen."""
-    shown = [str(name)[:_MOST_COMPARED] for name in known]
-    close = difflib.get_close_matches(str(value)[:_MOST_COMPARED], shown, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    shown = {str(name)[:_MOST_COMPARED]: repr(name)[:_MOST_COMPARED] for name in known}
+    close = difflib.get_close_matches(str(value)[:_MOST_COMPARED], list(shown), n=1)
+    hint = f" (did you mean {shown[close[0]]}?)" if close else ""
     return UnknownConditionError(
         f"condition {repr(value)[:_MOST_COMPARED]} is not known to the model{hint}; add it with add_condition(name, X, "
         'y), or create the estimator with unseen="prior" to predict it from the prior'

@@ -14,6 +14,7 @@ from lvmogp.compiling import compiled
 from lvmogp.evidence import Evidence
 from lvmogp.kernels import cross, gram
 from lvmogp.linalg import cholesky
+from lvmogp.log_normal import GivenScenario, LogOutput
 from lvmogp.new_condition import ConditionPosterior
 from lvmogp.posterior import Curves, Posterior, curves_at
 from lvmogp.psi_statistics import LatentGaussians, expected_cross, psi1
@@ -127,7 +128,7 @@ def _expected_kernel(model: Posterior, first: ErrorFunctional, second: ErrorFunc
 class Draw(eqx.Module):
     """One draw of a condition's latents and noise, with the evidence that its curve is conditioned on.
 
-    Draws of several conditions are stacked along leading axes.
+    Draws of several conditions, and several of them, are stacked along leading axes.
     """
 
     latent: Float[Array, "*C Q_H"]
@@ -152,9 +153,9 @@ def _drawn_functional(model: Posterior, draw: Draw, points: Float[Array, "n Q_X"
     features = model.input_basis.features(points)
     noise = seen.noise_variances(draw.noise)
     scale, spread, weights = curve.prior_variance[0], curve.spread[0], curve.weights[0]
-    within = scale * seen.gram + seen.features @ spread @ seen.features.T + jnp.diag(noise)
+    factor = seen.factor(scale * seen.gram + seen.features @ spread @ seen.features.T, draw.noise)
     to_evidence = scale * seen.cross_gram(model.input_basis, points) + features @ spread @ seen.features.T
-    gain = jax.scipy.linalg.cho_solve((cholesky(within), True), to_evidence.T).T
+    gain = jax.scipy.linalg.cho_solve((factor, True), to_evidence.T).T
     latent_features = model.latent_basis.features(draw.latent[None])[0]
     return _DrawnFunctional(
         points=points,
@@ -167,21 +168,17 @@ def _drawn_functional(model: Posterior, draw: Draw, points: Float[Array, "n Q_X"
     )
 
 
-@compiled
-def sample_curves(
-    model: Posterior,
-    draws: Draw,
-    rows: Float[Array, "C n Q_X"],
-    normals: Float[Array, "C n"],
-) -> Float[Array, "C n"]:
-    """F at the rows of C conditions given one draw of all their latents, from standard normal numbers.
+def _given_draw(
+    model: Posterior, draws: Draw, rows: Float[Array, "C n Q_X"]
+) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
+    """Mean and covariance of f at the rows of C conditions given one draw of all their latents.
 
-    ``draws`` is stacked over conditions. Prediction errors are drawn jointly: with E = [I, −W] over rows and
-    evidence, cov(e) = E κ Eᵀ + W diag(σ²) Wᵀ.
+    ``draws`` is stacked over conditions. Prediction errors are joint: with E = [I, −W] over rows and evidence,
+    cov(e) = E κ Eᵀ + W diag(σ²) Wᵀ.
     """
     functionals = jax.vmap(lambda draw, points: _drawn_functional(model, draw, points))(draws, rows)
-    n_conditions, n_rows = normals.shape
-    features = functionals.features.reshape(n_conditions * n_rows, *model.mean.shape)
+    n_rows = rows.shape[0] * rows.shape[1]
+    features = functionals.features.reshape(n_rows, *model.mean.shape)
     covariance = model.covariance.bilinear(features, features) - jnp.einsum("nxh,mxh->nm", features, features)
     covariance += jax.scipy.linalg.block_diag(*functionals.from_noise)
     between = gram(model.latent_basis.kernel, functionals.latent)
@@ -189,9 +186,34 @@ def sample_curves(
         functionals
     )
     through_kernel = (between[:, :, None, None] * blocks).transpose(0, 2, 1, 3)
-    covariance += through_kernel.reshape(covariance.shape)
-    errors = cholesky(covariance) @ normals.reshape(-1)
-    return functionals.mean + errors.reshape(n_conditions, n_rows)
+    return functionals.mean.reshape(n_rows), covariance + through_kernel.reshape(covariance.shape)
+
+
+@compiled
+def sample_curves(
+    model: Posterior,
+    draws: Draw,
+    rows: Float[Array, "C n Q_X"],
+    normals: Float[Array, "C n"],
+) -> Float[Array, "C n"]:
+    """F at the rows of C conditions given one draw of all their latents, from standard normal numbers."""
+    mean, covariance = _given_draw(model, draws, rows)
+    return (mean + cholesky(covariance) @ normals.reshape(-1)).reshape(normals.shape)
+
+
+@compiled
+def log_normal_sums(
+    model: Posterior, draws: Draw, weights: Float[Array, " L"], rows: Float[Array, "C n Q_X"], output: LogOutput
+) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
+    """What the covariance of outputs whose logarithm is modelled is made of, over L weighted draws.
+
+    Latents and noise of ``draws`` are stacked over draws and conditions, its evidence over conditions.
+    """
+
+    def given(drawn: tuple[Array, Array]) -> GivenScenario:
+        return GivenScenario(*_given_draw(model, Draw(*drawn, draws.evidence), rows), drawn[1])
+
+    return output.sums(given, (draws.latent, draws.noise), weights)
 
 
 def _functional_gram(model: Posterior, first: _DrawnFunctional, second: _DrawnFunctional) -> Float[Array, "n n"]:

@@ -92,6 +92,17 @@ def jitter_needed(matrix: Float[Array, "M M"]) -> Scalar:
     return _jittered_factor(matrix)[1]
 
 
+def factor_beside_errors(matrix: Float[Array, "m m"], errors: Float[Array, " m"]) -> Float[Array, "m m"]:
+    """Lower factor of the covariance of observations plus known variances of their errors.
+
+    These may be larger than everything else by many orders, and a jitter in proportion to them would drown what other
+    observations tell. So rows are scaled to the variances that they have without, and L = S⁻¹ chol(S(A + E)S).
+    """
+    own = jnp.diagonal(matrix)
+    scale = jnp.sqrt(own / (own + errors))
+    return cholesky((matrix + jnp.diag(errors)) * jnp.outer(scale, scale)) / scale[:, None]
+
+
 def triangular_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """L⁻¹ by halves: of L = [A 0; B C] it is [A⁻¹ 0; −C⁻¹BA⁻¹ C⁻¹], mostly products of matrices."""
     size = lower.shape[0]

@@ -49,19 +49,13 @@ def output_moments(rows: Mixture, scaling: Scaling) -> tuple[Float[Array, " n"],
     return first, rows.weights @ (jnp.expm1(variances) * centres**2 + (centres - first) ** 2)
 
 
-def log_normal_covariance(joint: HostFloat, variance: HostFloat) -> HostFloat:
-    """Covariance of outputs of these variances whose logarithms have the covariance ``joint``."""
-    # Correlations of log-normals with these moments, cov(e^a, e^b) ∝ exp(cov(a, b)) − 1, scaled to the
-    # variances of the mixtures.
-    covariance = with_variances(np.expm1(joint), variance)
-    np.fill_diagonal(covariance, variance)
-    return covariance
-
-
 def with_variances(covariance: HostFloat, variance: HostFloat) -> HostFloat:
-    """The covariance with the same correlations and these variances."""
-    scale = np.sqrt(variance / np.diag(covariance))
-    return covariance * np.outer(scale, scale)
+    """The covariance with the same correlations and these variances; where nothing varies there are no correlations."""
+    own = np.diag(covariance)
+    scale = np.sqrt(np.divide(variance, own, out=np.zeros_like(variance), where=own > 0))
+    scaled = covariance * np.outer(scale, scale)
+    np.fill_diagonal(scaled, variance)
+    return scaled
 
 
 def moments_in_units(rows: Mixture, scaling: Scaling) -> tuple[HostFloat, HostFloat]:
@@ -160,4 +154,5 @@ def probability_below_in_units(
 
 
 def _possible(scaling: Scaling, outputs: HostFloat) -> np.ndarray:
-    return outputs > 0 if scaling.log_output else np.ones(len(outputs), dtype=bool)
+    # What is missing may be anything.
+    return ~(outputs <= 0) if scaling.log_output else np.ones(len(outputs), dtype=bool)

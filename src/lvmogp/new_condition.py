@@ -31,7 +31,7 @@ from lvmogp.evidence import Evidence
 from lvmogp.gaussians import LOG_2PI, log_density
 from lvmogp.kernels import diagonal
 from lvmogp.known_latents import KnownLatents, known_latents
-from lvmogp.linalg import cholesky, whiten
+from lvmogp.linalg import whiten
 from lvmogp.posterior import Curves, Posterior, Projection, curves_at, positive_part
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 from lvmogp.whitening import Basis
@@ -140,7 +140,7 @@ def log_posterior(
     covariance = (
         prior_variance * seen.gram + projection.at(features) - (features @ features) * (seen.features @ seen.features.T)
     )
-    factor = cholesky(covariance + jnp.diag(seen.noise_variances(noise)))
+    factor = seen.factor(covariance, noise)
     likelihood = log_density(seen.values - mean, factor)
     # What compression left out: −½ [(n − m) log 2πσ² + (‖y‖² − ‖Qᵀy‖² + k_H(h, h) tr(K − AAᵀ))/σ²]
     left_out = seen.excess_squares + prior_variance * seen.residual
@@ -334,7 +334,7 @@ def _condition_on(
 
     def one_particle(weights: Array, spread: Array, prior_variance: Array, variance: Array) -> tuple[Array, Array]:
         covariance = prior_variance * seen.gram + seen.features @ spread @ seen.features.T
-        factor = cholesky(covariance + jnp.diag(seen.noise_variances(variance)))
+        factor = seen.factor(covariance, variance)
         residual = seen.values - seen.features @ weights
         return factor, jax.scipy.linalg.cho_solve((factor, True), residual)
 

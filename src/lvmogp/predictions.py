@@ -12,11 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.compiling import compiled
-from lvmogp.data import block_layout, rounded_up
-from lvmogp.evidence import evidence
-from lvmogp.joint import Draw, cross_covariance, new_functional, sample_curves, trained_functional
+from lvmogp.data import block_layout, in_pairs, rounded_up, stacked_rows
+from lvmogp.evidence import Evidence, evidence
+from lvmogp.joint import Draw, cross_covariance, log_normal_sums, new_functional, sample_curves, trained_functional
+from lvmogp.log_normal import LogOutput, relative_covariance
 from lvmogp.mixtures import Mixture, Statistic, output_moments, output_scaling
-from lvmogp.new_condition import ConditionPosterior, block_components, components, condition_on, in_blocks, normal_nodes
+from lvmogp.new_condition import (
+    ConditionPosterior,
+    block_components,
+    components,
+    condition_on,
+    in_blocks,
+    normal_nodes,
+    unit_nodes,
+)
 from lvmogp.posterior import Curves, Posterior, components_at, grid_marginals, grid_means, marginals
 from lvmogp.scaling import Scaling
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
@@ -26,6 +35,8 @@ Condition = GaussianCondition | ConditionPosterior
 _marginals, _grid_means, _grid_marginals = compiled(marginals), compiled(grid_means), compiled(grid_marginals)
 N_NODES = 128
 _POINTS_AT_ONCE = 4_096
+# Scenarios of the latents of several conditions: the fewer, the larger the covariance that is averaged over them.
+_MOST_SCENARIOS, _FEWEST_SCENARIOS, _ENTRIES_OF_ALL_SCENARIOS = 512, 64, 2**27
 # Blocks of rows whose mixtures are made in one call, and the rows that the particles of a block cost as much as.
 _BLOCKS_AT_ONCE, _PARTICLES_COST = 64, 32
 
@@ -215,10 +226,9 @@ def _gradients(
 
 def joint_covariance(model: Posterior, conditions: list[Condition], rows: list[HostFloat]) -> list[list[HostFloat]]:
     """Covariance of f between the rows of each pair of conditions, in standardised units, as blocks."""
-    size = 1 << (max(len(points) for points in rows) - 1).bit_length()  # few different shapes
     functionals = []
-    for condition, points in zip(conditions, rows, strict=True):
-        padded = jnp.asarray(np.pad(points, ((0, size - len(points)), (0, 0)), mode="edge"), model.mean.dtype)
+    for condition, points in zip(conditions, stacked_rows(rows), strict=True):
+        padded = jnp.asarray(points, model.mean.dtype)
         if isinstance(condition, GaussianCondition):
             functionals.append(trained_functional(model, condition.curves, condition.latents, padded))
         else:
@@ -244,13 +254,9 @@ def draw_curves(
 
     Returns, for each condition, draws of shape (n_draws, rows) and noise variances of shape (n_draws,).
     """
-    size = 1 << (max(len(points) for points in rows) - 1).bit_length()
     dtype = model.mean.dtype
-    padded = np.stack([np.pad(points, ((0, size - len(points)), (0, 0)), mode="edge") for points in rows])
-    nothing = evidence(model, np.empty((0, padded.shape[2])), np.empty(0))
-    seen = [condition.evidence if isinstance(condition, ConditionPosterior) else nothing for condition in conditions]
-    most = max(item.values.shape[0] for item in seen)
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[item.padded(most) for item in seen])
+    padded, stacked = stacked_rows(rows), _stacked_evidence(model, conditions)
+    size = padded.shape[1]
     values = np.empty((n_draws, len(rows), size))
     noises = np.empty((n_draws, len(rows)))
     for number in range(n_draws):
@@ -262,6 +268,48 @@ def draw_curves(
         values[number] = sample_curves(model, draw, jnp.asarray(padded, dtype), normals)
     curves = [values[:, place, : len(points)] for place, points in enumerate(rows)]
     return curves, list(noises.T)
+
+
+def log_normal_covariance(
+    model: Posterior, conditions: list[Condition], rows: list[HostFloat], output: LogOutput
+) -> list[list[HostFloat]]:
+    """Covariance of outputs whose logarithm is modelled, relative to their means, in blocks as above."""
+    dtype, stacked = model.mean.dtype, stacked_rows(rows)
+    latents, noise, weights = _weighted_latents(model, conditions, n_rows=stacked.shape[0] * stacked.shape[1])
+    draws = Draw(jnp.asarray(latents, dtype), jnp.asarray(noise, dtype), _stacked_evidence(model, conditions))
+    output = jax.tree.map(lambda leaf: leaf.astype(dtype), output)
+    sums = log_normal_sums(model, draws, jnp.asarray(weights, dtype), jnp.asarray(stacked, dtype), output)
+    return in_pairs(relative_covariance(*(np.asarray(part, dtype=float) for part in sums)), rows)
+
+
+def _weighted_latents(
+    model: Posterior, conditions: list[Condition], *, n_rows: int
+) -> tuple[HostFloat, HostFloat, HostFloat]:
+    # Latents and noise of all conditions in each of some scenarios, with weights: of a single condition, its particles.
+    particles = [as_particles(model, condition) for condition in conditions]
+    weights = [np.asarray(each.weights, dtype=float) for each in particles]
+    if len(particles) == 1:
+        chosen, of_scenarios = [np.arange(len(weights[0]))], weights[0] / weights[0].sum()
+    else:
+        n_scenarios = int(np.clip(_ENTRIES_OF_ALL_SCENARIOS // n_rows**2, _FEWEST_SCENARIOS, _MOST_SCENARIOS))
+        uniforms = unit_nodes(1 << (n_scenarios.bit_length() - 1), len(particles))
+        ends = [np.cumsum(own) for own in weights]
+        chosen = [
+            np.minimum(np.searchsorted(own, nodes * own[-1], side="right"), len(own) - 1)
+            for own, nodes in zip(ends, uniforms.T, strict=True)
+        ]
+        of_scenarios = np.full(len(uniforms), 1 / len(uniforms))
+    latents = [np.asarray(each.latents)[places] for each, places in zip(particles, chosen, strict=True)]
+    noise = [np.asarray(each.noise)[places] for each, places in zip(particles, chosen, strict=True)]
+    return np.stack(latents, axis=1), np.stack(noise, axis=1), of_scenarios
+
+
+def _stacked_evidence(model: Posterior, conditions: list[Condition]) -> Evidence:
+    # Trained conditions have none of their own.
+    nothing = evidence(model, np.empty((0, model.input_basis.points.shape[1])), np.empty(0))
+    seen = [condition.evidence if isinstance(condition, ConditionPosterior) else nothing for condition in conditions]
+    most = max(item.values.shape[0] for item in seen)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[item.padded(most) for item in seen])
 
 
 def _draw_latent(condition: Condition, rng: np.random.Generator) -> tuple[HostFloat, float]:

@@ -109,7 +109,8 @@ def _effects_over_draws(trained: TrainedModel, draws: Draws) -> HostFloat:
     data = standardised(trained.observations, trained.scaling)
     drawn = drawn_model(thinned(draws, _MOST_DRAWS), data, trained.posterior.parameters)
     aligned, weights = np.asarray(drawn.aligned), drawn.weights
-    effects = np.zeros(trained.n_columns + aligned.shape[2])
+    places = _places(trained)
+    effects = np.zeros(len(places))
     for numbers, conditionals in chunks(drawn):
         for place, number in enumerate(numbers):
             process = jax.tree.map(itemgetter(place), conditionals)
@@ -119,7 +120,7 @@ def _effects_over_draws(trained: TrainedModel, draws: Draws) -> HostFloat:
                 inputs, latents = points[:, : trained.n_columns], points[:, trained.n_columns :] @ turn.T
                 return np.asarray(_mean_under_draw(process, jnp.asarray(inputs), jnp.asarray(latents)))
 
-            effects += weights[number] * _effects(_observed_points(trained, aligned[number]), means, _places(trained))
+            effects += weights[number] * _effects(_observed_points(trained, aligned[number]), means, places)
     return effects
 
 

@@ -287,6 +287,8 @@ def add_condition(screen: Screen, path: Path, given: NewPoints, *, out: Path | N
     if alone:
         added = add_described(model, features, condition=given.condition)
     elif given.data is None:
+        if given.error_column is not None:
+            raise SettingError("--error-column names a column of a table; with --point, leave it out")
         added = add_points(model, given.points, condition=given.condition, output=given.output, features=features)
     else:
         added = add_from_file(

@@ -85,10 +85,11 @@ def predict_table(
     rows = _rows(model, path, inputs, condition, condition_column)
     features = features_of_file(model, condition_features)
     known = [*model.conditions_, *([] if features is None else features.index)]
-    if rows.condition is not None:
-        ids = known_ids(rows.condition, known, others=unseen == "prior")
-    elif condition is not None:
-        ids = known_ids([condition.strip()] * len(rows.X), known, others=unseen == "prior")
+    texts = rows.condition if condition is None else [condition.strip()] * len(rows.X)
+    if texts is not None and unseen == "prior":
+        ids = new_ids(texts, known)
+    elif texts is not None:
+        ids = known_ids(texts, known, advice=", or predict it from the prior with --unseen prior")
     elif model.model_.is_grid:  # every condition at every row
         ids = [name for name in model.conditions_ for _ in range(len(rows.X))]
         rows = rows._replace(X=pd.concat([rows.X] * len(model.conditions_), ignore_index=True))
@@ -218,9 +219,22 @@ def add_described(model: LVMOGPRegressor, features: pd.DataFrame | None, *, cond
 def _added(model: LVMOGPRegressor, rows: Rows, condition: str | None, features: pd.DataFrame | None) -> Added:
     texts = rows.condition if condition is None else [condition.strip()] * len(rows.X)
     ids = new_ids(texts or [], model.conditions_)
+    if features is not None:
+        _check_described(model, ids, features)
     model.add_conditions(rows.X, rows.y, ids, condition_features=features, y_std=rows.errors)
     counts = pd.Series(ids, dtype=object).value_counts(sort=False)
     return Added(model, {name: int(count) for name, count in counts.items()}, rows.left_out)
+
+
+def _check_described(model: LVMOGPRegressor, ids: Sequence[Any], features: pd.DataFrame) -> None:
+    kept = model.model_.descriptions
+    described = {*features.index, *(() if kept is None else kept.ids)}
+    lacking = [name for name in ids if name not in described]
+    if lacking:
+        raise DataError(
+            f"the table of features has no row for condition {lacking[0]!r}; add one, with empty cells where a feature "
+            "is not known, or leave --condition-features out"
+        )
 
 
 def output_name(model: LVMOGPRegressor, asked: str | None) -> str:

@@ -134,24 +134,23 @@ def new_rows(
     )
 
 
-def known_ids(texts: Iterable[str], known: Sequence[Any], *, others: bool = False) -> list[Any]:
-    """The model's own ids for ids given as text; unknown ones are an error, or with ``others`` stay as they are."""
+def known_ids(texts: Iterable[str], known: Sequence[Any], *, advice: str = "") -> list[Any]:
+    """The model's own ids for ids given as text; unknown ones are an error, which ends with further advice."""
     by_text = {str(name): name for name in known}
     found = []
     for text in texts:
-        if text not in by_text and not others:
+        if text not in by_text:
             close = difflib.get_close_matches(text, by_text, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise UnknownConditionError(
-                f"the model knows no condition {text!r}{hint}; add it with 'lvmogp add-condition', or predict it from "
-                "the prior with --unseen prior"
+                f"the model knows no condition {text!r}{hint}; add it with 'lvmogp add-condition'{advice}"
             )
-        found.append(by_text.get(text, text))
+        found.append(by_text[text])
     return found
 
 
 def new_ids(texts: Sequence[str], known: Sequence[Any]) -> list[Any]:
-    """Ids for conditions to be added: numbers if all ids of the model and these are whole numbers, else text."""
+    """Ids for conditions that may be new: numbers if all ids of the model and these are whole numbers, else text."""
     numbered = all(isinstance(name, int) for name in known)
     plain = as_ids(texts) if numbered else list(texts)
     by_text = {str(name): name for name in known}

@@ -53,6 +53,21 @@ function cholesky(matrix, size, scale, smallestJitter) {
   }
 }
 
+// As `factor_beside_errors` of linalg.py: rows are scaled to the variances that they have without the errors.
+function factorBesideErrors(matrix, errors, size, scale, smallestJitter) {
+  if (errors.every((error) => error === 0)) return cholesky(matrix, size, scale, smallestJitter);
+  const own = Float64Array.from(errors, (error, i) => {
+    const variance = matrix[i * size + i];
+    return Math.sqrt(variance / (variance + error));
+  });
+  const scaled = matrix.map((value, place) => {
+    const [i, j] = [Math.floor(place / size), place % size];
+    return (value + (i === j ? errors[i] : 0)) * own[i] * own[j];
+  });
+  const { factor, shift } = cholesky(scaled, size, scale, smallestJitter);
+  return { factor: factor?.map((value, place) => value / own[Math.floor(place / size)]) ?? null, shift };
+}
+
 // L⁻¹b, in place.
 function whiten(lower, size, vector) {
   for (let i = 0; i < size; i++) {

@@ -41,11 +41,11 @@ function likelihoodAt(model, seen, latent, noise) {
     residual[i] = seen.values[i] - dot(row(seen.shape, i, model.nLatents), at.features);
     for (let j = 0; j <= i; j++) {
       const explained = dot(row(seen.pairs, i * n + j, model.form.size), at.products);
-      covariance[i * n + j] = at.variance * seen.gram[i * n + j] - explained + (i === j ? noise + seen.errors[i] : 0);
+      covariance[i * n + j] = at.variance * seen.gram[i * n + j] - explained + (i === j ? noise : 0);
     }
     trace += covariance[i * n + i];
   }
-  return { at, residual, ...cholesky(covariance, n, trace / seen.paddedSize, model.jitter) };
+  return { at, residual, ...factorBesideErrors(covariance, seen.errors, n, trace / seen.paddedSize, model.jitter) };
 }
 
 function latentMoments(condition) {
