@@ -328,7 +328,6 @@ def test_whole_numbers_beside_empty_cells_are_whole():
 def test_ids_given_as_text_find_those_of_the_model():
     assert known_ids(["3", "1"], [1, 3]) == [3, 1]
     assert known_ids(["2.5"], [2.5, "a"]) == [2.5]
-    assert known_ids(["9"], [1, 3], others=True) == ["9"]
     with pytest.raises(
         UnknownConditionError, match=r"no condition 'tire-A' \(did you mean 'tyre-A'\?\); add it with 'lvm"
     ):
