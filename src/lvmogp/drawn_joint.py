@@ -5,7 +5,8 @@ jointly Gaussian, as in :mod:`lvmogp.joint`: a condition with observations of it
 e = f(x, h) − W f(X, h) − Wε (docs/mathematics.md, equation 24).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -39,13 +40,7 @@ class Scenarios(eqx.Module):
 
 def joint_covariance(model: DrawnModel, conditions: Sequence[Asked], rows: list[HostFloat]) -> list[list[HostFloat]]:
     """Covariance of f between the rows of each pair of conditions, as blocks: that of the mixture over scenarios."""
-    scenarios, weights = _weighted_scenarios(model, conditions)
-    seen, padded = _seen(model, conditions), jnp.asarray(stacked_rows(rows))
-    parts = [
-        _weighted_sums(conditionals, chosen, own, seen, padded)
-        for own, conditionals, chosen in _weighted_chunks(model, scenarios, weights)
-    ]
-    mean, second = (np.sum([np.asarray(part) for part in both], axis=0) for both in zip(*parts, strict=True))
+    mean, second = _summed(model, conditions, rows, _weighted_sums)
     return in_pairs(second - np.outer(mean, mean), rows)
 
 
@@ -53,14 +48,24 @@ def log_normal_covariance(
     model: DrawnModel, conditions: Sequence[Asked], rows: list[HostFloat], output: LogOutput
 ) -> list[list[HostFloat]]:
     """Covariance of outputs whose logarithm is modelled, relative to their means, in blocks as above."""
+    sums = _summed(model, conditions, rows, partial(_log_normal_sums, output))
+    return in_pairs(relative_covariance(*sums), rows)
+
+
+def _summed(
+    model: DrawnModel, conditions: Sequence[Asked], rows: list[HostFloat], sums: Callable[..., tuple[Array, Array]]
+) -> tuple[HostFloat, HostFloat]:
+    # Weighted sums over all scenarios of the conditions: a vector and a matrix.
     scenarios, weights = _weighted_scenarios(model, conditions)
     seen, padded = _seen(model, conditions), jnp.asarray(stacked_rows(rows))
-    parts = [
-        _log_normal_sums(conditionals, chosen, own, seen, padded, output)
-        for own, conditionals, chosen in _weighted_chunks(model, scenarios, weights)
-    ]
-    sums = (np.sum([np.asarray(part) for part in both], axis=0) for both in zip(*parts, strict=True))
-    return in_pairs(relative_covariance(*sums), rows)
+    size = padded.shape[0] * padded.shape[1]
+    vector, matrix = np.zeros(size), np.zeros((size, size))
+    for some, conditionals, chosen in _by_chunk(model, scenarios):
+        own = np.zeros(len(chosen.draw))  # what is padded has no weight
+        own[: len(some)] = weights[some]
+        parts = sums(conditionals, chosen, jnp.asarray(own), seen, padded)
+        vector, matrix = vector + np.asarray(parts[0]), matrix + np.asarray(parts[1])
+    return vector, matrix
 
 
 def draw_curves(
@@ -145,16 +150,6 @@ def _by_chunk(model: DrawnModel, scenarios: Scenarios) -> Iterator[tuple[HostInt
         yield own, conditionals, chosen
 
 
-def _weighted_chunks(
-    model: DrawnModel, scenarios: Scenarios, weights: HostFloat
-) -> Iterator[tuple[Float[Array, " L"], Conditional, Scenarios]]:
-    # The same with their weights in place of which they are; padded ones have none.
-    for some, conditionals, chosen in _by_chunk(model, scenarios):
-        own = np.zeros(len(chosen.draw))
-        own[: len(some)] = weights[some]
-        yield jnp.asarray(own), conditionals, chosen
-
-
 def _seen(model: DrawnModel, conditions: Sequence[Asked]) -> Few | None:
     """Observations of all conditions, stacked; trained ones have none of their own."""
     new = [condition.seen for condition in conditions if isinstance(condition, DrawnCondition)]
@@ -193,12 +188,12 @@ def _weighted_sums(
 
 @compiled
 def _log_normal_sums(
+    output: LogOutput,
     conditionals: Conditional,
     scenarios: Scenarios,
     weights: Float[Array, " L"],
     seen: Few | None,
     rows: Float[Array, "C n Q_X"],
-    output: LogOutput,
 ) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
     def given_one(scenario: Scenarios) -> GivenScenario:
         process = jax.tree.map(lambda leaf: leaf[scenario.draw], conditionals)
