@@ -112,10 +112,11 @@ def long_model(*, log_output=False):
 
 
 def model_with_added_conditions():
-    """One with two points, one with so many that they are compressed, one that is Gaussian in its latents."""
+    """Two points, also with known errors, so many that they are compressed, and one that is Gaussian in its latents."""
     model = long_model()
     few, many = (np.random.default_rng(2).uniform(3, 30, (n, 1)) for n in (2, 40))
     model.add_condition("few", few, 0.12 * few[:, 0] ** 2).add_condition("many", many, 0.17 * many[:, 0] ** 2)
+    model.add_condition("measured", few, 0.12 * few[:, 0] ** 2, y_std=[0.5, 1e7])
     gaussian = trained_condition(model.model_.posterior, model.model_.curves, 2, 2)
     added = {**model.model_.added, "gaussian": AddedCondition(few, few[:, 0], "gaussian", gaussian)}
     model.model_ = model.model_._replace(added=added)
@@ -364,7 +365,8 @@ def test_curves_at_latents_are_those_of_python(models, opened, name, include_noi
 
 @pytest.mark.parametrize("include_noise", [False, True])
 @pytest.mark.parametrize(
-    ("name", "condition"), [*((name, NAMES[1]) for name in MAKERS), *(("long", x) for x in ("few", "many", "gaussian"))]
+    ("name", "condition"),
+    [*((name, NAMES[1]) for name in MAKERS), *(("long", x) for x in ("few", "many", "measured", "gaussian"))],
 )
 def test_curves_of_conditions_are_those_of_python(models, opened, name, condition, include_noise):
     model, inputs = models[name], rows_for(models[name])
