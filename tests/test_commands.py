@@ -266,7 +266,7 @@ def test_conditions_never_seen(folder, fitted, direct):
 
 def test_points_have_no_column_of_errors(folder, fitted):
     points = ["--condition", "new", "--point", "speed=20,distance=30", "--error-column", "sd"]
-    assert "with --point, leave it out" in failed("add-condition", folder / "brakes.lvmogp", *points)
+    assert "leave it out where there is no file of points" in failed("add-condition", folder / "brakes.lvmogp", *points)
 
 
 def test_a_condition_is_needed(folder, fitted):

@@ -421,7 +421,7 @@ def test_files_of_features_predict_and_add_conditions(factors, tmp_path):
     assert added.points == {"new": 0, "other": 0}
     np.testing.assert_allclose(own.predict(asked, "other"), expected, rtol=1e-12)
     assert own.condition_features_["motor"].iloc[-2:].fillna("missing").tolist() == ["missing", "B"]
-    with pytest.raises(DataError, match="the table of features has no row for condition 'third'"):
+    with pytest.raises(DataError, match="have no row for condition 'third'"):
         add_points(own, ["x=0.5,y=1"], condition="third", output="y", features=features)
     with pytest.raises(DataError, match="describes no condition that is new to the model and called 'z'"):
         add_described(own, features, condition="z")

@@ -33,6 +33,7 @@ LADDER = [
     "psi_statistics",
     "feature_covariances",
     "data",
+    "stacking",
     "log_normal",
     "parameters",
     "whitening",

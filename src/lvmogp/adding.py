@@ -9,7 +9,7 @@ from lvmogp.asking import Rows, asked_id, asked_inputs
 from lvmogp.errors import DataError, SettingError
 from lvmogp.ids import Id
 from lvmogp.intake import read_errors, read_outputs
-from lvmogp.trained import METHODS, TrainedModel, with_condition
+from lvmogp.trained import METHODS, TrainedModel, features_of, with_condition
 from lvmogp.typing import HostFloat
 
 
@@ -23,15 +23,24 @@ class NewCondition(NamedTuple):
     y_std: Any
 
 
-def new_conditions(rows: Rows, y: Any, y_std: Any, features: dict[Id, HostFloat]) -> list[NewCondition]:
-    """The conditions of data in long form, with the features of those that have any."""
+def new_conditions(
+    model: TrainedModel, rows: Rows, y: Any, y_std: Any, features: dict[Id, HostFloat]
+) -> list[NewCondition]:
+    """The conditions of data in long form, with the features of all or of none."""
+    names = rows.ids.rows()
+    lacking = [name for name in names if features and name not in features and features_of(model, name) is None]
+    if lacking:
+        raise DataError(
+            f"the features that were given have no row for condition {lacking[0]!r}; add one, with NaN or None where a "
+            "feature is not known"
+        )
     outputs = read_outputs(y, len(rows.ids))
     if outputs.ndim != 1:
         raise DataError("add_conditions takes long form: y must have one dimension")
     errors = read_errors(y_std, outputs)
     return [
         NewCondition(name, rows.inputs[own], outputs[own], features.get(name), None if errors is None else errors[own])
-        for name, own in rows.ids.rows().items()
+        for name, own in names.items()
     ]
 
 

@@ -1,6 +1,5 @@
 """The two forms of data, in standardised units: a complete grid, and long form with uneven conditions."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -195,16 +194,3 @@ def rounded_up(n_blocks: int) -> int:
     """To three significant binary digits, so that data of similar size share one compiled program."""
     step = 1 << max(n_blocks.bit_length() - 3, 0)
     return -(-n_blocks // step) * step
-
-
-def stacked_rows(rows: Sequence[HostFloat]) -> HostFloat:
-    """Rows of several conditions as one array (conditions, rows, columns), padded by repeating the last of each."""
-    size = 1 << (max(len(points) for points in rows) - 1).bit_length()  # few different shapes
-    return np.stack([np.pad(points, ((0, size - len(points)), (0, 0)), mode="edge") for points in rows])
-
-
-def in_pairs(joint: HostFloat, rows: Sequence[HostFloat]) -> list[list[HostFloat]]:
-    """A matrix between stacked rows as blocks, one for each pair of conditions, without what was padded."""
-    size = len(joint) // len(rows)
-    apart = joint.reshape(len(rows), size, len(rows), size)
-    return [[apart[i, : len(first), j, : len(second)] for j, second in enumerate(rows)] for i, first in enumerate(rows)]

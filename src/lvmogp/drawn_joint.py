@@ -2,7 +2,8 @@
 
 A scenario is one draw with latents and noise of all conditions asked for. Given it, errors of the predictions are
 jointly Gaussian, as in :mod:`lvmogp.joint`: a condition with observations of its own errs by
-e = f(x, h) − W f(X, h) − Wε (docs/mathematics.md, equation 24).
+e = f(x, h) − W f(X, h) − Wε (docs/mathematics.md, equation 24). Outputs whose logarithm is modelled
+follow by equation 52.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from scipy.special import logsumexp
 
 from lvmogp.compiling import compiled
 from lvmogp.conditionals import Conditional
-from lvmogp.data import in_pairs, rounded_up, stacked_rows
+from lvmogp.data import rounded_up
 from lvmogp.drawn_condition import MOST_MEMBERS, DrawnCondition, members_of
 from lvmogp.drawn_curves import Few, covariance_with_few, few, given
 from lvmogp.drawn_model import DrawnModel, chunks
@@ -24,6 +25,7 @@ from lvmogp.kernels import cross, gram
 from lvmogp.linalg import cholesky
 from lvmogp.log_normal import GivenScenario, LogOutput, relative_covariance
 from lvmogp.new_condition import unit_nodes
+from lvmogp.stacking import in_pairs, stacked_rows
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 
 # A condition asked for: the number of a trained one, or a new one.
@@ -47,7 +49,7 @@ def joint_covariance(model: DrawnModel, conditions: Sequence[Asked], rows: list[
 def log_normal_covariance(
     model: DrawnModel, conditions: Sequence[Asked], rows: list[HostFloat], output: LogOutput
 ) -> list[list[HostFloat]]:
-    """Covariance of outputs whose logarithm is modelled, relative to their means, in blocks as above."""
+    """Covariance of outputs whose logarithm is modelled, relative to their means, in blocks as above (equation 52)."""
     sums = _summed(model, conditions, rows, partial(_log_normal_sums, output))
     return in_pairs(relative_covariance(*sums), rows)
 

@@ -626,7 +626,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise DataError("add_conditions needs to know the condition of each row: pass conditions=, one id a row")
         model = self._fitted()
         rows = asked_rows(model, X, conditions, self.condition)
-        new = new_conditions(rows, y, y_std, features_by_id(model, condition_features, self.condition))
+        new = new_conditions(model, rows, y, y_std, features_by_id(model, condition_features, self.condition))
         self.model_ = with_new_conditions(model, new, method)
         return self
 

@@ -205,7 +205,7 @@ def sample_curves(
 def log_normal_sums(
     model: Posterior, draws: Draw, weights: Float[Array, " L"], rows: Float[Array, "C n Q_X"], output: LogOutput
 ) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
-    """What the covariance of outputs whose logarithm is modelled is made of, over L weighted draws.
+    """The sums of equation 52, for outputs whose logarithm is modelled, over L weighted draws.
 
     Latents and noise of ``draws`` are stacked over draws and conditions, its evidence over conditions.
     """

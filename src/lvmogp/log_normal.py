@@ -1,4 +1,4 @@
-"""Covariance of outputs whose logarithm is modelled, over scenarios given each of which it is Gaussian."""
+"""Covariance of outputs whose logarithm is modelled, over scenarios given each of which that is Gaussian."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.data import stacked_rows
+from lvmogp.stacking import stacked_rows
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 
@@ -62,5 +62,5 @@ def log_output(location: float, scale: float, log_means: Sequence[HostFloat], *,
 
 
 def relative_covariance(apart: HostFloat, products: HostFloat) -> HostFloat:
-    """Cov(y, y')/⟨y⟩⟨y'⟩ from the sums over all scenarios."""
+    """Cov(y, y')/⟨y⟩⟨y'⟩ from the sums over all scenarios (equation 52)."""
     return products - np.outer(apart, apart)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.compiling import compiled
-from lvmogp.data import block_layout, in_pairs, rounded_up, stacked_rows
+from lvmogp.data import block_layout, rounded_up
 from lvmogp.evidence import Evidence, evidence
 from lvmogp.joint import Draw, cross_covariance, log_normal_sums, new_functional, sample_curves, trained_functional
 from lvmogp.log_normal import LogOutput, relative_covariance
@@ -28,6 +28,7 @@ from lvmogp.new_condition import (
 )
 from lvmogp.posterior import Curves, Posterior, components_at, grid_marginals, grid_means, marginals
 from lvmogp.scaling import Scaling
+from lvmogp.stacking import in_pairs, stacked_rows
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 from lvmogp.variational_condition import GaussianCondition
 
@@ -273,7 +274,7 @@ def draw_curves(
 def log_normal_covariance(
     model: Posterior, conditions: list[Condition], rows: list[HostFloat], output: LogOutput
 ) -> list[list[HostFloat]]:
-    """Covariance of outputs whose logarithm is modelled, relative to their means, in blocks as above."""
+    """Covariance of outputs whose logarithm is modelled, relative to their means, in blocks as above (equation 52)."""
     dtype, stacked = model.mean.dtype, stacked_rows(rows)
     latents, noise, weights = _weighted_latents(model, conditions, n_rows=stacked.shape[0] * stacked.shape[1])
     draws = Draw(jnp.asarray(latents, dtype), jnp.asarray(noise, dtype), _stacked_evidence(model, conditions))

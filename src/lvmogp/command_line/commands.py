@@ -280,6 +280,8 @@ def add_condition(screen: Screen, path: Path, given: NewPoints, *, out: Path | N
     alone = given.data is None and not given.points and given.condition_features is not None
     if (given.data is None) == (not given.points) and not alone:
         raise SettingError("give the points of the new condition as a file, or with --point, one of the two")
+    if given.data is None and given.error_column is not None:
+        raise SettingError("--error-column names a column of a table; leave it out where there is no file of points")
     target = path if out is None else out
     check_target(target, given.data)
     model = LVMOGPRegressor.load(path)
@@ -287,8 +289,6 @@ def add_condition(screen: Screen, path: Path, given: NewPoints, *, out: Path | N
     if alone:
         added = add_described(model, features, condition=given.condition)
     elif given.data is None:
-        if given.error_column is not None:
-            raise SettingError("--error-column names a column of a table; with --point, leave it out")
         added = add_points(model, given.points, condition=given.condition, output=given.output, features=features)
     else:
         added = add_from_file(

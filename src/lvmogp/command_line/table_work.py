@@ -219,22 +219,9 @@ def add_described(model: LVMOGPRegressor, features: pd.DataFrame | None, *, cond
 def _added(model: LVMOGPRegressor, rows: Rows, condition: str | None, features: pd.DataFrame | None) -> Added:
     texts = rows.condition if condition is None else [condition.strip()] * len(rows.X)
     ids = new_ids(texts or [], model.conditions_)
-    if features is not None:
-        _check_described(model, ids, features)
     model.add_conditions(rows.X, rows.y, ids, condition_features=features, y_std=rows.errors)
     counts = pd.Series(ids, dtype=object).value_counts(sort=False)
     return Added(model, {name: int(count) for name, count in counts.items()}, rows.left_out)
-
-
-def _check_described(model: LVMOGPRegressor, ids: Sequence[Any], features: pd.DataFrame) -> None:
-    kept = model.model_.descriptions
-    described = {*features.index, *(() if kept is None else kept.ids)}
-    lacking = [name for name in ids if name not in described]
-    if lacking:
-        raise DataError(
-            f"the table of features has no row for condition {lacking[0]!r}; add one, with empty cells where a feature "
-            "is not known, or leave --condition-features out"
-        )
 
 
 def output_name(model: LVMOGPRegressor, asked: str | None) -> str:
