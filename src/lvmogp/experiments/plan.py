@@ -15,6 +15,7 @@ OURS_OWN = "LVMOGP, own settings"
 OURS_PLAIN = "LVMOGP, plain RBF"
 OURS_NUTS = "LVMOGP, NUTS"
 OURS_NUTS_NOISE = "LVMOGP, NUTS, own noise"
+OURS_NUTS_LARGER = "LVMOGP, NUTS, larger"
 GP_WO, GP_OH, GP_OH_FACTORS = "GP-WO", "GP-OH", "GP-OH, factors apart"
 GP_IND, GP_IND_OWN = "GP-ind, shared", "GP-ind, own"
 LMC, ICM, BILINEAR, GPY = "LMC, full rank", "Kronecker ICM", "style and content", "GPy's LVMOGP"
@@ -162,6 +163,7 @@ def _sensors() -> Experiment:
         OURS_OWN: _ours(_SENSORS, words, **own),
         OURS_PLAIN: _ours(_PLAIN, "M_X = 100, M_H = 10, RBF, one noise", **_SENSORS_SIZES),
         OURS_NUTS: _ours(_SENSORS, "M_X = 60, M_H = 8, " + _FEW_STEPS, **_SENSORS_SIZES_OF_CHAINS, **_SHORT_CHAINS),
+        OURS_NUTS_LARGER: _ours(_SENSORS, "the same with M_X = 100, M_H = 10", **_SENSORS_SIZES, **_SHORT_CHAINS),
         **_baselines(_SENSORS, _EVERYWHERE),
         GPY: _gpy(_SENSORS, n_inducing=(100, 10), max_iterations=300),
     }

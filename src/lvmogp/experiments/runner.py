@@ -17,13 +17,22 @@ from lvmogp.__about__ import __version__
 from lvmogp.baselines import gpy
 from lvmogp.errors import LVMOGPError
 from lvmogp.experiments.methods import Fitted, Task
-from lvmogp.experiments.plan import GP_IND_OWN, GPY, OURS_NUTS, OURS_NUTS_NOISE, OURS_OWN, OURS_PLAIN, Experiment
+from lvmogp.experiments.plan import (
+    GP_IND_OWN,
+    GPY,
+    OURS_NUTS,
+    OURS_NUTS_LARGER,
+    OURS_NUTS_NOISE,
+    OURS_OWN,
+    OURS_PLAIN,
+    Experiment,
+)
 from lvmogp.experiments.problems import Problem, Rows
 from lvmogp.experiments.records import LEVELS, Result, results_in, sealed
 from lvmogp.metrics import calibration, negative_log_density, rmse, share_in_central_intervals
 from lvmogp.writing import replace_file
 
-_NOT_QUICK = (OURS_OWN, OURS_PLAIN, OURS_NUTS, OURS_NUTS_NOISE, GP_IND_OWN, GPY)
+_NOT_QUICK = (OURS_OWN, OURS_PLAIN, OURS_NUTS, OURS_NUTS_NOISE, OURS_NUTS_LARGER, GP_IND_OWN, GPY)
 
 
 class Job(NamedTuple):
