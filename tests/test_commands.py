@@ -1,5 +1,6 @@
 """The command line: the library's numbers, one-line errors, whole files, exit codes."""
 
+import copy
 import json
 import os
 import re
@@ -600,6 +601,25 @@ def test_calibration_is_that_of_the_library(folder, model, direct, tmp_path):
     shown = succeeded("calibration", model, tmp_path / "held-out.csv").stdout
     assert "30 observations of 5 conditions" in shown
     assert re.search(r"^002 +6 ", shown, flags=re.MULTILINE)
+
+
+def test_calibration_knows_of_errors_and_of_conditions_never_seen(folder, model, direct, tmp_path):
+    frame = data().assign(distance=lambda table: table["distance"] + 0.5, error=np.linspace(0, 2, len(data())))
+    frame.loc[frame["tyre"] == "002", "tyre"] = "new"
+    frame.to_csv(tmp_path / "held-out.csv", index=False)
+    asked = ["calibration", model, tmp_path / "held-out.csv", "--error-column", "error"]
+    assert "knows no condition 'new'" in failed(*asked)
+    document = json.loads(succeeded(*asked, "--unseen", "prior", "--json").stdout)
+    library = copy.copy(direct)
+    library.unseen = "prior"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = library.calibration(frame[["speed", "tyre"]], frame["distance"], y_std=frame["error"])
+        without = library.calibration(frame[["speed", "tyre"]], frame["distance"])
+    assert document["coverage"] == expected.as_dict()["coverage"]
+    assert document["log_density"] == pytest.approx(expected.log_density, rel=1e-9)
+    assert abs(expected.log_density - without.log_density) > 0.1
+    assert "name a file of held-out observations" in failed("calibration", model, "--error-column", "error")
 
 
 def test_calibration_without_data_leaves_out_the_training_data(model, direct):

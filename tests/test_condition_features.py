@@ -282,7 +282,11 @@ def test_a_condition_without_data_is_predicted_from_its_features_and_the_prior_o
     lower, upper = model.predict_interval(X, **asked)
     assert np.all((lower < mean) & (mean < upper))
     assert model.sample(X, n=2, **asked).shape == (2, 5)
-    assert np.all(np.isfinite(model.log_predictive_density(X, mean, **asked)))
+    density = model.log_predictive_density(X, mean, **asked)
+    assert np.all(np.isfinite(density))
+    with pytest.warns(LVMOGPWarning, match="50 % intervals hold 100 %"):
+        checked = model.calibration(X, mean, **asked, levels=[0.5])
+    assert (checked.rmse, checked.log_density) == (pytest.approx(0, abs=1e-9), pytest.approx(np.mean(density)))
     assert np.all(np.abs(model.predictive_cdf(X, mean, **asked) - 0.5) < 0.2)
     assert np.all(np.isfinite(model.predict_gradient(X, **asked)[0]))
     with pytest.raises(UnknownConditionError):

@@ -189,6 +189,57 @@ def test_errors_are_kept_with_the_model_and_its_added_conditions(measured, tmp_p
     np.testing.assert_array_equal(absorbed.model_.observations.errors, [*frame["error"], 0.01, 5.0])
 
 
+@pytest.mark.filterwarnings("ignore:predictions are not calibrated")
+@pytest.mark.parametrize("draws", [False, True])
+@pytest.mark.parametrize("log", [False, True])
+def test_held_out_measurements_are_judged_with_their_errors(draws, log):
+    """Against the density and the probability without an error, averaged over what the error may have been."""
+    model = forgetting(fitted("long", log=log))
+    if not draws:
+        model.model_ = model.model_._replace(draws=None, drawn=None)
+    model.add_condition("new", [[0.4]], [1.2])
+    inputs, conditions = np.array([[0.3], [0.9], [1.4], [1.9]]), ["a", "d", "new", "new"]
+    outputs, errors = np.array([0.8, 1.5, 0.4, 1.1]), np.array([0.5, 0.0, 0.1, 0.9])
+    steps = np.linspace(-8, 8, 1601)
+    density, below = [], []
+    for point, name, output, error in zip(inputs, conditions, outputs, errors, strict=True):
+        values = np.log(output) - error / output * steps if log else output - error * steps
+        possible = np.exp(values) if log else values
+        asked = np.broadcast_to(point, (len(steps), 1)), possible, name
+        jacobian = possible / output if log else 1.0
+        weights = scipy.stats.norm.pdf(steps) * (steps[1] - steps[0])
+        density.append(np.log(weights @ (np.exp(model.log_predictive_density(*asked)) * jacobian)))
+        below.append(weights @ model.predictive_cdf(*asked))
+    given = inputs, outputs, conditions
+    np.testing.assert_allclose(model.log_predictive_density(*given, y_std=errors), density, rtol=1e-6)
+    np.testing.assert_allclose(model.predictive_cdf(*given, y_std=errors), below, rtol=1e-6)
+    found = model.calibration(*given, y_std=errors, levels=[0.5])
+    assert found.log_density == pytest.approx(np.mean(density), rel=1e-6)
+    assert found.coverage["coverage"][0] == np.mean(np.abs(2 * np.array(below) - 1) <= 0.5)
+
+
+def test_errors_of_a_grid_belong_to_its_columns():
+    model = fitted("grid")
+    inputs, rng = np.array([[0.3], [1.2]]), np.random.default_rng(5)
+    y = pd.DataFrame(rng.normal(size=(2, 5)), columns=list("abcde"))
+    errors = pd.DataFrame(rng.uniform(0, 1, (2, 5)), columns=list("abcde"))
+    expected = [model.predictive_cdf(inputs, y[name], name, y_std=errors[name].to_numpy()) for name in errors.columns]
+    for given in (errors, errors[list("edcba")], errors.to_numpy()):
+        np.testing.assert_allclose(model.predictive_cdf(inputs, y, y_std=given), np.transpose(expected), rtol=1e-9)
+
+
+def test_intervals_that_know_of_errors_are_not_called_too_narrow():
+    """Held-out measurements by a poorer instrument, whose errors are known."""
+    model, rng = fitted("long"), np.random.default_rng(8)
+    inputs, conditions = rng.uniform(0, 2, (300, 1)), rng.choice(list("abcde"), 300)
+    errors = rng.uniform(0.5, 2.0, 300)
+    precise = [model.sample(x[None], name, include_noise=True) for x, name in zip(inputs, conditions, strict=True)]
+    outputs = np.ravel(precise) + errors * rng.standard_normal(300)
+    with pytest.warns(LVMOGPWarning, match="too narrow"):
+        model.calibration(inputs, outputs, conditions)
+    assert not model.calibration(inputs, outputs, conditions, y_std=errors).intervals_are_off
+
+
 def test_a_logarithm_carries_errors_over():
     outputs, errors = np.array([1.0, 10.0, 100.0]), np.array([0.1, 0.1, 20.0])
     scaling = scaling_of(np.arange(3.0)[:, None], outputs, log_output=True)

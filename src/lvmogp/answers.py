@@ -3,7 +3,7 @@
 Here and nowhere above is it decided whether posterior draws answer or the variational fit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,14 +12,7 @@ import lvmogp.answers_from_fit as answers_from_fit
 import lvmogp.mixtures as mixtures
 from lvmogp.ids import RowIds
 from lvmogp.log_normal import log_output
-from lvmogp.mixtures import (
-    Statistic,
-    in_units,
-    log_density_in_units,
-    output_factors,
-    probability_below_in_units,
-    with_variances,
-)
+from lvmogp.mixtures import Judged, in_units, judged_in_units, output_factors, with_variances
 from lvmogp.trained import TrainedModel
 from lvmogp.typing import HostFloat
 
@@ -76,32 +69,24 @@ def quantiles(
     return model.scaling.quantity(found)
 
 
-def log_densities(
-    model: TrainedModel, inputs: HostFloat, rows: RowIds, outputs: HostFloat, *, unseen: str, include_noise: bool
-) -> HostFloat:
-    """Log predictive density of the output of each row, per unit of the output."""
-    standardised = _of_values(model, inputs, rows, mixtures.log_densities, unseen=unseen, include_noise=include_noise)
-    return log_density_in_units(model.scaling, outputs, standardised)
+def judged(
+    model: TrainedModel,
+    inputs: HostFloat,
+    rows: RowIds,
+    outputs: HostFloat,
+    errors: HostFloat,
+    *,
+    unseen: str,
+    include_noise: bool,
+) -> Judged:
+    """How likely the output of each row is, its own error in measuring (a standard deviation) beside the noise."""
 
-
-def probabilities_below(
-    model: TrainedModel, inputs: HostFloat, rows: RowIds, outputs: HostFloat, *, unseen: str, include_noise: bool
-) -> HostFloat:
-    """Probability of an output no larger than that of each row."""
-    standardised = _of_values(model, inputs, rows, mixtures.distributions, unseen=unseen, include_noise=include_noise)
-    return probability_below_in_units(model.scaling, outputs, standardised)
-
-
-def _of_values(
-    model: TrainedModel, inputs: HostFloat, rows: RowIds, statistic: Statistic, *, unseen: str, include_noise: bool
-) -> Callable[[HostFloat], HostFloat]:
-    # From standardised outputs to a statistic of the predictive mixtures.
-    def found(values: HostFloat) -> HostFloat:
+    def standardised(measured: HostFloat) -> HostFloat:
         return _source(model).statistics(
-            model, inputs, rows, values, statistic, unseen=unseen, include_noise=include_noise
+            model, inputs, rows, measured, mixtures.judgements, unseen=unseen, include_noise=include_noise
         )
 
-    return found
+    return judged_in_units(model.scaling, outputs, errors, standardised)
 
 
 def covariance(model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool) -> HostFloat:

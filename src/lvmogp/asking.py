@@ -10,7 +10,7 @@ from lvmogp.description_tables import read_later, read_row
 from lvmogp.descriptions import Descriptions
 from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.ids import Id, RowIds, is_single_id, row_conditions
-from lvmogp.intake import Inputs, read_inputs, read_outputs
+from lvmogp.intake import Inputs, in_columns_of, read_errors, read_inputs, read_outputs
 from lvmogp.tabular import as_pandas
 from lvmogp.trained import TrainedModel, with_condition
 from lvmogp.typing import HostFloat
@@ -34,13 +34,15 @@ class Rows(NamedTuple):
             return values
         return np.moveaxis(values.reshape(self.n_columns, -1, *values.shape[1:]), 0, 1)
 
-    def outputs(self, y: Any) -> HostFloat:
-        """Outputs as users give them in the order of the rows."""
+    def measurements(self, y: Any, y_std: Any) -> tuple[HostFloat, HostFloat]:
+        """Outputs as users give them and their own errors, none unless they are given, in the order of the rows."""
         n_rows = len(self.ids)
-        outputs = read_outputs(y, n_rows // (self.n_columns or 1)).T.reshape(-1)
-        if len(outputs) != n_rows:
-            raise DataError(f"y must hold one output for each of {n_rows} predictions, got {len(outputs)}")
-        return outputs
+        outputs = read_outputs(y, n_rows // (self.n_columns or 1))
+        if outputs.size != n_rows:
+            raise DataError(f"y must hold one output for each of {n_rows} predictions, got {outputs.size}")
+        errors = read_errors(in_columns_of(y, y_std), outputs)
+        errors = np.zeros_like(outputs) if errors is None else errors
+        return outputs.T.reshape(-1), errors.T.reshape(-1)
 
 
 def asked_rows(model: TrainedModel, X: Any, conditions: Any, condition: str | None) -> Rows:

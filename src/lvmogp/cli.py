@@ -43,6 +43,10 @@ ConditionFeatures = Annotated[
     ),
 ]
 
+ErrorColumn = Annotated[
+    str | None, typer.Option(help="Column of the data with the standard deviation of each measurement.")
+]
+
 
 class Noise(StrEnum):
     """Whether the conditions share one noise variance."""
@@ -67,6 +71,11 @@ class Unseen(StrEnum):
 
     ERROR = "error"
     PRIOR = "prior"
+
+
+UnseenCondition = Annotated[
+    Unseen, typer.Option(help="A condition never seen is an error, or predicted from the prior.")
+]
 
 
 class Goal(StrEnum):
@@ -266,9 +275,7 @@ def predict(
     function: Annotated[
         bool, typer.Option("--function", help="Intervals of the function behind the observations, without their noise.")
     ] = False,
-    unseen: Annotated[
-        Unseen, typer.Option(help="A condition never seen is an error, or predicted from the prior.")
-    ] = Unseen.ERROR,
+    unseen: UnseenCondition = Unseen.ERROR,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -308,9 +315,7 @@ def add_condition(
     condition: Annotated[str | None, typer.Option(help="Name of the new condition, for all points.")] = None,
     condition_column: ConditionColumn = None,
     condition_features: ConditionFeatures = None,
-    error_column: Annotated[
-        str | None, typer.Option(help="Column of the data with the standard deviation of each measurement.")
-    ] = None,
+    error_column: ErrorColumn = None,
     output: OutputColumn = None,
     out: Annotated[Path | None, typer.Option(help="Write the model here instead of replacing it.")] = None,
     as_json: AsJson = False,
@@ -376,7 +381,10 @@ def calibration(
     ] = None,
     condition: Annotated[str | None, typer.Option(help="One condition for all rows.")] = None,
     condition_column: ConditionColumn = None,
+    condition_features: ConditionFeatures = None,
+    error_column: ErrorColumn = None,
     output: OutputColumn = None,
+    unseen: UnseenCondition = Unseen.ERROR,
     plot: Annotated[Path | None, typer.Option(help="Draw coverage against level into this file.")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -389,15 +397,8 @@ def calibration(
     with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
         import lvmogp.command_line.measuring as measuring
 
-        measuring.calibration(
-            screen,
-            model,
-            data,
-            condition=condition,
-            condition_column=condition_column,
-            output=output,
-            plot=plot,
-        )
+        reading = measuring.Reading(condition, condition_column, output, error_column, condition_features, unseen.value)
+        measuring.calibration(screen, model, data, reading, plot)
 
 
 @app.command()

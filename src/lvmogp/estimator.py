@@ -46,6 +46,7 @@ from lvmogp.intake import read_outputs, read_training
 from lvmogp.kernels import Kernel
 from lvmogp.large import CHECKPOINT_SECONDS
 from lvmogp.mcmc_diagnostics import Account
+from lvmogp.mixtures import Judged
 from lvmogp.model_file import load_model, save_model
 from lvmogp.options import Options
 from lvmogp.origins import Origin
@@ -511,35 +512,46 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     @_in_double_precision
     def log_predictive_density(
-        self, X: Any, y: Any, conditions: Any = None, *, include_noise: bool = True, condition_features: Any = None
+        self,
+        X: Any,
+        y: Any,
+        conditions: Any = None,
+        *,
+        include_noise: bool = True,
+        condition_features: Any = None,
+        y_std: Any = None,
     ) -> HostFloat:
         """Log density of each observation under its predictive distribution, per unit of the output.
 
         The shape is that of ``y``; NaN where ``y`` is NaN. With ``include_noise=False``, ``y`` are values of the
-        function itself, as simulations give them.
+        function itself, as simulations give them. Known errors of measurements, ``y_std`` as in ``fit``, add to the
+        noise.
         """
         model, rows = self._asked(X, conditions, condition_features)
-        outputs = rows.outputs(y)
-        values = answers.log_densities(
-            model, rows.inputs, rows.ids, outputs, unseen=self.unseen, include_noise=include_noise
-        )
-        return rows.as_columns(values)
+        found = self._judged(model, rows, *rows.measurements(y, y_std), include_noise=include_noise)
+        return rows.as_columns(found.log_density)
 
     @_in_double_precision
     def predictive_cdf(
-        self, X: Any, y: Any, conditions: Any = None, *, include_noise: bool = True, condition_features: Any = None
+        self,
+        X: Any,
+        y: Any,
+        conditions: Any = None,
+        *,
+        include_noise: bool = True,
+        condition_features: Any = None,
+        y_std: Any = None,
     ) -> HostFloat:
         """Probability, under its predictive distribution, of an output no larger than each observation.
 
         Uniform between 0 and 1 where predictions are calibrated. The shape is that of ``y``; NaN where ``y`` is NaN.
-        With ``include_noise=False``, ``y`` are values of the function itself.
+        With ``include_noise=False``, ``y`` are values of the function itself. Known errors of measurements, ``y_std``
+        as in ``fit``, add to the noise.
         """
         model, rows = self._asked(X, conditions, condition_features)
-        outputs = rows.outputs(y)
-        values = answers.probabilities_below(
-            model, rows.inputs, rows.ids, outputs, unseen=self.unseen, include_noise=include_noise
-        )
-        return rows.as_columns(np.where(np.isnan(outputs), np.nan, values))
+        outputs, errors = rows.measurements(y, y_std)
+        found = self._judged(model, rows, outputs, errors, include_noise=include_noise)
+        return rows.as_columns(np.where(np.isnan(outputs), np.nan, found.probability_below))
 
     @_in_double_precision
     def to_arviz(self) -> Any:
@@ -552,25 +564,38 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         return inference_data(self._fitted())
 
     @_in_double_precision
-    def calibration(self, X: Any, y: Any, conditions: Any = None, *, levels: Sequence[float] = LEVELS) -> Calibration:
+    def calibration(
+        self,
+        X: Any,
+        y: Any,
+        conditions: Any = None,
+        *,
+        condition_features: Any = None,
+        y_std: Any = None,
+        levels: Sequence[float] = LEVELS,
+    ) -> Calibration:
         """Whether intervals hold as many held-out observations as they promise; a warning if not.
 
         Parameters
         ----------
         X, y, conditions
             Observations that the model was not fitted to, as for ``predict``; outputs that are NaN do not count.
+        condition_features : DataFrame or mapping, optional
+            Features of conditions never seen, as for ``predict``.
+        y_std : float or array of the shape of y, optional
+            Known standard deviations of these measurements, as in ``fit``: their intervals are wider by that.
         levels : sequence of float, default=(0.5, 0.8, 0.9, 0.95)
             Levels of the central intervals to check.
         """
-        model, asked = self._fitted(), checked_levels(levels)
-        rows = asked_rows(model, X, conditions, self.condition)
-        outputs = rows.outputs(y)
+        asked = checked_levels(levels)
+        model, rows = self._asked(X, conditions, condition_features)
+        outputs, errors = rows.measurements(y, y_std)
         known = np.isfinite(outputs)
-        inputs, ids, outputs = rows.inputs[known], RowIds(rows.ids.distinct, rows.ids.numbers[known]), outputs[known]
-        mean, _ = answers.moments(model, inputs, ids, unseen=self.unseen, include_noise=True)
-        below = answers.probabilities_below(model, inputs, ids, outputs, unseen=self.unseen, include_noise=True)
-        density = answers.log_densities(model, inputs, ids, outputs, unseen=self.unseen, include_noise=True)
-        found = calibration_of(Forecasts(below, density, mean - outputs, ids.numbers, ids.distinct), asked)
+        ids = RowIds(rows.ids.distinct, rows.ids.numbers[known])
+        observed = Rows(rows.inputs[known], ids, None)
+        mean, _ = answers.moments(model, observed.points, ids, unseen=self.unseen, include_noise=True)
+        density, below = self._judged(model, observed, outputs[known], errors[known], include_noise=True)
+        found = calibration_of(Forecasts(below, density, mean - outputs[known], ids.numbers, ids.distinct), asked)
         if found.intervals_are_off:
             warnings.warn(f"predictions are not calibrated: {found.remarks[0]}", LVMOGPWarning, stacklevel=3)
         return found
@@ -729,6 +754,13 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         model = self._fitted()
         rows = asked_rows(model, X, conditions, self.condition)
         return with_described(model, rows, features_by_id(model, condition_features, self.condition)), rows
+
+    def _judged(
+        self, model: trained.TrainedModel, rows: Rows, outputs: HostFloat, errors: HostFloat, *, include_noise: bool
+    ) -> Judged:
+        return answers.judged(
+            model, rows.inputs, rows.ids, outputs, errors, unseen=self.unseen, include_noise=include_noise
+        )
 
 
 def fitted_model(estimator: LVMOGPRegressor) -> trained.TrainedModel:

@@ -158,8 +158,8 @@ def read_errors(y_std: Any, outputs: HostFloat) -> HostFloat | None:
     return np.array(values)
 
 
-def _in_columns_of(y: Any, y_std: Any) -> Any:
-    # Two tables are matched by the names of their columns.
+def in_columns_of(y: Any, y_std: Any) -> Any:
+    """Errors of the outputs in the order of their columns: two tables are matched by the names of these."""
     y_std = as_pandas(y_std)
     if not (isinstance(y, pd.DataFrame) and isinstance(y_std, pd.DataFrame)) or y_std.shape[1] != y.shape[1]:
         return y_std
@@ -189,7 +189,7 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
         outputs = outputs[:, 0]
     if outputs.ndim == 2 and inputs.row_ids is None:
         ids = _grid_ids(y, outputs.shape[1], conditions)
-        return _observed_grid(inputs, outputs, ids, read_errors(_in_columns_of(y, y_std), outputs))
+        return _observed_grid(inputs, outputs, ids, read_errors(in_columns_of(y, y_std), outputs))
     if outputs.ndim == 2:
         raise DataError("y must have one dimension when each row of X names its condition")
     named = inputs.row_ids

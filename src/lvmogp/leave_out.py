@@ -19,7 +19,7 @@ from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fit import MINIBATCHES
 from lvmogp.intake import Observations, standardised
-from lvmogp.mixtures import Mixture, distributions, gaussian_rows, log_density, moments_in_units, quantile, statistic_of
+from lvmogp.mixtures import Mixture, gaussian_rows, judged, moments_in_units, quantile
 from lvmogp.parameters import Parameters, in_precision
 from lvmogp.posterior import posterior, trained_curves
 from lvmogp.predictions import gaussian_moments
@@ -75,10 +75,10 @@ def leave_out_calibration(
             return None
         actual = found.observations.outputs
         predicted, _ = moments_in_units(found.rows, found.scaling)
-        below = statistic_of(found.rows, found.scaling.outputs(actual)[:, None], distributions)[:, 0]
+        density, below = judged(found.rows, found.scaling, actual)
         forecasts = Forecasts(
             probability_below=below,
-            log_density=log_density(found.rows, found.scaling, actual),
+            log_density=density,
             error=predicted - actual,
             conditions=found.observations.conditions,
             names=trained.ids,
@@ -218,7 +218,7 @@ def _measured(found: _LeftOut) -> LeaveOut:
     return LeaveOut(
         rmse=float(np.sqrt(np.mean((predicted - actual) ** 2))),
         coverage=float(np.mean((lower <= actual) & (actual <= upper))),
-        log_density=float(np.mean(log_density(rows, scaling, actual))),
+        log_density=float(np.mean(judged(rows, scaling, actual).log_density)),
         spread=float(np.std(actual)),
         n_observations=len(actual),
     )

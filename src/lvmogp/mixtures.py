@@ -1,7 +1,7 @@
 """Predictive mixtures of Gaussians, one a row, and what follows from them: moments, quantiles, densities."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -96,15 +96,14 @@ def quantiles(rows: Mixture, levels: Float[Array, "n k"]) -> Float[Array, "n k"]
     return jax.vmap(at, in_axes=1, out_axes=1)(levels.astype(rows.means.dtype))
 
 
-def log_densities(rows: Mixture, values: Float[Array, "n 1"]) -> Float[Array, "n 1"]:
-    """Log density of given values."""
-    log_weights = jnp.log(rows.weights)[:, None]
-    return mixture_log_density(values[:, 0], rows.means, rows.variances, log_weights)[:, None]
+def judgements(rows: Mixture, measured: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
+    """Log density, and probability of no larger ones, of values y whose own errors have variances e.
 
-
-def distributions(rows: Mixture, values: Float[Array, "n 1"]) -> Float[Array, "n 1"]:
-    """Probability of a value no larger than the given ones, Σ_p w_p Φ((y − m_p)/√v_p)."""
-    return mixture_distribution(values[:, 0], rows.means, rows.variances, rows.weights[:, None])[:, None]
+    log Σ_p w_p N(y | m_p, v_p + e) and Σ_p w_p Φ((y − m_p)/√(v_p + e))
+    """
+    values, variances = measured[:, 0], rows.variances + measured[:, 1]
+    density = mixture_log_density(values, rows.means, variances, jnp.log(rows.weights)[:, None])
+    return jnp.stack([density, mixture_distribution(values, rows.means, variances, rows.weights[:, None])], axis=1)
 
 
 def statistic_of(rows: Mixture, values: HostFloat, statistic: Statistic) -> HostFloat:
@@ -129,30 +128,31 @@ def quantile(rows: Mixture, scaling: Scaling, probability: float) -> HostFloat:
     return scaling.quantity(statistic_of(rows, levels, quantiles)[:, 0])
 
 
-def log_density(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> HostFloat:
-    """Log predictive density of outputs, per unit of the output."""
-    return log_density_in_units(scaling, outputs, lambda values: statistic_of(rows, values, log_densities))
+class Judged(NamedTuple):
+    """Outputs under their predictive distributions: log density per unit, and the probability of no larger ones."""
+
+    log_density: HostFloat
+    probability_below: HostFloat
 
 
-def log_density_in_units(
-    scaling: Scaling, outputs: HostFloat, standardised: Callable[[HostFloat], HostFloat]
-) -> HostFloat:
-    """Log density per unit of the output, from that of standardised values; none where no logarithm can be taken."""
-    possible = _possible(scaling, outputs)
-    outputs = np.where(possible, outputs, 1.0)
-    # dy = scale · dz, and d log y = dy/y
-    value = standardised(scaling.outputs(outputs)[:, None])[:, 0] - np.log(scaling.output_scale)
-    return np.where(possible, value - np.log(outputs) if scaling.log_output else value, -np.inf)
+def judged(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> Judged:
+    """Outputs under mixtures that know of their errors."""
+    errors = np.zeros_like(outputs)
+    return judged_in_units(scaling, outputs, errors, lambda measured: statistic_of(rows, measured, judgements))
 
 
-def probability_below_in_units(
-    scaling: Scaling, outputs: HostFloat, standardised: Callable[[HostFloat], HostFloat]
-) -> HostFloat:
-    """Probability of an output no larger than each given one, from that of standardised values."""
-    possible = _possible(scaling, outputs)
-    return np.where(possible, standardised(scaling.outputs(np.where(possible, outputs, 1.0))[:, None])[:, 0], 0.0)
+def judged_in_units(
+    scaling: Scaling, outputs: HostFloat, errors: HostFloat, standardised: Callable[[HostFloat], HostFloat]
+) -> Judged:
+    """The same from ``judgements`` of standardised outputs; where no logarithm can be taken, nothing is as small.
 
-
-def _possible(scaling: Scaling, outputs: HostFloat) -> np.ndarray:
+    ``errors`` are standard deviations of each output beyond what the mixtures know of.
+    """
     # What is missing may be anything.
-    return ~(outputs <= 0) if scaling.log_output else np.ones(len(outputs), dtype=bool)
+    possible = ~(outputs <= 0) if scaling.log_output else np.ones(len(outputs), dtype=bool)
+    outputs = np.where(possible, outputs, 1.0)
+    measured = np.stack([scaling.outputs(outputs), scaling.error_variances(errors, outputs)], axis=1)
+    density, below = standardised(measured).T
+    # dy = scale · dz, and d log y = dy/y
+    density = density - np.log(scaling.output_scale) - (np.log(outputs) if scaling.log_output else 0.0)
+    return Judged(np.where(possible, density, -np.inf), np.where(possible, below, 0.0))

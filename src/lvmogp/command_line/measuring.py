@@ -10,7 +10,7 @@ import pandas as pd
 
 from lvmogp.calibration import Calibration
 from lvmogp.command_line.printing import Screen, number
-from lvmogp.command_line.table_work import check_target, held_out, input_names, points_table
+from lvmogp.command_line.table_work import Reading, check_target, held_out, input_names, points_table
 from lvmogp.command_line.telling import counted, missing_words, records, tell_suggested, tell_written
 from lvmogp.diagnostics import leave_out_calibration
 from lvmogp.errors import DataError, SettingError
@@ -84,19 +84,15 @@ def _grid_values(text: str, are_dates: bool) -> Sequence[Any]:
         raise SettingError(f"the values of a grid must be {form} or one value, got {text!r}") from None
 
 
-def calibration(
-    screen: Screen,
-    path: Path,
-    data: Path | None,
-    *,
-    condition: str | None,
-    condition_column: str | None,
-    output: str | None,
-    plot: Path | None,
-) -> None:
+def calibration(screen: Screen, path: Path, data: Path | None, reading: Reading, plot: Path | None) -> None:
     """Compare intervals with held-out observations, or with the training data left out in turn."""
     if plot is not None:
         check_target(plot, data, path)
+    if data is None and reading != Reading():
+        raise SettingError(
+            "without a file the training data are left out in turn, and all is known of them; name a file of held-out "
+            "observations, or leave out what is said about one"
+        )
     model = LVMOGPRegressor.load(path)
     if data is None:
         found = leave_out_calibration(model)
@@ -107,10 +103,11 @@ def calibration(
         for remark in found.remarks:
             screen.note(remark)
     else:
-        rows = held_out(model, data, condition=condition, condition_column=condition_column, output=output)
+        rows = held_out(model, data, reading)
         if rows.left_out:
             screen.note(f"some rows say nothing and are left out: {missing_words(rows.left_out)}")
-        found = model.calibration(rows.X, rows.y, rows.ids)
+        model.unseen = reading.unseen
+        found = model.calibration(rows.X, rows.y, rows.ids, condition_features=rows.features, y_std=rows.errors)
         for remark in found.remarks[int(found.intervals_are_off) :]:  # the first was a warning
             screen.note(remark)
     _tell_calibration(screen, found)

@@ -33,13 +33,26 @@ class Predicted(NamedTuple):
     left_out: dict[str, int]
 
 
+class Reading(NamedTuple):
+    """Which columns of a table of observations are what, and what is known of conditions that are new."""
+
+    condition: str | None = None
+    condition_column: str | None = None
+    output: str | None = None
+    error_column: str | None = None
+    condition_features: Path | None = None
+    unseen: str = "error"
+
+
 class HeldOut(NamedTuple):
-    """Observations with their conditions, and how many rows were not complete for lack of what."""
+    """Observations with their conditions and what is known of these, and how many rows lacked what."""
 
     X: pd.DataFrame
     y: pd.Series | None
     ids: list[Any]
     left_out: dict[str, int]
+    errors: pd.Series | None
+    features: pd.DataFrame | None
 
 
 def check_target(path: Path, *sources: Path | None) -> None:
@@ -86,10 +99,8 @@ def predict_table(
     features = features_of_file(model, condition_features)
     known = [*model.conditions_, *([] if features is None else features.index)]
     texts = rows.condition if condition is None else [condition.strip()] * len(rows.X)
-    if texts is not None and unseen == "prior":
-        ids = new_ids(texts, known)
-    elif texts is not None:
-        ids = known_ids(texts, known, advice=", or predict it from the prior with --unseen prior")
+    if texts is not None:
+        ids = _ids(texts, known, unseen)
     elif model.model_.is_grid:  # every condition at every row
         ids = [name for name in model.conditions_ for _ in range(len(rows.X))]
         rows = rows._replace(X=pd.concat([rows.X] * len(model.conditions_), ignore_index=True))
@@ -102,6 +113,12 @@ def predict_table(
     found = {"mean": mean, "sd": deviation, "median": median, "lower": lower, "upper": upper}
     name = condition_column or model.condition or "condition"
     return Predicted(rows.X.assign(**{name: pd.Series(ids, dtype=object)}, **found), rows.left_out)
+
+
+def _ids(texts: Sequence[str], known: Sequence[Any], unseen: str) -> list[Any]:
+    if unseen == "prior":
+        return new_ids(texts, known)
+    return known_ids(texts, known, advice=", or predict it from the prior with --unseen prior")
 
 
 def features_of_file(model: LVMOGPRegressor, path: Path | None) -> pd.DataFrame | None:
@@ -126,25 +143,24 @@ def points_table(model: LVMOGPRegressor, path: Path) -> pd.DataFrame:
     return rows.X
 
 
-def held_out(
-    model: LVMOGPRegressor, path: Path, *, condition: str | None, condition_column: str | None, output: str | None
-) -> HeldOut:
-    """Observations in a table of conditions that the model knows."""
-    column = None if condition is not None else condition_column or model.condition
+def held_out(model: LVMOGPRegressor, path: Path, reading: Reading) -> HeldOut:
+    """Observations in a table of conditions that the model knows, or may learn of from their features."""
+    column = None if reading.condition is not None else reading.condition_column or model.condition
     rows = new_rows(
         read_table(path, ids=[] if column is None else [column]),
         inputs=input_names(model),
         dates=model.model_.date_columns,
         condition=column,
-        output=output_name(model, output),
+        output=output_name(model, reading.output),
+        errors=reading.error_column,
     )
-    if rows.condition is not None:
-        ids = known_ids(rows.condition, model.conditions_)
-    elif condition is not None:
-        ids = known_ids([condition.strip()] * len(rows.X), model.conditions_)
-    else:
+    features = features_of_file(model, reading.condition_features)
+    texts = rows.condition if reading.condition is None else [reading.condition.strip()] * len(rows.X)
+    if texts is None:
         ids = _only(model, path) * len(rows.X)
-    return HeldOut(rows.X, rows.y, ids, rows.left_out)
+    else:
+        ids = _ids(texts, [*model.conditions_, *([] if features is None else features.index)], reading.unseen)
+    return HeldOut(rows.X, rows.y, ids, rows.left_out, rows.errors, features)
 
 
 def _only(model: LVMOGPRegressor, path: Path) -> list[Any]:

@@ -93,6 +93,8 @@ def plot_calibration(
     y: Any,
     conditions: Any = None,
     *,
+    condition_features: Any = None,
+    y_std: Any = None,
     levels: Sequence[float] = LEVELS,
     ax: Axes | None = None,
 ) -> Axes:
@@ -104,6 +106,8 @@ def plot_calibration(
         A fitted model.
     X, y, conditions
         Held-out observations, as for ``predict``; outputs that are NaN do not count.
+    condition_features, y_std
+        What is known of conditions never seen, and of errors in measuring, as for ``LVMOGPRegressor.calibration``.
     levels : sequence of float, optional
         Levels of the intervals; .05, .10, … .95 unless given.
     ax : Axes, optional
@@ -116,7 +120,7 @@ def plot_calibration(
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LVMOGPWarning)  # the picture says so
-        found = model.calibration(X, y, conditions, levels=levels)
+        found = model.calibration(X, y, conditions, condition_features=condition_features, y_std=y_std, levels=levels)
     return draw_calibration(found, own_axes(ax, width=4.4, height=4.2))
 
 
