@@ -21,7 +21,7 @@ import pandas as pd
 from safetensors.numpy import load_file
 
 RESULTS = Path(__file__).parents[1] / "results" / "benchmarks"
-RUN = [sys.executable, "-c", "from lvmogp.cli import main; main()"]
+RUN = [sys.executable, "-m", "lvmogp"]
 MOST_STEPS = 1500
 SIZES = ["--inducing-inputs", "8", "--inducing-latents", "6", "--batch-size", "256", "--max-iter", str(MOST_STEPS)]
 

@@ -21,7 +21,7 @@ from lvmogp.fit import MINIBATCHES
 from lvmogp.resuming import load_running
 from lvmogp.storage import ModelFile
 
-RUN = [sys.executable, "-c", "from lvmogp.cli import main; main()"]
+RUN = [sys.executable, "-m", "lvmogp"]
 SMALL = {"n_inducing_inputs": 6, "n_inducing_latents": 4, "random_state": 0}
 
 

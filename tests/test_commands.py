@@ -27,7 +27,7 @@ from lvmogp.progress import in_words, time_left
 
 SMALL = ["--latents", "1", "--restarts", "1", "--inducing-inputs", "6"]
 SETTINGS = {"n_latent": 1, "n_restarts": 1, "n_inducing_inputs": 6, "random_state": 0}
-RUN = [sys.executable, "-c", "from lvmogp.cli import main; main()"]
+RUN = [sys.executable, "-m", "lvmogp"]
 
 
 def lvmogp(*arguments):
@@ -513,6 +513,29 @@ def test_an_interrupt_that_python_swallows_interrupts_in_the_end():
     with no_interrupt_is_lost() as pressed:
         assert not pressed()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+class Dying:
+    """Fails when it is collected, where Python ignores it."""
+
+    def __init__(self, fail):
+        self.fail = fail
+
+    def __del__(self):
+        self.fail()
+
+
+def test_an_interrupt_that_python_swallows_is_not_printed(monkeypatch):
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: printed.append(ignored.exc_type))
+    with pytest.raises(KeyboardInterrupt), no_interrupt_is_lost():
+        Dying(lambda: signal.raise_signal(signal.SIGINT))
+    assert printed == []
+    with no_interrupt_is_lost():
+        Dying(lambda: [].pop())
+    assert printed == [IndexError]
+    Dying(lambda: [].pop())
+    assert printed == [IndexError, IndexError]
 
 
 # Time left

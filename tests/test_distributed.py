@@ -37,7 +37,7 @@ from lvmogp.scaling import Scaling
 from lvmogp.sources import Rows, column_moments, scaling_from, source_of
 
 pytest.importorskip("pyarrow")
-RUN = [sys.executable, "-c", "from lvmogp.cli import main; main()"]
+RUN = [sys.executable, "-m", "lvmogp"]
 ROLES = {"output": "y", "condition": "id"}
 SETTINGS = {"n_inducing_inputs": 6, "n_inducing_latents": 4, "batch_size": 64, "max_iter": 100, "random_state": 0}
 SIZES = ["--inducing-inputs", "6", "--inducing-latents", "4", "--batch-size", "64", "--max-iter", "100"]

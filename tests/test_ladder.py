@@ -144,6 +144,7 @@ LADDER = [
     "command_line.measuring",
     "command_line.showcase",
     "cli",
+    "__main__",
 ]
 # Asides may import anything; of the ladder, only what people see may import asides.
 ASIDES = ["simulate", "metrics", "baselines", "datasets", "experiments"]
