@@ -2,6 +2,7 @@
 
 import copy
 import datetime
+import json
 import pickle
 import warnings
 
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from small_models import MISSING, described_parameters, grid_case, long_case
+from test_commands import succeeded
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.baselines.relations import OneHot
@@ -421,6 +423,16 @@ def test_files_of_features_predict_and_add_conditions(factors, tmp_path):
     asked = pd.DataFrame({"x": [0.5]})
     expected = model.predict(asked, "other", condition_features={"other": {"motor": "B", "screw": False}})
     np.testing.assert_allclose(found.frame["mean"], [expected[0], model.predict(asked, "z")[0]], rtol=1e-12)
+    described = ["--condition-features", tmp_path / "linkages.csv", "--json"]
+    own.save(tmp_path / "m.lvmogp")
+    suggested = succeeded("suggest", tmp_path / "m.lvmogp", "--condition", "other", "--grid", "x=-1:1:5", *described)
+    best = model.suggest("other", np.linspace(-1, 1, 5)[:, None], condition_features=features)
+    assert json.loads(suggested.stdout)["measurements"][0]["x"] == best.inputs[0, 0]
+    assert json.loads(suggested.stdout)["sd_before"] == pytest.approx(best.sd_before, rel=1e-9)
+    (tmp_path / "seen.csv").write_text("linkage,x,y\nother,0.5,1\nz,0.5,2\n")
+    checked = succeeded("calibration", tmp_path / "m.lvmogp", tmp_path / "seen.csv", "--output", "y", *described)
+    errors = np.array([expected[0] - 1, model.predict(asked, "z")[0] - 2])
+    assert json.loads(checked.stdout)["rmse"] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-9)
     added = add_described(own, features, condition=None)
     assert added.points == {"new": 0, "other": 0}
     np.testing.assert_allclose(own.predict(asked, "other"), expected, rtol=1e-12)

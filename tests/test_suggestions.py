@@ -288,7 +288,13 @@ def test_latents_are_learnt_about_without_what_is_known(n_latent):
     features = pd.DataFrame({"load": np.arange(6.0) ** 2, "width": np.arange(6.0) % 2}, index=np.unique(conditions))
     described = LVMOGPRegressor(n_latent, n_restarts=1, n_inducing_inputs=5, n_inducing_latents=5)
     described.fit(X, y, conditions, condition_features=features)
+    asked = {"n": 2, "condition_features": {"new": {"load": 3.0, "width": 1.0}}}
+    before = described.suggest("new", SPEEDS, **asked)
     described.add_condition("new", [], [], features={"load": 3.0, "width": 1.0})
+    after, unlike = described.suggest("new", SPEEDS, n=2), described.suggest("unlike", SPEEDS, n=2)
+    np.testing.assert_array_equal(before.inputs, after.inputs)
+    np.testing.assert_allclose(before.sd_after, after.sd_after, rtol=1e-9)
+    assert before.sd_before < 0.9 * unlike.sd_before
     if n_latent == 0:
         with pytest.raises(SettingError, match="has no latents"):
             described.suggest("new", SPEEDS, goal="latents")

@@ -1,6 +1,7 @@
 """What users ask a fitted model about: inputs and the condition of each row, features, latents."""
 
 import numbers
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,10 +107,10 @@ def features_by_id(model: TrainedModel, table: Any, condition: str | None) -> di
     return {} if table is None else read_later(known_features(model), table, condition)
 
 
-def with_described(model: TrainedModel, rows: Rows, features: dict[Id, HostFloat]) -> TrainedModel:
-    """The model with the new conditions among the rows that are described."""
+def with_described(model: TrainedModel, asked: Sequence[Id], features: dict[Id, HostFloat]) -> TrainedModel:
+    """The model with the new ones among the conditions asked about that are described."""
     for name, values in features.items():
-        if name in rows.ids.distinct and name not in model.all_ids:
+        if name in asked and name not in model.all_ids:
             nothing = np.empty((0, model.n_columns))
             model = with_condition(model, name, nothing, np.empty(0), method="exact", features=values)
     return model

@@ -355,6 +355,7 @@ def suggest(
     region: Annotated[
         Path | None, typer.Option(help="Table with the inputs where predictions matter; default: the candidates.")
     ] = None,
+    condition_features: ConditionFeatures = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -368,7 +369,7 @@ def suggest(
     with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
         import lvmogp.command_line.measuring as measuring
 
-        choice = measuring.Choice(candidates, grid or [], region, n, goal.value)
+        choice = measuring.Choice(candidates, grid or [], region, n, goal.value, condition_features)
         measuring.suggest(screen, model, condition, choice)
 
 

@@ -668,7 +668,14 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     @_in_double_precision
     def suggest(
-        self, name: Id, candidates: Any = None, n: int = 1, *, goal: str = "predictions", region: Any = None
+        self,
+        name: Id,
+        candidates: Any = None,
+        n: int = 1,
+        *,
+        goal: str = "predictions",
+        region: Any = None,
+        condition_features: Any = None,
     ) -> suggestions.Suggestion:
         """Choose the inputs whose measurement is expected to tell most about a condition.
 
@@ -685,15 +692,17 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             What to learn about: the condition's curve over the region, or its latents.
         region : array or DataFrame of shape (r, columns), optional
             Inputs where predictions matter; the candidates unless given. Of many, 64 stand for all.
+        condition_features : DataFrame or mapping, optional
+            Features of a condition that is new, by id, as for ``predict``.
         """
-        model = self._fitted()
+        plain_name = asked_id(name)
+        model = self._described((plain_name,), condition_features)
         if goal not in suggestions.GOALS:
             raise SettingError(f"goal must be one of {list(suggestions.GOALS)}, got {goal!r}")
         if region is not None and goal == "latents":
             raise SettingError('region says where predictions matter; leave it out with goal="latents"')
         if goal == "latents" and self.n_latent_ == 0:
             raise SettingError('the model has no latents (n_latent=0) to learn about; leave goal="latents" out')
-        plain_name = asked_id(name)
         inputs = suggestions.default_candidates(model) if candidates is None else asked_inputs(model, candidates).values
         wanted = None if region is None else asked_inputs(model, region).values
         if len(inputs) == 0:
@@ -751,9 +760,12 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[trained.TrainedModel, Rows]:
         # The rows asked about, and the model with the new conditions among them that are described.
+        rows = asked_rows(self._fitted(), X, conditions, self.condition)
+        return self._described(rows.ids.distinct, condition_features), rows
+
+    def _described(self, asked: Sequence[Id], condition_features: Any) -> trained.TrainedModel:
         model = self._fitted()
-        rows = asked_rows(model, X, conditions, self.condition)
-        return with_described(model, rows, features_by_id(model, condition_features, self.condition)), rows
+        return with_described(model, asked, features_by_id(model, condition_features, self.condition))
 
     def _judged(
         self, model: trained.TrainedModel, rows: Rows, outputs: HostFloat, errors: HostFloat, *, include_noise: bool

@@ -10,7 +10,15 @@ import pandas as pd
 
 from lvmogp.calibration import Calibration
 from lvmogp.command_line.printing import Screen, number
-from lvmogp.command_line.table_work import Reading, check_target, held_out, input_names, points_table
+from lvmogp.command_line.table_work import (
+    Reading,
+    check_target,
+    features_of_file,
+    held_out,
+    input_names,
+    known_conditions,
+    points_table,
+)
 from lvmogp.command_line.telling import counted, missing_words, records, tell_suggested, tell_written
 from lvmogp.diagnostics import leave_out_calibration
 from lvmogp.errors import DataError, SettingError
@@ -28,6 +36,7 @@ class Choice(NamedTuple):
     region: Path | None
     n: int
     goal: str
+    condition_features: Path | None
 
 
 def suggest(screen: Screen, path: Path, condition: str, choice: Choice) -> None:
@@ -43,8 +52,9 @@ def suggest(screen: Screen, path: Path, condition: str, choice: Choice) -> None:
     elif choice.grid:
         candidates = grid_table(choice.grid, input_names(model), model.model_.date_columns)
     region = None if choice.region is None else points_table(model, choice.region)
-    (name,) = new_ids([condition.strip()], model.conditions_)
-    found = model.suggest(name, candidates, choice.n, goal=choice.goal, region=region)
+    features = features_of_file(model, choice.condition_features)
+    (name,) = new_ids([condition.strip()], known_conditions(model, features))
+    found = model.suggest(name, candidates, choice.n, goal=choice.goal, region=region, condition_features=features)
     if name not in model.conditions_:
         screen.note(f"the model knows no condition {condition!r}; it is taken to be new, with nothing measured so far")
     tell_suggested(screen, found, model.model_.output_name, is_log=model.model_.scaling.log_output)

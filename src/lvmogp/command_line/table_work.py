@@ -97,10 +97,9 @@ def predict_table(
     inputs = input_names(model)
     rows = _rows(model, path, inputs, condition, condition_column)
     features = features_of_file(model, condition_features)
-    known = [*model.conditions_, *([] if features is None else features.index)]
     texts = rows.condition if condition is None else [condition.strip()] * len(rows.X)
     if texts is not None:
-        ids = _ids(texts, known, unseen)
+        ids = _ids(texts, known_conditions(model, features), unseen)
     elif model.model_.is_grid:  # every condition at every row
         ids = [name for name in model.conditions_ for _ in range(len(rows.X))]
         rows = rows._replace(X=pd.concat([rows.X] * len(model.conditions_), ignore_index=True))
@@ -124,6 +123,11 @@ def _ids(texts: Sequence[str], known: Sequence[Any], unseen: str) -> list[Any]:
 def features_of_file(model: LVMOGPRegressor, path: Path | None) -> pd.DataFrame | None:
     """What a file says of conditions, if there is one."""
     return None if path is None else read_features(path, condition=model.condition, known=model.conditions_)
+
+
+def known_conditions(model: LVMOGPRegressor, features: pd.DataFrame | None) -> list[Any]:
+    """Ids of the conditions of a model, and of those that a table describes."""
+    return [*model.conditions_, *([] if features is None else features.index)]
 
 
 def _rows(
@@ -159,7 +163,7 @@ def held_out(model: LVMOGPRegressor, path: Path, reading: Reading) -> HeldOut:
     if texts is None:
         ids = _only(model, path) * len(rows.X)
     else:
-        ids = _ids(texts, [*model.conditions_, *([] if features is None else features.index)], reading.unseen)
+        ids = _ids(texts, known_conditions(model, features), reading.unseen)
     return HeldOut(rows.X, rows.y, ids, rows.left_out, rows.errors, features)
 
 
