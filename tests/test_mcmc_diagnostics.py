@@ -54,11 +54,18 @@ def test_r_hat_is_that_of_arviz(rng):
     assert agreement({"numbers": beside}, np.array([1, 1, 1, 1e-9]))["numbers"].r_hat < 1.03
 
 
-def test_a_chain_in_a_lesser_mode_counts_by_its_mass(rng):
-    chains = [gaussian_chain(rng), gaussian_chain(rng, mass=1e-8, spread=0.7), gaussian_chain(rng)]
+def test_a_chain_in_a_lesser_mode_counts_by_how_far_it_is_below(rng):
+    chains = [gaussian_chain(rng), gaussian_chain(rng, mass=1e-8), gaussian_chain(rng)]
     weights = chain_weights(chains)
     np.testing.assert_array_equal(weights[[0, 2]], 1)
-    np.testing.assert_allclose(np.log(weights[1]), np.log(1e-8), atol=1.0)
+    means = [chain.trace.log_posterior.mean() for chain in chains]
+    np.testing.assert_allclose(weights[1], np.exp(means[1] - max(means) + 2 * np.sqrt(20)), rtol=1e-10)
+    assert 1e-5 < weights[1] < 1e-3
+
+
+def test_a_wider_mode_counts_in_full_though_its_draws_are_lower(rng):
+    # As likely as the other, wider by a quarter in each of 20 directions, and so lower by 20 log 1.25.
+    np.testing.assert_array_equal(chain_weights([gaussian_chain(rng), gaussian_chain(rng, spread=1.25)]), 1)
 
 
 def test_the_poorest_chain_still_has_a_logarithm_of_its_weight(rng):

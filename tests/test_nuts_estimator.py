@@ -15,6 +15,8 @@ from lvmogp.cli import app
 from lvmogp.diagnostics import summary
 from lvmogp.draws import aligned
 from lvmogp.errors import ConvergenceWarning
+from lvmogp.nuts import SamplerSettings
+from lvmogp.options import Options, sampling_settings
 
 N, D = 9, 5
 X = np.linspace(0, 3, N)[:, None]
@@ -55,6 +57,40 @@ def dense_predictions(model, x):
         weight = np.exp(float(draws.log_weight[number]))
         total = total + weight * (between @ np.linalg.solve(covariance, y)).reshape(D, -1).T
     return scaling.location(total)
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_observations", "expected"),
+    [
+        ({}, 500, (16, 160, 60)),
+        ({}, 501, (4, 300, 250)),
+        ({"n_chains": 8}, 100, (8, 300, 250)),
+        ({"n_chains": 20}, 10_000, (20, 160, 60)),
+        ({"n_warmup": 50}, 100, (16, 50, 60)),
+        ({"n_draws": 5}, 10_000, (4, 300, 5)),
+    ],
+)
+def test_few_observations_have_many_short_chains(asked, n_observations, expected):
+    given = LVMOGPRegressor(inference="nuts", random_state=7, **asked).get_params()
+    options = Options(**{name: given[name] for name in Options._fields})
+    _, settings = sampling_settings(options, n_observations)
+    assert settings == SamplerSettings(*expected, seed=options.seed)
+
+
+@pytest.mark.parametrize("n_conditions", [11, 12], ids=["few", "many"])
+def test_with_few_observations_every_other_chain_starts_hot(monkeypatch, n_conditions):
+    monkeypatch.setattr("lvmogp.sampling.FEW_OBSERVATIONS", 11 * N)
+    asked = []
+
+    def without_chains(target, starts, variances, settings, report=None, *, hot=()):
+        asked.extend(hot)
+        return {}, True
+
+    monkeypatch.setattr("lvmogp.sampling.run_chains", without_chains)
+    many = np.tile(outputs(), 3)[:, :n_conditions]
+    with pytest.warns(ConvergenceWarning):
+        LVMOGPRegressor(1, **SETTINGS | {"n_chains": 5, "n_restarts": 1, "max_iter": 5}).fit(X, many)
+    assert asked == ([1, 3] if n_conditions == 11 else [])
 
 
 def test_draws_explain_the_data(model):

@@ -94,9 +94,9 @@ def target_of(unknowns, data, priors=PRIORS):
     return Target(data, fixed_leaves, structure, priors), vector
 
 
-def run(target, vector, settings, report=None):
+def run(target, vector, settings, report=None, *, hot=()):
     starts = jnp.tile(vector, (settings.n_chains, 1))
-    chains, ended = run_chains(target, starts, jnp.ones_like(starts), settings, report)
+    chains, ended = run_chains(target, starts, jnp.ones_like(starts), settings, report, hot=hot)
     return list(chains.values()), ended
 
 
@@ -155,7 +155,8 @@ def two_conditions():
     return unknowns, GridData(jnp.asarray(inputs), jnp.asarray(outputs))
 
 
-def test_draws_have_the_moments_of_quadrature():
+@pytest.mark.parametrize("hot", [(), (0, 1)], ids=["cold", "hot"])
+def test_draws_have_the_moments_of_quadrature(hot):
     unknowns, data = two_conditions()
     target, vector = target_of(unknowns, data)
     axes = [np.linspace(-4, 4, 49), np.linspace(-4, 4, 49), np.linspace(-8, 2, 61)]  # h_1, h_2, log σ²
@@ -168,7 +169,7 @@ def test_draws_have_the_moments_of_quadrature():
         distance = np.abs(rows[:, 0] - rows[:, 1])
         return np.stack([rows[:, 2], rows[:, 2] ** 2, distance, distance**2, rows[:, 0] ** 2], axis=1)
 
-    chains, _ = run(target, vector, SamplerSettings(2, 100, 1500, 1))
+    chains, _ = run(target, vector, SamplerSettings(2, 110, 1500, 1), hot=hot)
     drawn = numbers(np.concatenate([chain.trace.position for chain in chains]))
     expected = density @ numbers(points)
     spread = np.sqrt(density @ (numbers(points) - expected) ** 2)
@@ -178,6 +179,69 @@ def test_draws_have_the_moments_of_quadrature():
     np.testing.assert_allclose(
         trace.log_posterior[:5], [log_posterior(target, jnp.asarray(row)) for row in trace.position[:5]]
     )
+
+
+def test_at_a_temperature_the_likelihood_has_a_power():
+    unknowns, data = two_conditions()
+    target, vector = target_of(unknowns, data)
+    expected = 0.3 * log_likelihood(unknowns, data) + log_prior(unknowns, PRIORS)
+    np.testing.assert_allclose(log_posterior(target, vector, 0.3), expected, rtol=1e-12)
+    assert abs(log_posterior(target, vector) - expected) > 0.1
+
+
+def three_groups_in_the_wrong_order():
+    """Eight conditions each of two curves and of their mean, which starts beside both instead of between them."""
+    inputs = np.linspace(-2, 2, 8)[:, None]
+    one, other = np.sin(1.5 * inputs[:, 0]), np.cos(1.5 * inputs[:, 0])
+    curves = np.repeat(np.stack([one, (one + other) / np.sqrt(2), other], axis=1), 8, axis=1)
+    outputs = curves + np.sqrt(0.005) * np.random.default_rng(1).normal(size=curves.shape)
+    fixed = ("lengthscale", "variance")
+    unknowns = Unknowns(
+        RBF(jnp.ones(1), number(1.0), fixed=fixed),
+        RBF(jnp.full(1, 0.8), number(1.0), fixed=fixed),
+        jnp.repeat(jnp.asarray([0.0, -1.0, 1.0]), 8)[:, None],
+        SharedNoise(jnp.asarray([0.005])),
+    )
+    return unknowns, GridData(jnp.asarray(inputs), jnp.asarray(outputs))
+
+
+def test_chains_that_start_hot_leave_a_lesser_mode():
+    target, vector = target_of(*three_groups_in_the_wrong_order())
+    starts = jnp.tile(vector, (6, 1))
+    chains, _ = run_chains(target, starts, jnp.full_like(starts, 0.1), SamplerSettings(6, 160, 20, 0), hot=(1, 3, 5))
+    groups = np.stack([chain.trace.position[:, :24].reshape(-1, 3, 8).mean(axis=2) for chain in chains.values()])
+    in_order = np.mean((groups[..., 1] - groups[..., 0]) * (groups[..., 2] - groups[..., 1]) > 0, axis=1)
+    np.testing.assert_array_equal(in_order[::2], 0)
+    assert np.sum(in_order[1::2] == 1) >= 2  # most of them, by hand seven of nine
+    levels = np.asarray([chain.trace.log_posterior.mean() for chain in chains.values()])
+    assert np.min(levels[in_order == 1]) > np.max(levels[::2]) + 2
+
+
+def test_a_short_warmup_leaves_no_time_for_cooling():
+    target, vector = target_of(*two_conditions())
+    settings = SamplerSettings(1, 100, 5, 0)
+    (hot,), _ = run(target, vector, settings, hot=(0,))
+    (cold,), _ = run(target, vector, settings)
+    np.testing.assert_array_equal(hot.trace.position, cold.trace.position)
+    assert [SamplerSettings(1, n_warmup, 1, 0).n_temperatures for n_warmup in (106, 107, 160)] == [0, 8, 12]
+
+
+@pytest.mark.parametrize("coldness", [0.0, 0.5])
+def test_in_hot_chains_latents_are_redrawn_at_the_temperature(coldness):
+    unknowns, data = two_conditions()
+    candidates = jnp.linspace(-3, 3, 601)[:, None]
+
+    def log_density(place):
+        moved = eqx.tree_at(lambda tree: tree.latents, unknowns, unknowns.latents.at[1].set(place))
+        return coldness * log_likelihood(moved, data) - place[0] ** 2 / 2
+
+    density = np.exp(np.asarray(jax.lax.map(log_density, candidates)))
+    density /= density.sum()
+    redraw = jax.vmap(lambda key: redrawn_latents(unknowns, data, jnp.ones(8, int), key, coldness)[1, 0])
+    drawn = np.asarray(redraw(jax.random.split(jax.random.key(0), 1000)))
+    places = np.asarray(candidates[:, 0])
+    mean, square = density @ places, density @ places**2
+    np.testing.assert_allclose([drawn.mean(), np.mean(drawn**2)], [mean, square], atol=0.1)
 
 
 @pytest.mark.parametrize("noise", [SHARED, PER_CONDITION], ids=["shared noise", "noise per condition"])
@@ -219,10 +283,13 @@ def test_a_condition_with_too_many_observations_stays_where_it_is(monkeypatch, m
 
 def test_the_same_seed_gives_the_same_draws_in_pieces_of_any_length(monkeypatch):
     target, vector = target_of(*two_conditions())
-    settings = SamplerSettings(2, 100, 12, 3)
-    first, _ = run(target, vector, settings)
+    settings = SamplerSettings(2, 110, 12, 3)
+    first, _ = run(target, vector, settings, hot=(1,))
+    cold, _ = run(target, vector, settings)
+    np.testing.assert_array_equal(first[0].trace.position, cold[0].trace.position)
+    assert np.all(first[1].trace.position[:, 2] != cold[1].trace.position[:, 2])
     monkeypatch.setattr("lvmogp.nuts._PIECE_SECONDS", 1e-9)  # one step a piece
-    second, _ = run(target, vector, settings)
+    second, _ = run(target, vector, settings, hot=(1,))
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one.trace.position, other.trace.position)
     assert np.ptp([chain.trace.position[0, 0] for chain in first]) > 0  # chains differ

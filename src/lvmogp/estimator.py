@@ -119,10 +119,12 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         Observations in a minibatch, for ``inference="stochastic"``.
     priors : Priors or None, default=None
         Prior distributions of the hyperparameters, for ``inference="nuts"``.
-    n_chains : int or "auto", default=4
-        Markov chains, for ``inference="nuts"``; as many run at once as there are cores.
+    n_chains : int or "auto", default="auto"
+        Markov chains, for ``inference="nuts"``; as many run at once as there are cores. Up to 500 observations, which
+        may have many explanations, 16, else 4.
     n_warmup, n_draws : int or "auto", default="auto"
-        Steps in which each chain learns how to move (300), and draws that it keeps after them (250).
+        Steps in which each chain learns how to move (300), and draws that it keeps after them (250); of 16 chains or
+        more 160 and 60.
     output_transform : {None, "log"}, default=None
         ``"log"`` models the logarithm of a positive output; predictions stay positive and in its units.
     unseen : {"error", "prior"}, default="error"
@@ -180,7 +182,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         max_iter: int | str = "auto",
         batch_size: int | str = "auto",
         priors: Priors | None = None,
-        n_chains: int | str = 4,
+        n_chains: int | str = "auto",
         n_warmup: int | str = "auto",
         n_draws: int | str = "auto",
         output_transform: str | None = None,

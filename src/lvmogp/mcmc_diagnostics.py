@@ -15,8 +15,9 @@ _FEWEST_EFFECTIVE = 100
 _FEWEST_DRAWS = 4
 # Share of draws that is worth a remark.
 _MANY_DIVERGENCES = 0.005
-# A chain is as good as the best one if half of its draws are better than this share of the best one's.
-_LOWER_PART = 0.1
+# A chain is as good as the best one if being wider by e^(2/√k) in each of k directions would make up for its lower log
+# posterior; volumes that differ by that much cannot be told apart by short chains.
+_MARGIN = 2.0
 # Draws of the poorest chains still count for something, so that all logarithms of weights are numbers.
 _LEAST_LOG_WEIGHT = -300.0
 
@@ -73,25 +74,17 @@ class Account(NamedTuple):
 
 
 def chain_weights(chains: list[Chain]) -> HostFloat:
-    """How much a draw of each chain counts: one, or the share of a lesser mode that holds the chain (equation 34).
+    """How much a draw of each chain counts: one, or next to nothing in a lesser mode (equation 34).
 
-    Chains whose log posteriors are like those of the best chain explain the data as well as it does. Another one never
-    found that explanation; it counts by the mass of its own, exp⟨log p⟩ Π_i sd_i up to a constant. With few draws none
-    of this can be told, and all chains count.
+    A chain whose log posteriors are far below those of the best chain never found that explanation of the data; its
+    draws lose weight by how far. With few draws none of this can be told, and all chains count.
     """
     if min(len(chain.trace.log_posterior) for chain in chains) < _FEWEST_DRAWS:
         return np.ones(len(chains))
-    medians = np.asarray([np.median(chain.trace.log_posterior) for chain in chains])
-    best = chains[int(np.argmax(medians))]
-    as_good = medians >= np.quantile(best.trace.log_posterior, _LOWER_PART)
-    log_mass = np.asarray([_log_mass(chain) for chain in chains])
-    below = np.clip(log_mass - np.mean(log_mass[as_good]), _LEAST_LOG_WEIGHT, 0.0)
-    return np.where(as_good, 1.0, np.exp(below))
-
-
-def _log_mass(chain: Chain) -> float:
-    spread = np.maximum(np.std(chain.trace.position, axis=0), 1e-300)
-    return float(chain.trace.log_posterior.mean() + np.log(spread).sum())
+    n_unknowns = chains[0].trace.position.shape[1]
+    means = np.asarray([float(np.mean(chain.trace.log_posterior)) for chain in chains])
+    # log w = min(0, ⟨log p⟩ − max ⟨log p⟩ + 2√k)
+    return np.exp(np.clip(means - means.max() + _MARGIN * math.sqrt(n_unknowns), _LEAST_LOG_WEIGHT, 0.0))
 
 
 def agreement(values: Mapping[str, HostFloat], weights: HostFloat) -> dict[str, Agreement]:

@@ -11,7 +11,7 @@ from lvmogp.data import Data, GridData
 from lvmogp.errors import LVMOGPWarning, SettingError
 from lvmogp.fit import Settings, operations
 from lvmogp.kernels import RBF, Constant, Kernel, Linear, named, rank
-from lvmogp.nuts import SamplerSettings
+from lvmogp.nuts import FEW_OBSERVATIONS, SamplerSettings
 from lvmogp.priors import Priors
 from lvmogp.typing import HostFloat
 
@@ -50,8 +50,10 @@ _MOST_OBSERVATIONS_FOR_RESTARTS = 50_000
 _LEAST_GAIN = 0.02
 _LEAST_GAIN_PER_OBSERVATION = 5e-5
 _MANY_OBSERVATIONS = 20_000
-# Chains, steps in which each learns how to move, and draws that each keeps.
-_CHAINS = (4, 300, 250)
+# Few data can be explained in many ways, of which each chain finds one, and steps are quick: many chains. Steps in
+# which each learns how to move, and draws that it keeps; where chains are many, they need not be long.
+_CHAINS_WITH_FEW_OBSERVATIONS, _CHAINS = 16, 4
+_LONG_CHAINS, _SHORT_CHAINS = (300, 250), (160, 60)
 # Minibatches: sizes that suit one core as well as a GPU, and the small fit that they start from.
 _MOST_AT_ONCE, _MOST_ON_A_GRID = 200_000, 5_000_000
 _BATCH_SIZE = 2_048
@@ -79,7 +81,7 @@ class Options(NamedTuple):
     random_state: Any
     batch_size: int | str = AUTO
     priors: Priors | None = None
-    n_chains: int | str = 4
+    n_chains: int | str = AUTO
     n_warmup: int | str = AUTO
     n_draws: int | str = AUTO
 
@@ -197,13 +199,19 @@ def fit_settings(
     return settings._replace(n_restarts=next(count for limit, count in _RESTARTS_BY_COST if cost <= limit))
 
 
-def sampling_settings(options: Options) -> tuple[Priors, SamplerSettings]:
+def sampling_settings(options: Options, n_observations: int) -> tuple[Priors, SamplerSettings]:
     """What Markov chains need to know."""
+    usual = _CHAINS_WITH_FEW_OBSERVATIONS if n_observations <= FEW_OBSERVATIONS else _CHAINS
+    n_chains = usual if options.n_chains == AUTO else int(options.n_chains)
     lengths = (
         default if asked == AUTO else int(asked)
-        for asked, default in zip((options.n_chains, options.n_warmup, options.n_draws), _CHAINS, strict=True)
+        for asked, default in zip(
+            (options.n_warmup, options.n_draws),
+            _LONG_CHAINS if n_chains < _CHAINS_WITH_FEW_OBSERVATIONS else _SHORT_CHAINS,
+            strict=True,
+        )
     )
-    return _priors(options), SamplerSettings(*lengths, seed=options.seed)
+    return _priors(options), SamplerSettings(n_chains, *lengths, seed=options.seed)
 
 
 class StochasticSizes(NamedTuple):

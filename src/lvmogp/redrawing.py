@@ -12,7 +12,7 @@ from lvmogp.kernels import cross, diagonal, gram
 from lvmogp.kronecker import kronecker_shrinkage
 from lvmogp.linalg import whiten
 from lvmogp.observed import ScatteredData
-from lvmogp.typing import Array, Float, Int
+from lvmogp.typing import Array, Float, Int, Scalar
 from lvmogp.unknowns import Unknowns
 
 _N_CANDIDATES = 64
@@ -106,12 +106,17 @@ def _explained_by(unknowns: Unknowns, data: GridData | ScatteredData) -> _Explai
 
 
 def redrawn_latents(
-    unknowns: Unknowns, data: GridData | ScatteredData, conditions: Int[Array, " few"], key: Array
+    unknowns: Unknowns,
+    data: GridData | ScatteredData,
+    conditions: Int[Array, " few"],
+    key: Array,
+    coldness: Scalar | float = 1.0,
 ) -> Float[Array, "D L"]:
     """Latents with those of some conditions, one after the other, drawn anew given all others.
 
     Beside where it is, a condition is offered places drawn from the prior, and takes one in proportion to how well it
     explains its outputs there: a step that leaves the posterior as it is (iterated sampling importance resampling).
+    In a hot chain the likelihood has the power ``coldness``.
     """
     explained = _explained_by(unknowns, data)
     known = unknowns.coordinates[:, unknowns.latents.shape[1] :]  # of features, which stay as they are
@@ -122,7 +127,7 @@ def redrawn_latents(
         elsewhere = jax.random.normal(key_of_places, (_N_CANDIDATES, latents.shape[1]), latents.dtype)
         candidates = jnp.concatenate([latents[condition][None], elsewhere])
         features = jnp.broadcast_to(known[condition], (len(candidates), known.shape[1]))
-        log_weights = explained(latents, condition, jnp.concatenate([candidates, features], axis=1))
+        log_weights = coldness * explained(latents, condition, jnp.concatenate([candidates, features], axis=1))
         log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf).at[0].set(log_weights[0])
         chosen = jax.random.categorical(key_of_choice, log_weights)
         return latents.at[condition].set(candidates[chosen]), None

@@ -16,7 +16,7 @@ from lvmogp.fit import SAMPLING, Progress
 from lvmogp.kernels import gram
 from lvmogp.likelihoods import fitted_values
 from lvmogp.mcmc_diagnostics import Account, account, agreement, chain_weights
-from lvmogp.nuts import Chain, SamplerSettings, Target, run_chains
+from lvmogp.nuts import FEW_OBSERVATIONS, Chain, SamplerSettings, Target, run_chains
 from lvmogp.observed import SparseData, observed
 from lvmogp.parameters import Parameters
 from lvmogp.priors import Priors
@@ -62,7 +62,9 @@ def sample_posterior(
         vectors.append(split(_drawn(start, np.random.default_rng([settings.seed, number])))[0])
         variances.append(_guessed_variances(start, structure))
     report = None if on_progress is None else _reporter(on_progress, starts[0], settings)
-    chains, completed = run_chains(target, jnp.stack(vectors), jnp.stack(variances), settings, report)
+    # Every other chain, so that half of them start from the fit all the same.
+    hot = range(1, settings.n_chains, 2) if data.n_observations <= FEW_OBSERVATIONS else ()
+    chains, completed = run_chains(target, jnp.stack(vectors), jnp.stack(variances), settings, report, hot=hot)
     return _gathered(target, chains, starts[0], settings, completed, time.perf_counter() - began)
 
 

@@ -242,7 +242,7 @@ def _with_draws(
     fitted: TrainedModel, outcome: Outcome, data: Data, options: Options, on_progress: Report
 ) -> TrainedModel:
     starts = (outcome.parameters, *outcome.runners_up)
-    draws, account = sample_posterior(starts, data, *sampling_settings(options), on_progress)
+    draws, account = sample_posterior(starts, data, *sampling_settings(options, data.n_observations), on_progress)
     if not account.completed:
         fitted = fitted._replace(outcome=fitted.outcome._replace(status=Status.INTERRUPTED))
     fitted = fitted._replace(sampling=account)
