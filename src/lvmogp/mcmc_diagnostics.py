@@ -82,7 +82,7 @@ def chain_weights(chains: list[Chain]) -> HostFloat:
     if min(len(chain.trace.log_posterior) for chain in chains) < _FEWEST_DRAWS:
         return np.ones(len(chains))
     n_unknowns = chains[0].trace.position.shape[1]
-    means = np.asarray([float(np.mean(chain.trace.log_posterior)) for chain in chains])
+    means = np.asarray([chain.trace.log_posterior.mean() for chain in chains])
     # log w = min(0, ⟨log p⟩ − max ⟨log p⟩ + 2√k)
     return np.exp(np.clip(means - means.max() + _MARGIN * math.sqrt(n_unknowns), _LEAST_LOG_WEIGHT, 0.0))
 
