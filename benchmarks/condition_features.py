@@ -122,9 +122,11 @@ def table(stored: dict[str, list[Row]]) -> str:
     ):
         frame = pd.DataFrame(rows)
         first = next(iter(words))
+        has_densities = f"log density {first}" in frame
         lines += [
-            f"| {title} | RMSE | of the first | difference ± its standard error | ahead in | 95 % intervals cover |",
-            "| --- " * 6 + "|",
+            f"| {title} | RMSE | of the first | difference ± its standard error | ahead in | 95 % intervals cover |"
+            + " log density |" * has_densities,
+            "| --- " * (6 + has_densities) + "|",
         ]
         for name, told in words.items():
             errors, base = frame[f"rmse {name}"], frame[f"rmse {first}"]
@@ -133,7 +135,8 @@ def table(stored: dict[str, list[Row]]) -> str:
                 apart = errors - base
                 ahead = f"{int((apart < 0).sum())} of {len(rows)}"
                 compared = f"{errors.mean() / base.mean():.2f} | {apart.mean():.3f} ± {apart.sem():.3f} | {ahead}"
-            lines.append(f"| {told} | {errors.mean():.3f} | {compared} | {frame[f'coverage {name}'].mean():.3f} |")
+            line = f"| {told} | {errors.mean():.3f} | {compared} | {frame[f'coverage {name}'].mean():.3f} |"
+            lines.append(line + (f" {frame[f'log density {name}'].mean():.2f} |" if has_densities else ""))
         lines.append("")
     return "\n".join(
         [*lines, "`python -m benchmarks.condition_features braking`, and `servo`; means over all repeats."]
