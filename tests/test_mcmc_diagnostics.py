@@ -52,6 +52,7 @@ def test_r_hat_is_that_of_arviz(rng):
     # Chains that hardly count do not disturb, nor do numbers that never change.
     beside = np.concatenate([values, np.ones((4, 100, 1))], axis=2)
     assert agreement({"numbers": beside}, np.array([1, 1, 1, 1e-9]))["numbers"].r_hat < 1.03
+    assert agreement({"numbers": beside}, np.array([1, 1, 1, 0.7]))["numbers"].r_hat == found.r_hat
 
 
 def test_a_chain_in_a_lesser_mode_counts_by_how_far_it_is_below(rng):
@@ -125,6 +126,13 @@ def test_poor_chains_are_described(rng, case, remark):
         chains[1] = chains[3] = gaussian_chain(rng, mass=1e-20)
     found = told(chains, values, completed=case != "interrupted")
     assert any(text.startswith(remark) for text in found.remarks)
+
+
+def test_a_chain_that_counts_a_little_less_is_not_called_poorer(rng):
+    chains = [gaussian_chain(rng), gaussian_chain(rng, mass=np.exp(-2 * np.sqrt(20) - 0.2))]
+    found = told(chains, rng.normal(size=(2, 500, 5)))
+    assert 0.6 < found.chains[1].weight < 1
+    assert found.remarks[0].startswith("2 chains agree")
 
 
 def test_nothing_is_said_of_chains_that_never_began():

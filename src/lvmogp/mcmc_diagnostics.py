@@ -18,6 +18,8 @@ _MANY_DIVERGENCES = 0.005
 # A chain is as good as the best one if being wider by e^(2/√k) in each of k directions would make up for its lower log
 # posterior; volumes that differ by that much cannot be told apart by short chains.
 _MARGIN = 2.0
+# A chain counts if its draws have at least this weight; what is said of others is that they do not.
+_COUNTING = 0.5
 # Draws of the poorest chains still count for something, so that all logarithms of weights are numbers.
 _LEAST_LOG_WEIGHT = -300.0
 
@@ -88,12 +90,12 @@ def chain_weights(chains: list[Chain]) -> HostFloat:
 
 
 def agreement(values: Mapping[str, HostFloat], weights: HostFloat) -> dict[str, Agreement]:
-    """R-hat and effective draws of groups of numbers (chains × draws × numbers), of the chains that count in full."""
+    """R-hat and effective draws of groups of numbers (chains × draws × numbers), of the chains that count."""
     from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # takes a second to import
 
     found: dict[str, Agreement] = {}
     for name, numbers in values.items():
-        counted = numbers[weights == 1]
+        counted = numbers[weights >= _COUNTING]
         varying = counted[..., np.ptp(counted, axis=(0, 1)) > 0]
         if counted.shape[1] < _FEWEST_DRAWS or varying.size == 0:
             found[name] = Agreement(math.nan, math.nan)
@@ -154,7 +156,7 @@ def _told(chain: Chain, weight: float) -> ChainAccount:
 
 def _about_modes(chains: tuple[ChainAccount, ...]) -> list[str]:
     best = max(chain.log_posterior for chain in chains)
-    apart = [number for number, chain in enumerate(chains, 1) if chain.weight < 1]
+    apart = [number for number, chain in enumerate(chains, 1) if chain.weight < _COUNTING]
     if not apart:
         return []
     gap = best - max(chains[number - 1].log_posterior for number in apart)
