@@ -18,6 +18,7 @@ from lvmogp.optimise import Status
 from lvmogp.parameters import Parameters
 from lvmogp.scaling import scaling_of
 from lvmogp.trained import TrainedModel, trained_model, with_draws
+from lvmogp.transforms import TRANSFORMS
 
 N_DRAWS = 6
 
@@ -52,7 +53,7 @@ def curve(x: np.ndarray, slope: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def fitted(
-    form: str, *, noise: str = "shared", n_latent: int = 1, log: bool = False, error: float | None = None
+    form: str, *, noise: str = "shared", n_latent: int = 1, transform: str | None = None, error: float | None = None
 ) -> LVMOGPRegressor:
     """A model as a fit would leave it, of a complete grid ("grid") or of uneven conditions ("long"), with draws.
 
@@ -66,14 +67,14 @@ def fitted(
     outputs = curve(inputs, slopes[conditions]) + 0.1 * rng.standard_normal(len(inputs))
     observations = Observations(
         inputs[:, None],
-        np.exp(outputs) if log else outputs,
+        outputs if transform is None else TRANSFORMS[transform].backward(1.3 + outputs),
         conditions,
         tuple("abcde"),
         None,
         form == "grid",
         errors=None if error is None else np.full(len(outputs), error),
     )
-    scaling = scaling_of(observations.inputs, observations.outputs, log_output=log)
+    scaling = scaling_of(observations.inputs, observations.outputs, transform=TRANSFORMS[transform])
     latents = np.column_stack([1.3 * slopes, 0.7 * rng.standard_normal(5)])[:, :n_latent]
     parameters = Parameters(
         input_kernel=rbf([0.6], 1.1),
@@ -88,7 +89,7 @@ def fitted(
     outcome = Outcome(parameters, -12.5, Status.CONVERGED, (restart,), 1e-7, 1e-7, 1.0)
     model = build(parameters, standardised(observations, scaling))
     trained = trained_model(model, outcome, ids=observations.ids, scaling=scaling, observations=observations)
-    estimator = LVMOGPRegressor(n_latent, noise=noise, output_transform="log" if log else None)
+    estimator = LVMOGPRegressor(n_latent, noise=noise, output_transform=transform)
     estimator.model_ = with_draws(trained, made_draws(trained))
     estimator.n_features_in_ = 1
     return estimator

@@ -18,6 +18,7 @@ from lvmogp.parameters import Parameters, in_precision, of_conditions
 from lvmogp.posterior import curves_at, grid_marginals, posterior
 from lvmogp.scaling import differs_in_last_digits_only, scaling_of
 from lvmogp.trained import TrainedModel, trained_model
+from lvmogp.transforms import Transform
 from lvmogp.typing import Array, Float
 
 # Standard deviations of the output by which answers that should be the same may differ: by rounding, after a fit (of at
@@ -194,14 +195,16 @@ def renamed(seen: Observations, rng: np.random.Generator) -> Telling:
     return Telling(seen._replace(conditions=order[seen.conditions], ids=tuple(range(len(order)))), order)
 
 
-def in_other_units(seen: Observations, *, log_output: bool, shifted: bool) -> Telling:
+def in_other_units(seen: Observations, *, transform: Transform | None, shifted: bool) -> Telling:
     """Inputs and outputs scaled by powers of two, which no digit is lost by, and shifted where digits allow it."""
     input_map, output_map = (2.0**-5, 2.0**-5 * _shift(seen.inputs) * shifted), (2.0**9, 0.0)
-    if not log_output:
+    if transform is None:
         output_map = (2.0**9, 2.0**9 * _shift(seen.outputs) * shifted)
     told = seen._replace(inputs=_mapped(seen.inputs, input_map), outputs=_mapped(seen.outputs, output_map))
-    # A logarithm turns a factor into a shift.
-    answer_map = (1.0, 9 * np.log(2.0)) if log_output else output_map
+    # A logarithm turns a factor into a shift, a root into its root.
+    answer_map = {None: output_map, "log": (1.0, 9 * np.log(2.0)), "sqrt": (2.0**4.5, 0.0)}[
+        transform and transform.name
+    ]
     return Telling(told, np.arange(len(seen.ids)), input_map, answer_map)
 
 
@@ -226,26 +229,28 @@ def _mapped(values: np.ndarray, by: tuple[float, float]) -> np.ndarray:
     return values * by[0] + by[1]
 
 
-def _tellings(seen: Observations, rng: np.random.Generator, *, log_output: bool, shifted: bool) -> dict[str, Telling]:
+def _tellings(
+    seen: Observations, rng: np.random.Generator, *, transform: Transform | None, shifted: bool
+) -> dict[str, Telling]:
     found = {"order of rows": shuffled(seen, rng), "names": renamed(seen, rng)}
     # What does not vary has no scale, and is taken in the user's units.
-    columns = np.column_stack([seen.inputs, np.log(seen.outputs) if log_output else seen.outputs])
+    columns = np.column_stack([seen.inputs, seen.outputs if transform is None else transform.forward(seen.outputs)])
     if np.all(np.ptp(columns, axis=0) > 0) and not np.any(differs_in_last_digits_only(columns)):
-        found["units"] = in_other_units(seen, log_output=log_output, shifted=shifted)
+        found["units"] = in_other_units(seen, transform=transform, shifted=shifted)
     return found
 
 
 def _fixed_parameters(trained: TrainedModel, points: np.ndarray, rng: np.random.Generator) -> dict[str, float]:
     # How far answers move when the same data are told in another way and the parameters stay as they are.
     seen = rounded(trained.observations)
-    if trained.scaling.log_output and np.any(seen.outputs <= 0):
+    if not np.all(trained.scaling.takes(seen.outputs)):
         seen = trained.observations
     before = moments(rebuilt(trained, seen, trained.posterior.parameters), points)
     moved = {}
-    for what, told in _tellings(seen, rng, log_output=trained.scaling.log_output, shifted=True).items():
+    for what, told in _tellings(seen, rng, transform=trained.scaling.transform, shifted=True).items():
         parameters = of_conditions(trained.posterior.parameters, np.argsort(told.order))
         after = moments(rebuilt(trained, told.observations, parameters), _mapped(points, told.input_map))
-        scale = scaling_of(seen.inputs, seen.outputs, log_output=trained.scaling.log_output).output_scale
+        scale = scaling_of(seen.inputs, seen.outputs, transform=trained.scaling.transform).output_scale
         moved[f"{what}, fixed parameters"] = _distance(before, _brought_back(after, told), scale)
     return moved
 
@@ -267,7 +272,7 @@ def _fitted_anew(
     before = moments(trained, points)
     moved = {}
     # Data as they are have all their digits, which a shift would cost.
-    for what, told in _tellings(seen, rng, log_output=trained.scaling.log_output, shifted=False).items():
+    for what, told in _tellings(seen, rng, transform=trained.scaling.transform, shifted=False).items():
         ids = [told.observations.ids[number] for number in told.observations.conditions]
         again = LVMOGPRegressor(**(settings | {"condition": None}))
         again.fit(told.observations.inputs, told.observations.outputs, ids)
@@ -278,7 +283,7 @@ def _fitted_anew(
 
 def rebuilt(trained: TrainedModel, seen: Observations, parameters: Parameters) -> TrainedModel:
     """The model of these parameters and observations, without any fit."""
-    scaling = scaling_of(seen.inputs, seen.outputs, log_output=trained.scaling.log_output)
+    scaling = scaling_of(seen.inputs, seen.outputs, transform=trained.scaling.transform)
     found = _posterior(in_precision(parameters, "float64"), standardised(seen, scaling))
     found = in_precision(found, trained.posterior.mean.dtype)
     return trained_model(found, trained.outcome, ids=seen.ids, scaling=scaling, observations=seen)

@@ -108,7 +108,7 @@ class Recipe(NamedTuple):
     input_size: float
     output_size: float
     offset: float
-    logarithm: bool
+    transform: str | None
     seed: int
 
 
@@ -131,7 +131,7 @@ def recipes(layouts: tuple[int, ...] = tuple(range(len(LAYOUTS)))) -> st.SearchS
         input_size=st.sampled_from(SIZES),
         output_size=st.sampled_from(SIZES),
         offset=st.sampled_from(OFFSETS),
-        logarithm=st.sampled_from((False, False, False, True)),
+        transform=st.sampled_from((None, None, None, None, None, None, "log", "sqrt")),
         seed=st.integers(0, 2**31 - 1),
     )
 
@@ -150,8 +150,7 @@ def made(recipe: Recipe) -> HostileSet:
     settings = {"n_latent": 1, "n_restarts": 1, "max_iter": 15, "random_state": 0, "unseen": "prior"}
     settings |= {"n_inducing_inputs": "auto" if len(y) < LEAST_DISTINCT else LEAST_DISTINCT}
     settings |= {"n_inducing_latents": min(3, len(layout.counts)), **dict(layout.settings)}
-    if recipe.logarithm:
-        settings["output_transform"] = "log"
+    settings["output_transform"] = recipe.transform
     data = _contained(recipe.container, x[order], y[order], [names[number] for number in conditions[order]])
     if recipe.ids == "categories" and "conditions" in data:
         data["conditions"] = pd.Categorical(data["conditions"])

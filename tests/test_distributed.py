@@ -106,8 +106,8 @@ def in_one_process(data: Path) -> Fitted:
             source_of(store.rows._replace(conditions=numbers_of(store.ids, ids)[store.conditions]), len(ids))
             for store in (first, second)
         )
-        moments = [column_moments(source, log_output=False) for source in sources]
-        scaling = scaling_from(moments[0].merged(moments[1]), log_output=False)
+        moments = [column_moments(source) for source in sources]
+        scaling = scaling_from(moments[0].merged(moments[1]))
         counts = sources[0].counts + sources[1].counts
         return fit_large(Shards(sources, counts, scaling, 2, 0), model._options())
 
@@ -248,7 +248,7 @@ def test_all_processes_end_in_words_when_one_is_lost(tmp_path, name):
 
 def test_one_process_has_everything():
     rows = Rows(np.zeros((2, 1)), np.arange(2.0), np.zeros(2, int))
-    moments = column_moments(source_of(rows, 1), log_output=False)
+    moments = column_moments(source_of(rows, 1))
     assert gathered_rows(rows) is rows
     assert merged_moments(moments) is moments
     assert gathered_documents(["a"]) == [["a"]]
@@ -260,7 +260,7 @@ def test_one_process_has_everything():
 def test_every_device_has_the_same_number_of_observations(batch_size, n_shards, n_devices):
     rng = np.random.default_rng(0)
     source = source_of(Rows(rng.normal(size=(40, 1)), rng.normal(size=40), rng.integers(0, 3, 40)), 3)
-    scaling = Scaling(np.zeros(1), np.ones(1), 0.0, 1.0, False)
+    scaling = Scaling(np.zeros(1), np.ones(1), 0.0, 1.0, None)
     feed = Feed([source], scaling, n_shards, 0, n_devices, batch_size, "float64", 0)
     found = minibatch(feed, 0)
     assert len(found.outputs) % n_devices == 0

@@ -151,7 +151,7 @@ def test_no_latents_need_features():
 CHOICES = {
     "noise": r"noise must be one of \['shared', 'per-condition'\], got 'no such'",
     "inference": r"inference must be one of \['auto', 'collapsed', .*, 'stochastic', 'nuts'\], got 'no such'",
-    "output_transform": r"output_transform must be one of \[None, 'log'\], got 'no such'",
+    "output_transform": r"output_transform must be one of \[None, 'log', 'sqrt', 'auto'\], got 'no such'",
     "unseen": r"unseen must be one of \['error', 'prior'\], got 'no such'",
     "dtype": r"dtype must be one of \['float64', 'float32'\], got 'no such'",
     "input_kernel": r"kernel.*'rbf'.*, got 'no such'",
@@ -486,7 +486,7 @@ def test_a_failure_in_the_middle_of_inference_changes_nothing(model, monkeypatch
 
 def test_a_new_condition_that_is_not_positive_fails_in_words_under_a_logarithm():
     model = regressor(output_transform="log").fit(X, np.exp(Y), conditions=NAMES)
-    with pytest.raises(DataError, match="condition 'new' has outputs that are not positive; output_transform="):
+    with pytest.raises(DataError, match="condition 'new' has outputs that are zero or negative; output_tra"):
         model.add_condition("new", [[1.0], [2.0]], [1.0, 0.0])
     assert "new" not in model.conditions_
 

@@ -701,7 +701,7 @@ def complete(rng):
 
 
 def data_of(inputs, outputs, conditions):
-    scaling = scaling_of(inputs, outputs, log_output=False)
+    scaling = scaling_of(inputs, outputs)
     return standardised(observations_of(inputs, outputs, conditions, 3), scaling), scaling
 
 
@@ -734,7 +734,7 @@ def test_a_grid_with_a_cell_out_of_place_is_read_as_long_form(complete, change):
 
 def test_grid_and_long_form_describe_the_same_observations(complete, rng):
     inputs, outputs, conditions = complete
-    scaling = scaling_of(inputs, outputs, log_output=False)
+    scaling = scaling_of(inputs, outputs)
     order = rng.permutation(15)
     grid = standardised(observations_of(inputs, outputs, conditions, 3), scaling)
     # A fourth condition without observations leaves no complete grid.
@@ -748,7 +748,7 @@ def test_one_condition_at_different_inputs_is_a_grid():
     data, _ = data_of(np.array([[2.0], [1.0], [3.0]]), np.array([1.0, 2.0, 3.0]), np.zeros(3, int))
     assert isinstance(data, LongData)  # of three conditions, two have no observations
     one = observations_of(np.array([[2.0], [1.0]]), np.array([1.0, 3.0]), np.zeros(2, int), 1)
-    grid = standardised(one, scaling_of(one.inputs, one.outputs, log_output=False))
+    grid = standardised(one, scaling_of(one.inputs, one.outputs))
     assert isinstance(grid, GridData)
     assert_array_equal(grid.inputs, [[-1.0], [1.0]])
     assert_array_equal(grid.outputs, [[1.0], [-1.0]])

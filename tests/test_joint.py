@@ -13,7 +13,6 @@ from small_models import INDUCING_INPUTS, Q_X, SHARED, DenseProcess, Observed, s
 from lvmogp.compiling import compiled
 from lvmogp.evidence import evidence
 from lvmogp.joint import Draw, sample_curves
-from lvmogp.log_normal import log_output
 from lvmogp.new_condition import ConditionPosterior, condition_on
 from lvmogp.posterior import trained_curves
 from lvmogp.predictions import (
@@ -21,10 +20,12 @@ from lvmogp.predictions import (
     draw_curves,
     gaussian_moments,
     joint_covariance,
-    log_normal_covariance,
     mixture,
+    output_covariance,
     trained_condition,
 )
+from lvmogp.transformed import relative_output
+from lvmogp.transforms import TRANSFORMS
 
 N_PARTICLES = 12
 NODES, MASSES = np.polynomial.hermite_e.hermegauss(30)
@@ -216,13 +217,12 @@ def test_curves_drawn_at_given_latents_have_the_dense_mean_and_covariance():
     size = points.shape[0] * points.shape[1]
     for place in (1, 7):
         draw = stacked_draw(chosen, place)
-        mean = np.asarray(sample_curves(small_model(1), draw, points, jnp.zeros(points.shape[:2])))
-        # Each standard normal number alone gives a column of the factor.
-        columns = [
-            np.asarray(sample_curves(small_model(1), draw, points, jnp.asarray(unit.reshape(points.shape[:2])))) - mean
-            for unit in np.eye(size)
-        ]
-        factor = np.array(columns).reshape(size, size)
+        # No normal numbers give the mean, and each of them alone a column of the factor.
+        normals = np.vstack([np.zeros((1, size)), np.eye(size)]).reshape(-1, *points.shape[:2])
+        repeated = [jnp.broadcast_to(part, (len(normals), *part.shape)) for part in (draw.latent, draw.noise)]
+        draws = Draw(*repeated, draw.evidence)
+        mean, *curves = np.asarray(sample_curves(small_model(1), draws, points, jnp.asarray(normals)))
+        factor = (np.array(curves) - mean).reshape(size, size)
         for i, first in enumerate(chosen):
             latent, noise = first.latents[place], first.noise[place]
             expected = process().given(first.seen, noise, first.rows, latent)
@@ -299,41 +299,51 @@ def test_every_draw_passes_through_a_point_without_noise():
     assert np.all(curves[:, :2].std(axis=0) > 0.05)
 
 
-# Outputs whose logarithm is modelled, y = exp(location + scale · f)
+# Outputs of which a transform is modelled, y = t⁻¹(location + scale · f)
 
 
-LOCATION, SCALE = 1.3, 0.7
+SCALE = 0.7
 
 
-def given_pair(first: Member, one: tuple, second: Member, other: tuple, with_noise: bool) -> np.ndarray:
+LOCATIONS = {"log": 1.3, "sqrt": 6.0}  # of roots that are far from zero, where y = g²
+
+
+def centre(name: str, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    return np.exp(mean + variance / 2) if name == "log" else mean**2 + variance
+
+
+def given_pair(name: str, first: Member, one: tuple, second: Member, other: tuple, with_noise: bool) -> np.ndarray:
     """⟨y y'⟩ at the rows of two conditions, or of one with itself, with given latents and noise."""
-    centres = []
+    means, centres = [], []
     for member, (latent, noise) in ((first, one), (second, other)):
         variance = np.diag(within(member, latent, noise)) + noise * with_noise
-        mean = process().given(member.seen, noise, member.rows, latent).mean
-        centres.append(np.exp(LOCATION + SCALE * mean + SCALE**2 * variance / 2))
+        means.append(LOCATIONS[name] + SCALE * process().given(member.seen, noise, member.rows, latent).mean)
+        centres.append(centre(name, means[-1], SCALE**2 * variance))
     if first is second:
         covariance = within(first, *one) + np.eye(len(first.rows)) * one[1] * with_noise
     else:
         covariance = error_covariance(first, *one, second, *other)
-    return np.outer(*centres) * np.exp(SCALE**2 * covariance)
+    covariance = SCALE**2 * covariance
+    if name == "log":
+        return np.outer(*centres) * np.exp(covariance)
+    return np.outer(*centres) + 4 * np.outer(*means) * covariance + 2 * covariance**2
 
 
-def brute_log_normal(member: Member, *, with_noise: bool) -> tuple[np.ndarray, np.ndarray]:
+def brute_outputs(name: str, member: Member, *, with_noise: bool) -> tuple[np.ndarray, np.ndarray]:
     """Mean and covariance of the outputs of one condition, by a loop over its latents."""
     mean, second = np.zeros(len(member.rows)), np.zeros((len(member.rows), len(member.rows)))
     for weight, latent, noise in particles(member):
         variance = np.diag(within(member, latent, noise)) + noise * with_noise
-        given = process().given(member.seen, noise, member.rows, latent).mean
-        mean += weight * np.exp(LOCATION + SCALE * given + SCALE**2 * variance / 2)
-        second += weight * given_pair(member, (latent, noise), member, (latent, noise), with_noise)
+        given = LOCATIONS[name] + SCALE * process().given(member.seen, noise, member.rows, latent).mean
+        mean += weight * centre(name, given, SCALE**2 * variance)
+        second += weight * given_pair(name, member, (latent, noise), member, (latent, noise), with_noise)
     return mean, second - np.outer(mean, mean)
 
 
-def log_normal_blocks(chosen: list[Member], *, with_noise: bool) -> list[list[np.ndarray]]:
-    means = [brute_log_normal(member, with_noise=with_noise)[0] for member in chosen]
-    output = log_output(LOCATION, SCALE, [np.log(mean) for mean in means], include_noise=with_noise)
-    blocks = log_normal_covariance(
+def output_blocks(name: str, chosen: list[Member], *, with_noise: bool) -> list[list[np.ndarray]]:
+    means = [brute_outputs(name, member, with_noise=with_noise)[0] for member in chosen]
+    output = relative_output(TRANSFORMS[name], LOCATIONS[name], SCALE, means, include_noise=with_noise)
+    blocks = output_covariance(
         small_model(1), [member.condition for member in chosen], [member.rows for member in chosen], output
     )
     return [
@@ -342,30 +352,30 @@ def log_normal_blocks(chosen: list[Member], *, with_noise: bool) -> list[list[np
     ]
 
 
-@pytest.mark.parametrize("with_noise", [True, False])
+@pytest.mark.parametrize(("name", "with_noise"), [("log", True), ("log", False), ("sqrt", True)])
 @pytest.mark.parametrize("place", range(N_MEMBERS))
-def test_outputs_whose_logarithm_is_modelled_covary_as_log_normal_mixtures_do(place: int, with_noise: bool):
+def test_outputs_of_which_a_transform_is_modelled_covary_as_mixtures_do(place: int, name: str, with_noise: bool):
     """Of trained conditions up to the quasi-random points of their latents."""
     member = members()[place]
-    _, expected = brute_log_normal(member, with_noise=with_noise)
-    ((found,),) = log_normal_blocks([member], with_noise=with_noise)
+    _, expected = brute_outputs(name, member, with_noise=with_noise)
+    ((found,),) = output_blocks(name, [member], with_noise=with_noise)
     tolerance = 0.02 if place < 2 else 1e-4
     np.testing.assert_allclose(found, expected, atol=tolerance * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("with_noise", [True, False])
-def test_outputs_of_several_conditions_covary_as_all_pairs_of_latents_do(with_noise: bool):
+@pytest.mark.parametrize(("name", "with_noise"), [("log", True), ("sqrt", False)])
+def test_outputs_of_several_conditions_covary_as_all_pairs_of_latents_do(name: str, with_noise: bool):
     chosen = [members()[place] for place in (0, 2, 3)]
-    found = np.block(log_normal_blocks(chosen, with_noise=with_noise))
-    means = [brute_log_normal(member, with_noise=with_noise)[0] for member in chosen]
+    found = np.block(output_blocks(name, chosen, with_noise=with_noise))
+    means = [brute_outputs(name, member, with_noise=with_noise)[0] for member in chosen]
     rows = []
     for first, second in itertools.product(chosen, repeat=2):
         if first is second:
-            rows.append(brute_log_normal(first, with_noise=with_noise)[1])
+            rows.append(brute_outputs(name, first, with_noise=with_noise)[1])
             continue
         block = -np.outer(*(means[[member is each for each in chosen].index(True)] for member in (first, second)))
         for (weight, *one), (other_weight, *other) in itertools.product(particles(first), particles(second)):
-            block += weight * other_weight * given_pair(first, tuple(one), second, tuple(other), with_noise)
+            block += weight * other_weight * given_pair(name, first, tuple(one), second, tuple(other), with_noise)
         rows.append(block)
     expected = np.block([rows[3 * place : 3 * place + 3] for place in range(3)])
     scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))

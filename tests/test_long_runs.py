@@ -30,7 +30,7 @@ def small_estimator():
     """An estimator of four conditions that needed no fit."""
     fitted_posterior = small_model()
     outcome = Outcome(fitted_posterior.parameters, 0.0, Status.CONVERGED, (), 0.0, 0.0, 0.0)
-    scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0, log_output=False)
+    scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0)
     observed = Observations(POINTS[:4], np.zeros(4), np.arange(4), (0, 1, 2, 3), None, False)
     estimator = LVMOGPRegressor(n_latent=1)
     estimator.model_ = trained_model(

@@ -25,6 +25,7 @@ from lvmogp.known_latents import known_latents
 from lvmogp.new_condition import noise_prior
 from lvmogp.parameters import Parameters
 from lvmogp.scaling import scaling_of
+from lvmogp.transforms import Logarithm, SquareRoot
 from lvmogp.variational_condition import _bound, _Setting, _Variational
 
 compiled_bound, compiled_independent, compiled_variational = (
@@ -191,23 +192,34 @@ def test_errors_are_kept_with_the_model_and_its_added_conditions(measured, tmp_p
 
 @pytest.mark.filterwarnings("ignore:predictions are not calibrated")
 @pytest.mark.parametrize("draws", [False, True])
-@pytest.mark.parametrize("log", [False, True])
-def test_held_out_measurements_are_judged_with_their_errors(draws, log):
+@pytest.mark.parametrize("transform", [None, "log", "sqrt"])
+def test_held_out_measurements_are_judged_with_their_errors(draws, transform):
     """Against the density and the probability without an error, averaged over what the error may have been."""
-    model = forgetting(fitted("long", log=log))
+    model = forgetting(fitted("long", transform=transform))
     if not draws:
         model.model_ = model.model_._replace(draws=None, drawn=None)
     model.add_condition("new", [[0.4]], [1.2])
     inputs, conditions = np.array([[0.3], [0.9], [1.4], [1.9]]), ["a", "d", "new", "new"]
     outputs, errors = np.array([0.8, 1.5, 0.4, 1.1]), np.array([0.5, 0.0, 0.1, 0.9])
+    if transform == "sqrt":
+        outputs, errors = 4 + outputs, errors / 2  # roots far from zero
     steps = np.linspace(-8, 8, 1601)
     density, below = [], []
     for point, name, output, error in zip(inputs, conditions, outputs, errors, strict=True):
-        values = np.log(output) - error / output * steps if log else output - error * steps
-        possible = np.exp(values) if log else values
-        asked = np.broadcast_to(point, (len(steps), 1)), possible, name
-        jacobian = possible / output if log else 1.0
         weights = scipy.stats.norm.pdf(steps) * (steps[1] - steps[0])
+        if transform == "log":
+            possible = output * np.exp(-error / output * steps)
+            jacobian = possible / output
+        elif transform == "sqrt":
+            own = (np.sqrt(output + error) - np.sqrt(max(output - error, 0))) / 2
+            # The distribution goes on below a root of zero, where no output has it.
+            roots = np.sqrt(output) - own * steps
+            possible, jacobian = roots**2, roots / np.sqrt(output)
+            assert np.all(weights[roots <= 0] < 1e-7)
+            weights = weights * (roots > 0)
+        else:
+            possible, jacobian = output - error * steps, 1.0
+        asked = np.broadcast_to(point, (len(steps), 1)), possible, name
         density.append(np.log(weights @ (np.exp(model.log_predictive_density(*asked)) * jacobian)))
         below.append(weights @ model.predictive_cdf(*asked))
     given = inputs, outputs, conditions
@@ -240,9 +252,18 @@ def test_intervals_that_know_of_errors_are_not_called_too_narrow():
     assert not model.calibration(inputs, outputs, conditions, y_std=errors).intervals_are_off
 
 
+def test_a_square_root_carries_errors_over():
+    """To first order where they are small; at zero as half of the root of the error."""
+    outputs, errors = np.array([1.0, 10.0, 100.0, 0.0, 1.0]), np.array([1e-4, 1e-4, 2e-3, 0.04, 3.0])
+    scaling = scaling_of(np.arange(5.0)[:, None], outputs, transform=SquareRoot())
+    found = np.sqrt(scaling.error_variances(errors, outputs)) * np.sqrt(outputs).std()
+    np.testing.assert_allclose(found[:3], errors[:3] / (2 * np.sqrt(outputs[:3])), rtol=1e-7)
+    np.testing.assert_allclose(found[3:], [0.1, 1.0], rtol=1e-12)
+
+
 def test_a_logarithm_carries_errors_over():
     outputs, errors = np.array([1.0, 10.0, 100.0]), np.array([0.1, 0.1, 20.0])
-    scaling = scaling_of(np.arange(3.0)[:, None], outputs, log_output=True)
+    scaling = scaling_of(np.arange(3.0)[:, None], outputs, transform=Logarithm())
     expected = (errors / outputs / np.log(outputs).std()) ** 2
     np.testing.assert_allclose(scaling.error_variances(errors, outputs), expected)
 

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 
 from lvmogp.mixtures import Mixture, moments_in_units
 from lvmogp.scaling import Scaling
+from lvmogp.transforms import Logarithm
 
 WEIGHTS = np.array([0.25, 0.5, 0.25])  # exact in single precision
 
@@ -16,8 +17,8 @@ def mixture(dtype="float64", variance=0.5):
     return Mixture(*(jnp.asarray(part, dtype) for part in (WEIGHTS, means, np.full((3, 2), variance))))
 
 
-def in_units_of(location, scale, *, log_output=False):
-    return Scaling(np.zeros(1), np.ones(1), location, scale, log_output)
+def in_units_of(location, scale, transform=None):
+    return Scaling(np.zeros(1), np.ones(1), location, scale, transform)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -32,7 +33,7 @@ def test_a_large_location_costs_neither_mean_nor_variance_their_digits(dtype, lo
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("location", [0.0, 300.0, -300.0])
 def test_moments_of_log_normal_outputs_are_those_of_the_components(dtype, location):
-    mean, variance = moments_in_units(mixture(dtype), in_units_of(location, 2.0, log_output=True))
+    mean, variance = moments_in_units(mixture(dtype), in_units_of(location, 2.0, transform=Logarithm()))
     logs, spread = 2 * np.asarray(mixture().means), 4 * 0.5
     first = WEIGHTS @ np.exp(logs + spread / 2)
     second = WEIGHTS @ np.exp(2 * logs + 2 * spread)
@@ -43,6 +44,6 @@ def test_moments_of_log_normal_outputs_are_those_of_the_components(dtype, locati
 @pytest.mark.parametrize("spread", [1e-10, 1e-17, 1e-30])
 def test_a_small_variance_of_log_normal_outputs_is_not_lost(spread):
     rows = Mixture(jnp.ones(1), jnp.array([[0.3]]), jnp.array([[spread]]))
-    mean, variance = moments_in_units(rows, in_units_of(0.0, 1.0, log_output=True))
+    mean, variance = moments_in_units(rows, in_units_of(0.0, 1.0, transform=Logarithm()))
     assert_allclose(mean, np.exp(0.3), rtol=1e-9)
     assert_allclose(variance, np.exp(0.6) * spread, rtol=1e-9)

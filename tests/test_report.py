@@ -42,6 +42,7 @@ from lvmogp.predictions import trained_condition
 from lvmogp.report import report_page, write_report
 from lvmogp.scaling import scaling_of
 from lvmogp.trained import AddedCondition, trained_model
+from lvmogp.transforms import Logarithm, SquareRoot, Transform
 
 HOSTILE = "<script>alert(1)</script>"
 NAMES = (HOSTILE, 'tyre-B & "co" </script> <img src=x onerror=alert(2)>', "tyre-C", "tyre-D", "\u2028tyre-E")
@@ -62,7 +63,7 @@ class Case(NamedTuple):
     kernels: tuple[Kernel, Kernel]
     noise: list[float]
     n_latent: int
-    log_output: bool = False
+    transform: Transform | None = None
     is_grid: bool = False
 
 
@@ -71,7 +72,7 @@ def model_of(case):
     rng = np.random.default_rng(7)
     n_conditions, n_columns = len(NAMES), case.inputs.shape[1]
     conditions = np.repeat(np.arange(n_conditions), case.counts)
-    scaling = scaling_of(case.inputs, case.outputs, log_output=case.log_output)
+    scaling = scaling_of(case.inputs, case.outputs, transform=case.transform)
     points, values = scaling.inputs(case.inputs), scaling.outputs(case.outputs)
     parameters = Parameters(
         input_kernel=arrays(case.kernels[0]),
@@ -101,14 +102,14 @@ def model_of(case):
     return model
 
 
-def long_model(*, log_output=False):
+def long_model(transform=None):
     """Two latents, shared noise, conditions of uneven size."""
     rng = np.random.default_rng(1)
     counts = (6, 2, 9, 4, 5)
     inputs = rng.uniform(3, 30, (sum(counts), 1))
     factor = 0.05 * np.repeat(np.arange(1, 6), counts)
     outputs = factor * inputs[:, 0] ** 2 * np.exp(0.05 * rng.normal(size=len(inputs)))
-    return model_of(Case(inputs, outputs, counts, (RBF([0.9], 1.3), RBF([1.2, 0.8], 0.9)), [0.01], 2, log_output))
+    return model_of(Case(inputs, outputs, counts, (RBF([0.9], 1.3), RBF([1.2, 0.8], 0.9)), [0.01], 2, transform))
 
 
 def model_with_added_conditions():
@@ -139,7 +140,12 @@ def grid_model():
     return model_of(Case(inputs, outputs, (8,) * 5, kernels, [0.01, 0.03, 0.02, 0.05, 0.01], 1, is_grid=True))
 
 
-MAKERS = {"long": model_with_added_conditions, "log": partial(long_model, log_output=True), "grid": grid_model}
+MAKERS = {
+    "long": model_with_added_conditions,
+    "log": partial(long_model, Logarithm()),
+    "sqrt": partial(long_model, SquareRoot()),
+    "grid": grid_model,
+}
 
 
 @pytest.fixture(scope="module")
@@ -377,7 +383,9 @@ def test_curves_of_conditions_are_those_of_python(models, opened, name, conditio
         np.testing.assert_allclose(found, expected, atol=1e-6 * scale_of(model), rtol=0)
 
 
-@pytest.mark.parametrize(("name", "n_points"), [("long", 1), ("long", 3), ("grid", 1), ("grid", 4), ("log", 4)])
+@pytest.mark.parametrize(
+    ("name", "n_points"), [("long", 1), ("long", 3), ("grid", 1), ("grid", 4), ("log", 4), ("sqrt", 2)]
+)
 def test_a_new_condition_is_that_of_python(models, opened, name, n_points):
     model = models[name]
     inputs, seen = rows_for(model), rows_for(model, n_points, seed=8)

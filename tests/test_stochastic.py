@@ -22,6 +22,7 @@ from lvmogp.scaling import Scaling
 from lvmogp.sources import Rows, column_moments, sample, scaling_from, source_of
 from lvmogp.stochastic_fit import begin
 from lvmogp.stochastic_steps import Problem, Rates, State, step
+from lvmogp.transforms import Logarithm
 
 WHOLE, PART = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec(AXIS)
 compiled_step = jax.jit(
@@ -174,7 +175,7 @@ def test_moments_of_pieces_are_those_of_the_whole(rng, monkeypatch):
     monkeypatch.setattr("lvmogp.sources._ROWS_AT_ONCE", 7)
     inputs, outputs = rng.normal(3, 2, (50, 2)), np.exp(rng.normal(size=50))
     source = source_of(Rows(inputs, outputs, np.zeros(50, int)), 1)
-    found = scaling_from(column_moments(source, log_output=True), log_output=True)
+    found = scaling_from(column_moments(source, transform=Logarithm()), transform=Logarithm())
     np.testing.assert_allclose(found.input_mean, inputs.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.input_scale, inputs.std(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.output_mean, np.log(outputs).mean(), rtol=1e-12)
@@ -196,7 +197,7 @@ def feed_of(n_shards: int, batch_size: int = 8) -> Feed:
     inputs, outputs, conditions = all_rows(OBSERVATIONS)
     pieces = np.array_split(np.arange(18), n_shards)
     shards = [source_of(Rows(inputs[rows], outputs[rows], conditions[rows]), 4) for rows in pieces]
-    scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0, False)
+    scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0, None)
     return Feed(shards, scaling, n_shards, 0, 1, batch_size, "float64", seed=0)
 
 

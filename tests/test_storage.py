@@ -48,6 +48,7 @@ from lvmogp.storage import (
     write,
 )
 from lvmogp.trained import AddedCondition, trained_model
+from lvmogp.transforms import Logarithm
 from lvmogp.variational_condition import GaussianCondition
 from lvmogp.whitening import latent_moments
 
@@ -441,7 +442,7 @@ def made_up_model(form, added=None):
         fitted,
         made_up_outcome(parameters),
         ids=MODEL_IDS,
-        scaling=Scaling(np.array([1 / 3, 2.0]), np.array([0.1, 7.0]), 1 / 3, 2 / 3, log_output=not grid),
+        scaling=Scaling(np.array([1 / 3, 2.0]), np.array([0.1, 7.0]), 1 / 3, 2 / 3, None if grid else Logarithm()),
         observations=Observations(*AS_ROWS, MODEL_IDS, ("speed", "Größe"), grid),
     )
     if added is None:
@@ -608,6 +609,7 @@ def test_arrays_that_do_not_fit_together_fail_in_words(whole_model, tmp_path, na
 DOCUMENT_CHANGES = {
     "columns": (7, "columns is no list of texts"),
     "output_name": (["y"], "output_name is no text"),
+    "output_transform": ("cube", r"output_transform is none of \[None, 'log', 'sqrt'\]"),
     "log_output": (1, "log_output is neither true nor false"),
     "covariance": ("sparse", "KeyError"),
     "output_mean": ("one", "ValueError"),

@@ -31,6 +31,7 @@ from lvmogp.particle_curves import ConditionCurves
 from lvmogp.posterior import Posterior
 from lvmogp.predictions import mixture
 from lvmogp.suggestions import N_OUTCOMES, _chosen
+from lvmogp.transforms import Logarithm
 
 CANDIDATES = np.random.default_rng(31).uniform(-2, 2, (5, Q_X))
 CANDIDATES[4] = CANDIDATES[3] + 0.1  # next to the best one, and useless after it
@@ -269,7 +270,7 @@ def test_logs_are_suggested_on_their_scale(model: LVMOGPRegressor):
     """Where the output is a logarithm, the sd is that of the logarithm."""
     plain = model.suggest("new", SPEEDS)
     kept = model.model_
-    model.model_ = kept._replace(scaling=kept.scaling._replace(log_output=True))
+    model.model_ = kept._replace(scaling=kept.scaling._replace(transform=Logarithm()))
     logarithmic = model.suggest("new", SPEEDS)
     model.model_ = kept
     assert logarithmic.sd_before == plain.sd_before

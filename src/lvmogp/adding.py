@@ -62,8 +62,12 @@ def _with_new_condition(model: TrainedModel, entry: NewCondition, method: str) -
         raise DataError(f"condition {name!r} needs one output for each of its {len(inputs)} rows, got {len(outputs)}")
     known = np.isfinite(outputs)
     errors = read_errors(y_std, outputs)
-    if model.scaling.log_output and np.any(outputs[known] <= 0):
-        raise DataError(f'condition {name!r} has outputs that are not positive; output_transform="log" needs that')
+    transform = model.scaling.transform
+    if transform is not None and not np.all(transform.takes(outputs[known])):
+        raise DataError(
+            f"condition {name!r} has outputs that are {transform.fault}; "
+            f'output_transform="{transform.name}" needs {transform.demand}'
+        )
     return with_condition(
         model,
         plain_name,

@@ -11,9 +11,16 @@ import lvmogp.answers_from_draws as answers_from_draws
 import lvmogp.answers_from_fit as answers_from_fit
 import lvmogp.mixtures as mixtures
 from lvmogp.ids import RowIds
-from lvmogp.log_normal import log_output
-from lvmogp.mixtures import Judged, in_units, judged_in_units, output_factors, with_variances
+from lvmogp.mixtures import (
+    Judged,
+    OutputMoments,
+    judged_in_units,
+    judgements,
+    output_factors,
+    with_variances,
+)
 from lvmogp.trained import TrainedModel
+from lvmogp.transformed import relative_output
 from lvmogp.typing import HostFloat
 
 
@@ -23,7 +30,7 @@ def _source(model: TrainedModel):
 
 
 def _has_closed_moments(model: TrainedModel) -> bool:
-    return model.drawn is None and not model.scaling.log_output
+    return model.drawn is None and model.scaling.transform is None
 
 
 def moments(
@@ -32,7 +39,7 @@ def moments(
     """Mean and variance of the output at each row, in the user's units."""
     if _has_closed_moments(model):
         return answers_from_fit.moments(model, inputs, rows, unseen=unseen, include_noise=include_noise)
-    factors, statistic = output_factors(model.scaling, len(inputs)), in_units(model.scaling)
+    factors, statistic = output_factors(model.scaling, len(inputs)), OutputMoments(model.scaling.transform)
     both = _source(model).statistics(
         model, inputs, rows, factors, statistic, unseen=unseen, include_noise=include_noise
     )
@@ -83,7 +90,7 @@ def judged(
 
     def standardised(measured: HostFloat) -> HostFloat:
         return _source(model).statistics(
-            model, inputs, rows, measured, mixtures.judgements, unseen=unseen, include_noise=include_noise
+            model, inputs, rows, measured, judgements, unseen=unseen, include_noise=include_noise
         )
 
     return judged_in_units(model.scaling, outputs, errors, standardised)
@@ -98,19 +105,20 @@ def covariance(model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: 
     if len(inputs) == 0:
         return np.empty((0, 0))
     groups, points, scaling = rows.rows(), model.scaling.inputs(inputs), model.scaling
+    transform = scaling.transform
     mean, variance = moments(model, inputs, rows, unseen=unseen, include_noise=include_noise)
     of_groups = {name: points[places] for name, places in groups.items()}
-    if scaling.log_output:
-        log_means = [np.log(mean[places]) for places in groups.values()]
-        output = log_output(scaling.output_mean, scaling.output_scale, log_means, include_noise=include_noise)
-        blocks = _source(model).log_normal_covariance(model, of_groups, output, unseen=unseen)
-    else:
+    if transform is None:
         blocks = _source(model).joint_covariance(model, of_groups, unseen=unseen)
+    else:
+        means, factors = [mean[places] for places in groups.values()], (scaling.output_mean, scaling.output_scale)
+        output = relative_output(transform, *factors, means, include_noise=include_noise)
+        blocks = _source(model).output_covariance(model, of_groups, output, unseen=unseen)
     joint = np.empty((len(points), len(points)))
     for first, row in zip(groups.values(), blocks, strict=True):
         for second, block in zip(groups.values(), row, strict=True):
             joint[np.ix_(first, second)] = block
-    if scaling.log_output:
+    if transform is not None:
         return with_variances(joint * np.outer(mean, mean), variance)
     joint = scaling.variance(joint)
     if model.drawn is not None:

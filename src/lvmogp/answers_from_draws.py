@@ -18,9 +18,9 @@ from lvmogp.drawn_condition import DrawnCondition, members_of
 from lvmogp.drawn_curves import Gaussians, curves_of_members, curves_of_rows
 from lvmogp.drawn_model import DrawnModel
 from lvmogp.ids import Id, RowIds
-from lvmogp.log_normal import LogOutput
-from lvmogp.mixtures import Mixture, Statistic, in_units, output_factors, statistic_of
+from lvmogp.mixtures import Mixture, OutputMoments, Statistic, output_factors, statistic_of
 from lvmogp.trained import TrainedModel, find_under_draws
+from lvmogp.transformed import RelativeOutput
 from lvmogp.typing import Array, Float, HostFloat, HostInt
 
 _ROWS_AT_ONCE = 4_096
@@ -104,13 +104,13 @@ def joint_covariance(model: TrainedModel, points: Mapping[Id, HostFloat], *, uns
     return drawn_joint.joint_covariance(drawn, conditions, list(points.values()))
 
 
-def log_normal_covariance(
-    model: TrainedModel, points: Mapping[Id, HostFloat], output: LogOutput, *, unseen: str
+def output_covariance(
+    model: TrainedModel, points: Mapping[Id, HostFloat], output: RelativeOutput, *, unseen: str
 ) -> list[list[HostFloat]]:
-    """The same of outputs whose logarithm is modelled, in the user's units, relative to their means."""
+    """The same of outputs of which a transform is modelled, in the user's units, relative to their means."""
     drawn = _drawn(model)
     conditions = [find_under_draws(model, drawn, name, unseen=unseen) for name in points]
-    return drawn_joint.log_normal_covariance(drawn, conditions, list(points.values()), output)
+    return drawn_joint.output_covariance(drawn, conditions, list(points.values()), output)
 
 
 def draw_curves(
@@ -154,7 +154,7 @@ def moment_gradients(
     for some, weights, curves, noise in _parts(model, inputs, rows, unseen=unseen, slopes=True):
         mixture = _mixture(weights, curves, noise, include_noise=include_noise)
         factors = jnp.asarray(output_factors(scaling, len(some)))
-        slopes = np.asarray(_statistic_slopes(mixture, curves, factors, in_units(scaling)))
+        slopes = np.asarray(_statistic_slopes(mixture, curves, factors, OutputMoments(scaling.transform)))
         found[:, some] = np.moveaxis(slopes, -1, 0)
     return found[0] / scaling.input_scale, found[1] / scaling.input_scale
 
@@ -188,5 +188,5 @@ def moments_at_latents(
     for some in _pieces(np.arange(len(inputs))):
         curves = curves_of_rows(drawn, of_draws, points[some], rows[some])
         mixture = _mixture(drawn.weights, curves, noise[:, None], include_noise=include_noise)
-        found[some] = _of_padded_rows(mixture, output_factors(scaling, len(some)), in_units(scaling))
+        found[some] = _of_padded_rows(mixture, output_factors(scaling, len(some)), OutputMoments(scaling.transform))
     return found[:, 0], found[:, 1]

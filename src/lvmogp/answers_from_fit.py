@@ -11,11 +11,11 @@ import numpy as np
 import lvmogp.predictions as predictions
 from lvmogp.compiling import compiled
 from lvmogp.ids import Id, RowIds
-from lvmogp.log_normal import LogOutput
 from lvmogp.mixtures import Mixture, Statistic, gaussian_rows, moments_in_units, statistic_of
 from lvmogp.posterior import curves_at
 from lvmogp.predictions import Condition, Moments, as_particles, gaussian_moments, gradients, mixture, trained_statistic
 from lvmogp.trained import TrainedModel, curves_of, find_condition
+from lvmogp.transformed import RelativeOutput
 from lvmogp.typing import HostFloat, HostInt
 from lvmogp.variational_condition import GaussianCondition
 
@@ -132,12 +132,12 @@ def joint_covariance(model: TrainedModel, points: Mapping[Id, HostFloat], *, uns
     return predictions.joint_covariance(model.posterior, conditions, list(points.values()))
 
 
-def log_normal_covariance(
-    model: TrainedModel, points: Mapping[Id, HostFloat], output: LogOutput, *, unseen: str
+def output_covariance(
+    model: TrainedModel, points: Mapping[Id, HostFloat], output: RelativeOutput, *, unseen: str
 ) -> list[list[HostFloat]]:
-    """The same of outputs whose logarithm is modelled, in the user's units, relative to their means."""
+    """The same of outputs of which a transform is modelled, in the user's units, relative to their means."""
     conditions = [find_condition(model, name, unseen=unseen) for name in points]
-    return predictions.log_normal_covariance(model.posterior, conditions, list(points.values()), output)
+    return predictions.output_covariance(model.posterior, conditions, list(points.values()), output)
 
 
 def draw_curves(
@@ -156,7 +156,7 @@ def moment_gradients(
     by_mean, by_variance = np.empty(points.shape), np.empty(points.shape)
     for name, places in rows.rows().items():
         condition = find_condition(model, name, unseen=unseen)
-        if model.scaling.log_output:
+        if model.scaling.transform is not None:
             condition = as_particles(model.posterior, condition)
         by_mean[places], by_variance[places] = gradients(
             model.posterior, condition, model.scaling, points[places], include_noise=include_noise

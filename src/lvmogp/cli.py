@@ -55,6 +55,15 @@ class Noise(StrEnum):
     PER_CONDITION = "per-condition"
 
 
+class OutputTransform(StrEnum):
+    """What is modelled in place of the output."""
+
+    NONE = "none"
+    LOG = "log"
+    SQRT = "sqrt"
+    AUTO = "auto"
+
+
 class Inference(StrEnum):
     """How the inducing variables are treated."""
 
@@ -174,10 +183,10 @@ def fit(
     noise: Annotated[Noise, _model("One noise for all conditions, or one for each.")] = Noise.SHARED,
     input_kernel: Annotated[str, _model("Over inputs: rbf, matern52, matern32, …")] = "rbf",
     latent_kernel: Annotated[str, _model("Over latents: rbf, linear, auto, …")] = "rbf",
-    log_output: Annotated[
-        bool,
-        typer.Option("--log-output", help="Model the logarithm of a positive output.", rich_help_panel="Model"),
-    ] = False,
+    output_transform: Annotated[
+        OutputTransform,
+        _model("Model the logarithm or the square root of the output, for noise that grows with it; auto chooses."),
+    ] = OutputTransform.NONE,
     inducing_inputs: Annotated[str, _count("Inducing inputs; more are more exact.", "Search")] = "auto",
     inducing_latents: Annotated[str, _count("Inducing latents; more are more exact.", "Search")] = "auto",
     restarts: Annotated[str, _count("Starts, of which the best wins.", "Search")] = "auto",
@@ -230,7 +239,7 @@ def fit(
             "latent_kernel": latent_kernel,
             "n_inducing_inputs": _number_or_auto(inducing_inputs),
             "n_inducing_latents": _number_or_auto(inducing_latents),
-            "output_transform": "log" if log_output else None,
+            "output_transform": None if output_transform is OutputTransform.NONE else output_transform.value,
             "n_restarts": _number_or_auto(restarts),
             "max_iter": _number_or_auto(max_iter),
             "batch_size": _number_or_auto(batch_size),

@@ -53,6 +53,7 @@ class Summary(NamedTuple):
     leave_out: LeaveOut | None
     remarks: list[str]
     n_draws: int = 0
+    output_transform: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values that JSON can hold; ids that it cannot hold become text."""
@@ -98,6 +99,7 @@ def summary(model: LVMOGPRegressor) -> Summary:
         leave_out=left_out,
         remarks=_remarks(trained, own_noise, (inputs, latents, features), left_out),
         n_draws=0 if trained.draws is None else trained.draws.n_draws,
+        output_transform=trained.scaling.transform_name,
     )
 
 
@@ -110,7 +112,7 @@ def remarks(model: LVMOGPRegressor) -> list[str]:
 
 
 def noise(model: LVMOGPRegressor) -> pd.DataFrame:
-    """Standard deviation of the noise of each trained condition, in units of the output or of its logarithm."""
+    """Standard deviation of the noise of each trained condition, in units of the output or of its transform."""
     trained = fitted_model(model)
     variance = noise_variances(trained)
     return pd.DataFrame(

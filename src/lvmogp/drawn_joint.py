@@ -2,7 +2,7 @@
 
 A scenario is one draw with latents and noise of all conditions asked for. Given it, errors of the predictions are
 jointly Gaussian, as in :mod:`lvmogp.joint`: a condition with observations of its own errs by
-e = f(x, h) − W f(X, h) − Wε (docs/mathematics.md, equation 24). Outputs whose logarithm is modelled
+e = f(x, h) − W f(X, h) − Wε (docs/mathematics.md, equation 24). Outputs of which a transform is modelled
 follow by equation 52.
 """
 
@@ -23,9 +23,9 @@ from lvmogp.drawn_curves import Few, covariance_with_few, few, given
 from lvmogp.drawn_model import DrawnModel, chunks
 from lvmogp.kernels import cross, gram
 from lvmogp.linalg import cholesky
-from lvmogp.log_normal import GivenScenario, LogOutput, relative_covariance
 from lvmogp.new_condition import unit_nodes
 from lvmogp.stacking import in_pairs, stacked_rows
+from lvmogp.transformed import GivenScenario, RelativeOutput, relative_covariance
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 
 # A condition asked for: the number of a trained one, or a new one.
@@ -46,11 +46,11 @@ def joint_covariance(model: DrawnModel, conditions: Sequence[Asked], rows: list[
     return in_pairs(second - np.outer(mean, mean), rows)
 
 
-def log_normal_covariance(
-    model: DrawnModel, conditions: Sequence[Asked], rows: list[HostFloat], output: LogOutput
+def output_covariance(
+    model: DrawnModel, conditions: Sequence[Asked], rows: list[HostFloat], output: RelativeOutput
 ) -> list[list[HostFloat]]:
-    """Covariance of outputs whose logarithm is modelled, relative to their means, in blocks as above (equation 52)."""
-    sums = _summed(model, conditions, rows, partial(_log_normal_sums, output))
+    """Covariance of outputs of which a transform is modelled, relative to their means, in blocks as above (eq. 52)."""
+    sums = _summed(model, conditions, rows, partial(_relative_sums, output))
     return in_pairs(relative_covariance(*sums), rows)
 
 
@@ -189,8 +189,8 @@ def _weighted_sums(
 
 
 @compiled
-def _log_normal_sums(
-    output: LogOutput,
+def _relative_sums(
+    output: RelativeOutput,
     conditionals: Conditional,
     scenarios: Scenarios,
     weights: Float[Array, " L"],

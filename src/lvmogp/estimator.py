@@ -125,8 +125,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     n_warmup, n_draws : int or "auto", default="auto"
         Steps in which each chain learns how to move (300), and draws that it keeps after them (250); of 16 chains or
         more 160 and 60.
-    output_transform : {None, "log"}, default=None
-        ``"log"`` models the logarithm of a positive output; predictions stay positive and in its units.
+    output_transform : {None, "log", "sqrt", "auto"}, default=None
+        ``"log"`` models the logarithm of a positive output, ``"sqrt"`` the square root of one that is not negative, for
+        noise that grows with the output; predictions stay positive and in its units. ``"auto"`` lets the bound choose
+        where all outputs are positive, with ``inference="nuts"`` not the logarithm: where its variance is uncertain,
+        the output has no mean.
     unseen : {"error", "prior"}, default="error"
         What to do with a condition never seen: refuse, or predict it from the prior over latents.
     dtype : {"float64", "float32"}, default="float64"
@@ -245,7 +248,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             ``conditions_``. NaN or None where a feature is not known. Rows of other conditions are kept for later.
         y_std : float or array of the shape of y, optional
             Known standard deviations of the measurements, which add to the noise: the variance of an observation is
-            σ² + y_std². With ``output_transform="log"`` an error of y is one of y_std/y in its logarithm. Standard
+            σ² + y_std². Of a transform of the output they are carried over, as y_std/y to a logarithm. Standard
             deviations of predictions hold the noise σ only, since the error of a measurement to come is not known.
         on_progress : callable, optional
             Called after every iteration with a ``Progress``, in place of what ``verbose`` shows. It may raise
@@ -326,6 +329,16 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def bounds_by_n_latent_(self) -> dict[int, float]:
         """Best bound of each number of latent dimensions that was tried."""
         return dict(self._fitted().bounds_by_n_latent)
+
+    @property
+    def output_transform_(self) -> str | None:
+        """The transform of the output that is modelled; ``None`` for the output itself."""
+        return self._fitted().scaling.transform_name
+
+    @property
+    def bounds_by_transform_(self) -> dict[str | None, float]:
+        """Best bound on the log density of the outputs, in your units, with each transform that was tried."""
+        return dict(self._fitted().bounds_by_transform)
 
     @property
     def latent_kernel_(self) -> Kernel:

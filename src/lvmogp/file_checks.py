@@ -12,6 +12,7 @@ import numpy as np
 from lvmogp.errors import ModelFileError
 from lvmogp.kernels import Composite, Constant, Kernel
 from lvmogp.storage import ModelFile
+from lvmogp.transforms import TRANSFORMS
 
 # The axes of each array; those of one name are equally long throughout a file.
 _PARAMETERS = {
@@ -141,9 +142,11 @@ def _check_document(document: Mapping[str, Any]) -> None:
             raise ModelFileError(f"{name} is no list of texts")
     if not isinstance(document.get("output_name"), str | None):
         raise ModelFileError("output_name is no text")
-    for name in ("log_output", "is_grid"):
-        if not isinstance(document[name], bool):
+    for name, value in (("log_output", document.get("log_output", False)), ("is_grid", document["is_grid"])):
+        if not isinstance(value, bool):
             raise ModelFileError(f"{name} is neither true nor false")
+    if document.get("output_transform") not in TRANSFORMS:
+        raise ModelFileError(f"output_transform is none of {list(TRANSFORMS)}")
     outcome = document["outcome"]
     for own in (outcome, *outcome["restarts"]):
         numbers = [value for name, value in own.items() if name not in ("restarts", "recipe", "status")]

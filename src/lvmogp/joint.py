@@ -14,10 +14,10 @@ from lvmogp.compiling import compiled
 from lvmogp.evidence import Evidence
 from lvmogp.kernels import cross, gram
 from lvmogp.linalg import cholesky
-from lvmogp.log_normal import GivenScenario, LogOutput
 from lvmogp.new_condition import ConditionPosterior
 from lvmogp.posterior import Curves, Posterior, curves_at
 from lvmogp.psi_statistics import LatentGaussians, expected_cross, psi1
+from lvmogp.transformed import GivenScenario, RelativeOutput
 from lvmogp.typing import Array, Float
 from lvmogp.whitening import latent_moments
 
@@ -194,18 +194,26 @@ def sample_curves(
     model: Posterior,
     draws: Draw,
     rows: Float[Array, "C n Q_X"],
-    normals: Float[Array, "C n"],
-) -> Float[Array, "C n"]:
-    """F at the rows of C conditions given one draw of all their latents, from standard normal numbers."""
-    mean, covariance = _given_draw(model, draws, rows)
-    return (mean + cholesky(covariance) @ normals.reshape(-1)).reshape(normals.shape)
+    normals: Float[Array, "L C n"],
+) -> Float[Array, "L C n"]:
+    """F at the rows of C conditions given each of L draws of all their latents, from standard normal numbers.
+
+    Latents and noise of ``draws`` are stacked over draws and conditions, its evidence over conditions.
+    """
+
+    def one(drawn: tuple[Array, Array, Array]) -> Float[Array, "C n"]:
+        latent, noise, own = drawn
+        mean, covariance = _given_draw(model, Draw(latent, noise, draws.evidence), rows)
+        return (mean + cholesky(covariance) @ own.reshape(-1)).reshape(own.shape)
+
+    return jax.lax.map(one, (draws.latent, draws.noise, normals))
 
 
 @compiled
-def log_normal_sums(
-    model: Posterior, draws: Draw, weights: Float[Array, " L"], rows: Float[Array, "C n Q_X"], output: LogOutput
+def relative_sums(
+    model: Posterior, draws: Draw, weights: Float[Array, " L"], rows: Float[Array, "C n Q_X"], output: RelativeOutput
 ) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
-    """The sums of equation 52, for outputs whose logarithm is modelled, over L weighted draws.
+    """The sums of equation 52, for outputs of which a transform is modelled, over L weighted draws.
 
     Latents and noise of ``draws`` are stacked over draws and conditions, its evidence over conditions.
     """

@@ -34,6 +34,7 @@ from lvmogp.sources import Rows, Source, column_moments, sample, scaling_from, s
 from lvmogp.stochastic_fit import Finished, Running, begin, run
 from lvmogp.storage import decode_id, encode_id
 from lvmogp.stores import ObservationStore
+from lvmogp.transforms import Transform
 from lvmogp.typing import HostInt
 
 _posterior = compiled(posterior)
@@ -51,14 +52,14 @@ class Shards(NamedTuple):
     first_shard: int
 
 
-def shards_of(store: ObservationStore, *, log_output: bool) -> tuple[Shards, tuple[Id, ...]]:
+def shards_of(store: ObservationStore, *, transform: Transform | None) -> tuple[Shards, tuple[Id, ...]]:
     """A process's observations as a part of those of all processes, with the ids of all conditions."""
     own_ids = store.ids or ()
     everyones = [decode_id(each) for ids in gathered_documents([encode_id(each) for each in own_ids]) for each in ids]
     ids = distinct_ids(everyones)
     source = source_of(store.rows, len(ids), numbers_of(own_ids, ids).astype(np.int32))
-    moments = merged_moments(column_moments(source, log_output=log_output))
-    scaling = scaling_from(moments, log_output=log_output)
+    moments = merged_moments(column_moments(source, transform=transform))
+    scaling = scaling_from(moments, transform=transform)
     counts = summed(source.counts)
     return Shards((source,), counts, scaling, jax.process_count(), jax.process_index()), ids
 

@@ -11,6 +11,7 @@ import numpy as np
 from lvmogp.compiling import compiled
 from lvmogp.gaussians import mixture_distribution, mixture_log_density, mixture_quantile
 from lvmogp.scaling import Scaling
+from lvmogp.transforms import Transform
 from lvmogp.typing import Array, Float, HostFloat
 
 
@@ -34,19 +35,17 @@ def gaussian_rows(mean: HostFloat, variance: HostFloat) -> Mixture:
 
 
 def output_moments(rows: Mixture, scaling: Scaling) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Mean and variance of the output in the user's units.
-
-    Under a logarithm each component is log-normal: ⟨y⟩ = exp(m + v/2), var y = (exp(v) − 1) exp(2m + v).
-    """
-    if not scaling.log_output:
+    """Mean and variance of the output in the user's units."""
+    transform = scaling.transform
+    if transform is None:
         mean, variance = rows.moments  # before the location is added, which may be large
         return scaling.location(mean), scaling.variance(variance)
     means, variances = scaling.location(rows.means), scaling.variance(rows.variances)
-    # The variance as that within components and that between them, (e^v − 1) e^(2m + v) + (⟨y⟩_p − ⟨y⟩)², both
-    # positive: ⟨y²⟩ − ⟨y⟩² would lose all digits of a small one.
-    centres = jnp.exp(means + variances / 2)
+    # The variance as that within components and that between them, ⟨var_p y + (⟨y⟩_p − ⟨y⟩)²⟩, both positive:
+    # ⟨y²⟩ − ⟨y⟩² would lose all digits of a small one.
+    centres = transform.mean(means, variances)
     first = rows.weights @ centres
-    return first, rows.weights @ (jnp.expm1(variances) * centres**2 + (centres - first) ** 2)
+    return first, rows.weights @ (transform.variance(means, variances) + (centres - first) ** 2)
 
 
 def with_variances(covariance: HostFloat, variance: HostFloat) -> HostFloat:
@@ -60,7 +59,8 @@ def with_variances(covariance: HostFloat, variance: HostFloat) -> HostFloat:
 
 def moments_in_units(rows: Mixture, scaling: Scaling) -> tuple[HostFloat, HostFloat]:
     """The same outside of compiled programs."""
-    mean, variance = statistic_of(rows, output_factors(scaling, rows.means.shape[1]), in_units(scaling)).T
+    factors = output_factors(scaling, rows.means.shape[1])
+    mean, variance = statistic_of(rows, factors, OutputMoments(scaling.transform)).T
     return mean, variance
 
 
@@ -69,22 +69,20 @@ def moments_in_units(rows: Mixture, scaling: Scaling) -> tuple[HostFloat, HostFl
 Statistic = Callable[[Mixture, Float[Array, "n k"]], Float[Array, "n m"]]
 
 
-def in_units(scaling: Scaling) -> Statistic:
-    """Mean and variance of the output, from the location and scale of ``output_factors``."""
-    return _log_output_moments if scaling.log_output else _plain_output_moments
+class OutputMoments(eqx.Module):
+    """The statistic that is mean and variance of the output, from the location and scale of ``output_factors``."""
+
+    transform: Transform | None
+
+    def __call__(self, rows: Mixture, factors: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
+        """Both, in the user's units."""
+        scaling = output_scaling((factors[:, 0], factors[:, 1]), self.transform)
+        return jnp.stack(output_moments(rows, scaling), axis=1)
 
 
 def output_factors(scaling: Scaling, n_rows: int) -> HostFloat:
     """Location and scale of the output for each row; as arrays, so that one program serves models of all scales."""
     return np.broadcast_to([scaling.output_mean, scaling.output_scale], (n_rows, 2))
-
-
-def _plain_output_moments(rows: Mixture, factors: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
-    return jnp.stack(output_moments(rows, output_scaling((factors[:, 0], factors[:, 1]), False)), axis=1)
-
-
-def _log_output_moments(rows: Mixture, factors: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
-    return jnp.stack(output_moments(rows, output_scaling((factors[:, 0], factors[:, 1]), True)), axis=1)
 
 
 def quantiles(rows: Mixture, levels: Float[Array, "n k"]) -> Float[Array, "n k"]:
@@ -116,10 +114,10 @@ def _statistic_of(rows: Mixture, values: Float[Array, "n k"], statistic: Statist
     return statistic(rows, values)
 
 
-def output_scaling(factors: tuple[Any, Any], log_output: bool) -> Scaling:
+def output_scaling(factors: tuple[Any, Any], transform: Transform | None) -> Scaling:
     """A scaling of outputs alone, whose location and scale may be traced."""
     location, scale = factors
-    return Scaling(np.empty(0), np.empty(0), location, scale, log_output)
+    return Scaling(np.empty(0), np.empty(0), location, scale, transform)
 
 
 def quantile(rows: Mixture, scaling: Scaling, probability: float) -> HostFloat:
@@ -144,15 +142,17 @@ def judged(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> Judged:
 def judged_in_units(
     scaling: Scaling, outputs: HostFloat, errors: HostFloat, standardised: Callable[[HostFloat], HostFloat]
 ) -> Judged:
-    """The same from ``judgements`` of standardised outputs; where no logarithm can be taken, nothing is as small.
+    """The same from ``judgements`` of standardised outputs; what the transform cannot take is too small to happen.
 
-    ``errors`` are standard deviations of each output beyond what the mixtures know of.
+    ``errors`` are standard deviations of each output beyond what the mixtures know of. The lowest output that a
+    transform can have may be that of many values, and then has a probability in place of a density.
     """
-    # What is missing may be anything.
-    possible = ~(outputs <= 0) if scaling.log_output else np.ones(len(outputs), dtype=bool)
+    possible = scaling.takes(outputs)
     outputs = np.where(possible, outputs, 1.0)
     measured = np.stack([scaling.outputs(outputs), scaling.error_variances(errors, outputs)], axis=1)
     density, below = standardised(measured).T
-    # dy = scale · dz, and d log y = dy/y
-    density = density - np.log(scaling.output_scale) - (np.log(outputs) if scaling.log_output else 0.0)
+    is_lowest = scaling.are_lowest(outputs)
+    density = density + np.where(is_lowest, 0.0, scaling.log_slopes(outputs))  # p(y) = p(z) dz/dy
+    with np.errstate(divide="ignore"):  # of what cannot happen
+        density = np.where(is_lowest, np.log(below), density)
     return Judged(np.where(possible, density, -np.inf), np.where(possible, below, 0.0))

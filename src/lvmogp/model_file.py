@@ -38,6 +38,7 @@ from lvmogp.sampling_account import decode_account, encode_account
 from lvmogp.scaling import Scaling
 from lvmogp.storage import ModelFile, decode_id, decode_kernel, encode_id, encode_kernel, read, write
 from lvmogp.trained import AddedCondition, TrainedModel, kept_curves, known_of, with_draws
+from lvmogp.transforms import TRANSFORMS, Transform
 from lvmogp.variational_condition import GaussianCondition
 from lvmogp.whitening import basis, latent_moments
 
@@ -79,11 +80,12 @@ def save_model(
         "covariance": _covariance_kind(model.posterior.covariance),
         "output_mean": model.scaling.output_mean.hex(),
         "output_scale": model.scaling.output_scale.hex(),
-        "log_output": model.scaling.log_output,
+        "output_transform": model.scaling.transform_name,
         "outcome": _encode_outcome(model.outcome),
         "added": [],
         "is_grid": model.is_grid,
         "bounds_by_n_latent": list(model.bounds_by_n_latent.items()),
+        "bounds_by_transform": list(model.bounds_by_transform.items()),
     }
     tensors |= {
         "scaling.input_mean": model.scaling.input_mean,
@@ -267,6 +269,7 @@ def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
         observations=None,
         added={},
         bounds_by_n_latent={int(n_latent): bound for n_latent, bound in document.get("bounds_by_n_latent", [])},
+        bounds_by_transform=dict(document.get("bounds_by_transform", [])),
         date_columns=date_columns,
         output_name=output_name,
         descriptions=_decode_features(content),
@@ -289,8 +292,14 @@ def _decode_scaling(content: ModelFile) -> Scaling:
         tensors["scaling.input_scale"],
         float.fromhex(document["output_mean"]),
         float.fromhex(document["output_scale"]),
-        document["log_output"],
+        _decode_transform(document),
     )
+
+
+def _decode_transform(document: dict[str, Any]) -> Transform | None:
+    # Files written when the logarithm was the only one say whether it was taken.
+    name = document["output_transform"] if "output_transform" in document else "log" if document["log_output"] else None
+    return TRANSFORMS[name]
 
 
 def _decode_observations(tensors: dict[str, np.ndarray], model: TrainedModel) -> Observations | None:

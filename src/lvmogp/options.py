@@ -13,6 +13,7 @@ from lvmogp.fit import Settings, operations
 from lvmogp.kernels import RBF, Constant, Kernel, Linear, named, rank
 from lvmogp.nuts import FEW_OBSERVATIONS, SamplerSettings
 from lvmogp.priors import Priors
+from lvmogp.transforms import TRANSFORMS, Logarithm, Transform
 from lvmogp.typing import HostFloat
 
 AUTO = "auto"
@@ -20,7 +21,7 @@ NUTS = "nuts"
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "noise": ("shared", "per-condition"),
     "inference": (AUTO, "collapsed", "full", "kronecker", "stochastic", NUTS),
-    "output_transform": (None, "log"),
+    "output_transform": (*TRANSFORMS, AUTO),
     "unseen": ("error", "prior"),
     "dtype": ("float64", "float32"),
 }
@@ -157,6 +158,19 @@ def latent_dimensions(options: Options, n_conditions: int, *, n_known: int = 0) 
     if options.n_latent != AUTO:
         return [int(options.n_latent)]
     return list(range(0 if n_known else 1, min(_MOST_AUTO_LATENT, max(n_conditions - 1, 1)) + 1))
+
+
+def output_transforms(options: Options, outputs: HostFloat) -> list[Transform | None]:
+    """Transforms of the output to try: with ``"auto"`` all of them where outputs are positive.
+
+    Not the logarithm where draws answer: under an uncertain variance of the logarithm an output has no mean.
+    """
+    if options.output_transform != AUTO:
+        return [TRANSFORMS[options.output_transform]]
+    if not np.all(outputs > 0):
+        return [None]
+    left_out = Logarithm() if options.inference == NUTS else None
+    return [transform for transform in TRANSFORMS.values() if transform is None or transform != left_out]
 
 
 def latent_kernels(options: Options) -> list[Kernel]:

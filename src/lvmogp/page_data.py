@@ -52,7 +52,7 @@ def page_data(model: TrainedModel) -> Document:
             "inputScale": scaling.input_scale.tolist(),
             "outputMean": scaling.output_mean,
             "outputScale": scaling.output_scale,
-            "logOutput": scaling.log_output,
+            "transform": scaling.transform_name,
         },
         "nLatent": posterior.latent_basis.points.shape[1],
         "inputBasis": _basis(posterior.input_basis),

@@ -14,8 +14,7 @@ import numpy as np
 from lvmogp.compiling import compiled
 from lvmogp.data import block_layout, rounded_up
 from lvmogp.evidence import Evidence, evidence
-from lvmogp.joint import Draw, cross_covariance, log_normal_sums, new_functional, sample_curves, trained_functional
-from lvmogp.log_normal import LogOutput, relative_covariance
+from lvmogp.joint import Draw, cross_covariance, new_functional, relative_sums, sample_curves, trained_functional
 from lvmogp.mixtures import Mixture, Statistic, output_moments, output_scaling
 from lvmogp.new_condition import (
     ConditionPosterior,
@@ -29,6 +28,8 @@ from lvmogp.new_condition import (
 from lvmogp.posterior import Curves, Posterior, components_at, grid_marginals, grid_means, marginals
 from lvmogp.scaling import Scaling
 from lvmogp.stacking import in_pairs, stacked_rows
+from lvmogp.transformed import RelativeOutput, relative_covariance
+from lvmogp.transforms import Transform
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 from lvmogp.variational_condition import GaussianCondition
 
@@ -36,6 +37,7 @@ Condition = GaussianCondition | ConditionPosterior
 _marginals, _grid_means, _grid_marginals = compiled(marginals), compiled(grid_means), compiled(grid_marginals)
 N_NODES = 128
 _POINTS_AT_ONCE = 4_096
+_DRAWS_AT_ONCE = 1_024
 # Scenarios of the latents of several conditions: the fewer, the larger the covariance that is averaged over them.
 _MOST_SCENARIOS, _FEWEST_SCENARIOS, _ENTRIES_OF_ALL_SCENARIOS = 512, 64, 2**27
 # Blocks of rows whose mixtures are made in one call, and the rows that the particles of a block cost as much as.
@@ -196,7 +198,7 @@ def gradients(
     """Derivatives of the output's mean and variance in the inputs, in the user's units."""
     points = jnp.asarray(inputs, model.mean.dtype)
     factors = _output_factors(scaling)
-    mean, variance = _gradients(model, particles, points, factors, scaling.log_output, include_noise)
+    mean, variance = _gradients(model, particles, points, factors, scaling.transform, include_noise)
     return np.asarray(mean) / scaling.input_scale, np.asarray(variance) / scaling.input_scale
 
 
@@ -206,10 +208,10 @@ def _gradients(
     condition: ConditionPosterior | GaussianCondition,
     points: Float[Array, "n Q_X"],
     factors: tuple[Scalar, Scalar],
-    log_output: bool,
+    transform: Transform | None,
     include_noise: bool,
 ) -> tuple[Float[Array, "n Q_X"], Float[Array, "n Q_X"]]:
-    scaling = output_scaling(factors, log_output)
+    scaling = output_scaling(factors, transform)
 
     def at(point: Float[Array, " Q_X"]) -> tuple[Scalar, Scalar]:
         block = point[None, None]
@@ -258,28 +260,28 @@ def draw_curves(
     dtype = model.mean.dtype
     padded, stacked = stacked_rows(rows), _stacked_evidence(model, conditions)
     size = padded.shape[1]
-    values = np.empty((n_draws, len(rows), size))
-    noises = np.empty((n_draws, len(rows)))
-    for number in range(n_draws):
-        drawn = [_draw_latent(condition, rng) for condition in conditions]
-        latents = jnp.asarray(np.stack([latent for latent, _ in drawn]), dtype)
-        noises[number] = [noise for _, noise in drawn]
-        draw = Draw(latents, jnp.asarray(noises[number], dtype), stacked)
-        normals = jnp.asarray(rng.standard_normal((len(rows), size)), dtype)
-        values[number] = sample_curves(model, draw, jnp.asarray(padded, dtype), normals)
+    drawn = [_draw_latents(condition, n_draws, rng) for condition in conditions]
+    latents, noises = (np.stack(parts, axis=1) for parts in zip(*drawn, strict=True))
+    values = rng.standard_normal((n_draws, len(rows), size))
+    for start in range(0, n_draws, _DRAWS_AT_ONCE):
+        some = np.arange(start, min(start + _DRAWS_AT_ONCE, n_draws))
+        places = np.resize(some, rounded_up(len(some)))
+        draws = Draw(jnp.asarray(latents[places], dtype), jnp.asarray(noises[places], dtype), stacked)
+        found = sample_curves(model, draws, jnp.asarray(padded, dtype), jnp.asarray(values[places], dtype))
+        values[some] = np.asarray(found)[: len(some)]
     curves = [values[:, place, : len(points)] for place, points in enumerate(rows)]
     return curves, list(noises.T)
 
 
-def log_normal_covariance(
-    model: Posterior, conditions: list[Condition], rows: list[HostFloat], output: LogOutput
+def output_covariance(
+    model: Posterior, conditions: list[Condition], rows: list[HostFloat], output: RelativeOutput
 ) -> list[list[HostFloat]]:
-    """Covariance of outputs whose logarithm is modelled, relative to their means, in blocks as above (equation 52)."""
+    """Covariance of outputs of which a transform is modelled, relative to their means, in blocks as above (eq. 52)."""
     dtype, stacked = model.mean.dtype, stacked_rows(rows)
     latents, noise, weights = _weighted_latents(model, conditions, n_rows=stacked.shape[0] * stacked.shape[1])
     draws = Draw(jnp.asarray(latents, dtype), jnp.asarray(noise, dtype), _stacked_evidence(model, conditions))
     output = jax.tree.map(lambda leaf: leaf.astype(dtype), output)
-    sums = log_normal_sums(model, draws, jnp.asarray(weights, dtype), jnp.asarray(stacked, dtype), output)
+    sums = relative_sums(model, draws, jnp.asarray(weights, dtype), jnp.asarray(stacked, dtype), output)
     return in_pairs(relative_covariance(*(np.asarray(part, dtype=float) for part in sums)), rows)
 
 
@@ -313,10 +315,11 @@ def _stacked_evidence(model: Posterior, conditions: list[Condition]) -> Evidence
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[item.padded(most) for item in seen])
 
 
-def _draw_latent(condition: Condition, rng: np.random.Generator) -> tuple[HostFloat, float]:
+def _draw_latents(condition: Condition, n_draws: int, rng: np.random.Generator) -> tuple[HostFloat, HostFloat]:
     if isinstance(condition, ConditionPosterior):
         weights = np.asarray(condition.weights, dtype=float)
-        chosen = rng.choice(len(weights), p=weights / weights.sum())
-        return np.asarray(condition.latents[chosen]), float(condition.noise[chosen])
+        chosen = rng.choice(len(weights), size=n_draws, p=weights / weights.sum())
+        return np.asarray(condition.latents)[chosen], np.asarray(condition.noise)[chosen]
     mean, variance = np.asarray(condition.latents.mean[0]), np.asarray(condition.latents.variance[0])
-    return mean + np.sqrt(variance) * rng.standard_normal(len(mean)), float(condition.noise)
+    latents = mean + np.sqrt(variance) * rng.standard_normal((n_draws, len(mean)))
+    return latents, np.full(n_draws, float(condition.noise))

@@ -30,6 +30,7 @@ _SCRIPTS = (
     "linalg.js",
     "kernels.js",
     "covariance.js",
+    "transforms.js",
     "model.js",
     "particles.js",
     "new_condition.js",
@@ -121,7 +122,7 @@ def _shown(model: LVMOGPRegressor, found: Summary) -> dict[str, Any]:
 
 
 def _facts(model: LVMOGPRegressor, found: Summary) -> list[Row]:
-    quantity = f"log {found.output or 'output'}" if model.model_.scaling.log_output else found.output or "output"
+    quantity = model.model_.scaling.label(found.output or "output")
     observations = "not kept in this model" if found.n_observations is None else f"{found.n_observations:,}"
     facts = [
         ("Observations", observations),

@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from lvmogp.errors import DataError
+from lvmogp.transforms import Transform, check_outputs
 from lvmogp.typing import Array, HostFloat
 
 # Squares of what lies beyond are infinite or zero in double precision.
@@ -17,13 +18,13 @@ AnyArray = TypeVar("AnyArray", np.ndarray, Array)
 
 
 class Scaling(NamedTuple):
-    """Shift and scale of each input column and of the output, with an optional logarithm of the output first."""
+    """Shift and scale of each input column and of the output, after a transform of the output if there is one."""
 
     input_mean: HostFloat
     input_scale: HostFloat
     output_mean: float
     output_scale: float
-    log_output: bool
+    transform: Transform | None
 
     def inputs(self, inputs: HostFloat) -> HostFloat:
         """Inputs in standardised units."""
@@ -31,43 +32,64 @@ class Scaling(NamedTuple):
 
     def outputs(self, outputs: HostFloat) -> HostFloat:
         """Outputs in standardised units."""
-        values = np.log(outputs) if self.log_output else outputs
-        return (values - self.output_mean) / self.output_scale
+        return (self._transformed(outputs) - self.output_mean) / self.output_scale
+
+    def _transformed(self, outputs: HostFloat) -> HostFloat:
+        return outputs if self.transform is None else self.transform.forward(outputs)
+
+    def takes(self, outputs: HostFloat) -> np.ndarray:
+        """Whether outputs can be standardised, as those without a logarithm cannot."""
+        return np.ones(outputs.shape, dtype=bool) if self.transform is None else self.transform.takes(outputs)
+
+    def are_lowest(self, outputs: HostFloat) -> np.ndarray:
+        """Whether outputs are the one that all smaller values stand for as well."""
+        lowest = None if self.transform is None else self.transform.lowest
+        return np.zeros(outputs.shape, dtype=bool) if lowest is None else outputs == lowest
+
+    def log_slopes(self, outputs: HostFloat) -> HostFloat:
+        """Logarithms of how much standardised outputs change with the user's: log dz/dy."""
+        own = np.zeros(outputs.shape) if self.transform is None else self.transform.log_slope(outputs)
+        return own - np.log(self.output_scale)
 
     def error_variances(self, errors: HostFloat, outputs: HostFloat) -> HostFloat:
-        """Variances of measurements in standardised units; errors s of y are errors s/y of log y."""
-        own = errors / outputs if self.log_output else errors
+        """Variances of measurements in standardised units."""
+        own = errors if self.transform is None else self.transform.errors(errors, outputs)
         return (own / self.output_scale) ** 2
 
     def location(self, values: AnyArray) -> AnyArray:
-        """Standardised values of the modelled quantity (the output or its logarithm) in its own units."""
+        """Standardised values of what is modelled (the output, or its transform) in its own units."""
         return values * self.output_scale + self.output_mean
 
     def variance(self, variances: AnyArray) -> AnyArray:
-        """Standardised variances of the modelled quantity in its own units."""
+        """Standardised variances of what is modelled in its own units."""
         return variances * self.output_scale**2
 
     def quantity(self, values: HostFloat) -> HostFloat:
         """Standardised values as outputs in the user's units; right for quantiles and samples."""
         located = self.location(values)
-        return np.exp(located) if self.log_output else located
+        return located if self.transform is None else self.transform.backward(located)
+
+    @property
+    def transform_name(self) -> str | None:
+        """The transform as users name it."""
+        return None if self.transform is None else self.transform.name
+
+    def label(self, output: str) -> str:
+        """What is modelled, for an output of this name."""
+        return output if self.transform is None else f"{self.transform.name} {output}"
 
 
-def scaling_of(inputs: HostFloat, outputs: HostFloat, *, log_output: bool) -> Scaling:
+def scaling_of(inputs: HostFloat, outputs: HostFloat, *, transform: Transform | None = None) -> Scaling:
     """Shifts and scales of the training data; what does not vary is shifted only."""
-    if log_output and np.any(outputs <= 0):
-        raise DataError(
-            f'output_transform="log" needs positive outputs, but {int(np.sum(outputs <= 0))} of {len(outputs)} are '
-            "zero or negative; leave it out, or shift the outputs"
-        )
-    values = np.log(outputs) if log_output else outputs
+    check_outputs(transform, outputs)
+    values = outputs if transform is None else transform.forward(outputs)
     check_sizes(np.append(_largest(inputs), _largest(outputs)))
     return Scaling(
         input_mean=inputs.mean(axis=0),
         input_scale=_scale(inputs),
         output_mean=float(values.mean()),
         output_scale=float(_scale(values)),
-        log_output=log_output,
+        transform=transform,
     )
 
 

@@ -24,14 +24,16 @@ def search(
     checkpoints: Checkpoints | None = None,
     *,
     coordinates: Coordinates | None = None,
+    label: str = "",
 ) -> list[Outcome]:
-    """The best outcome for each number of latents that was tried."""
+    """The best outcome for each number of latents that was tried; the checkpoints of each begin with the label."""
     outcomes: list[Outcome] = []
     n_known = 0 if coordinates is None else coordinates.values.shape[1]
     for n_latent in latent_dimensions(options, data.n_conditions, n_known=n_known):
         candidates = []
         for number, latent_kernel in enumerate(latent_kernels(options)):
-            keeper = None if checkpoints is None else FinishedRestarts(checkpoints, f"latents{n_latent}kernel{number}")
+            series = f"{label}latents{n_latent}kernel{number}"
+            keeper = None if checkpoints is None else FinishedRestarts(checkpoints, series)
             settings = fit_settings(
                 options, data, inputs, n_latent=n_latent, n_known=n_known, latent_kernel=latent_kernel
             )

@@ -7,6 +7,7 @@ import numpy as np
 
 from lvmogp.errors import DataError
 from lvmogp.scaling import Scaling, check_sizes, positive_scale
+from lvmogp.transforms import Transform, check_outputs
 from lvmogp.typing import HostFloat, HostInt
 
 _ROWS_AT_ONCE = 1_000_000
@@ -80,18 +81,14 @@ class ColumnMoments(NamedTuple):
         )
 
 
-def column_moments(source: Source, *, log_output: bool) -> ColumnMoments:
+def column_moments(source: Source, *, transform: Transform | None = None) -> ColumnMoments:
     """Moments of all columns in one pass."""
     total: ColumnMoments | None = None
     for chunk in source.chunks():
-        if log_output and np.any(chunk.outputs <= 0):
-            raise DataError(
-                'output_transform="log" needs positive outputs, but some are zero or negative; leave it out, or shift '
-                "the outputs"
-            )
+        check_outputs(transform, chunk.outputs)
         if not (np.all(np.isfinite(chunk.inputs)) and np.all(np.isfinite(chunk.outputs))):
             raise DataError("inputs or outputs hold NaN or infinite values; leave those rows out of the store")
-        outputs = np.log(chunk.outputs) if log_output else chunk.outputs
+        outputs = chunk.outputs if transform is None else transform.forward(chunk.outputs)
         columns = np.column_stack([chunk.inputs, outputs]).astype(float)
         with np.errstate(over="ignore", invalid="ignore"):  # too large a column is refused at the end, in words
             mean = columns.mean(axis=0)
@@ -103,11 +100,11 @@ def column_moments(source: Source, *, log_output: bool) -> ColumnMoments:
     return total
 
 
-def scaling_from(moments: ColumnMoments, *, log_output: bool) -> Scaling:
+def scaling_from(moments: ColumnMoments, *, transform: Transform | None = None) -> Scaling:
     """Shifts and scales of columns with these moments."""
     check_sizes(moments.largest)
     scale = positive_scale(np.sqrt(moments.squares / moments.n_rows), moments.largest)
-    return Scaling(moments.mean[:-1], scale[:-1], float(moments.mean[-1]), float(scale[-1]), log_output)
+    return Scaling(moments.mean[:-1], scale[:-1], float(moments.mean[-1]), float(scale[-1]), transform)
 
 
 def sample(source: Source, counts: HostInt, per_condition: int, seed: int) -> Rows:

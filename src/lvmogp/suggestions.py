@@ -33,7 +33,7 @@ class Suggestion(NamedTuple):
     ``sd_before`` is the standard deviation of what is to be known, before any of them: of the curve over the region
     (root mean square, without the noise of observations), or of the latents. ``sd_after`` is what is expected of it
     after each measurement and all before it; ``candidate_sd`` after a first measurement at each of the candidates. For
-    a model of the logarithm of the output these are standard deviations of that logarithm.
+    a model of a transform of the output these are standard deviations of that transform.
     """
 
     condition: Id

@@ -79,6 +79,7 @@ class TrainedModel(NamedTuple):
     observations: Observations | None
     added: Mapping[Id, AddedCondition]
     bounds_by_n_latent: Mapping[int, float] = MappingProxyType({})
+    bounds_by_transform: Mapping[str | None, float] = MappingProxyType({})
     date_columns: tuple[str, ...] = ()
     output_name: str | None = None
     draws: Draws | None = None
@@ -142,6 +143,7 @@ def mapped_arrays(model: TrainedModel, function: Callable[[Any], Any]) -> Traine
         outcome=model.outcome._replace(parameters=mapped(model.outcome.parameters)),
         added={name: entry._replace(posterior=mapped(entry.posterior)) for name, entry in model.added.items()},
         bounds_by_n_latent=dict(model.bounds_by_n_latent),
+        bounds_by_transform=dict(model.bounds_by_transform),
         draws=mapped(model.draws),
         drawn=mapped(model.drawn),
     )

@@ -21,21 +21,24 @@ from lvmogp.intake import Observations, is_complete_grid, standardised
 from lvmogp.large import fit_large, shards_of
 from lvmogp.model_file import encode_setting
 from lvmogp.optimise import Status
-from lvmogp.options import AUTO, NUTS, Options, is_stochastic, sampling_settings
+from lvmogp.options import AUTO, NUTS, Options, is_stochastic, output_transforms, sampling_settings
 from lvmogp.origins import origin_here
 from lvmogp.parameters import in_precision, of_conditions
 from lvmogp.posterior import Posterior, grid_means, posterior, trained_curves
 from lvmogp.sampling import sample_posterior
-from lvmogp.scaling import differs_in_last_digits_only, scaling_of
+from lvmogp.scaling import Scaling, differs_in_last_digits_only, scaling_of
 from lvmogp.selection import chosen, search
 from lvmogp.storage import encode_id
 from lvmogp.stores import ObservationStore, observations_of, store_of
 from lvmogp.trained import TrainedModel, trained_model, with_draws
+from lvmogp.transforms import TRANSFORMS
 from lvmogp.typing import Array, Float, HostInt
 
 _posterior = compiled(posterior)
 # Single precision that costs more is worth knowing of, in standard deviations of the output.
 _NOTABLE_ROUNDING = 1e-2
+# What a bound must gain for a transform of the output.
+_LEAST_GAIN_OF_A_TRANSFORM = 1.0
 Report = Callable[[Progress], None] | None
 
 
@@ -180,11 +183,9 @@ def _at_once(
     ordered = in_order(observations, order)
     if coordinates is not None:
         coordinates = coordinates._replace(values=coordinates.values[order.conditions])
-    scaling = scaling_of(ordered.inputs, ordered.outputs, log_output=options.output_transform == "log")
-    data = standardised(ordered, scaling)
     checkpoints = keeping.opened(options, ordered.ids, _arrays(ordered, coordinates))
-    inputs = scaling.inputs(ordered.inputs)
-    outcomes = search(options, data, inputs, scaling, on_progress, checkpoints, coordinates=coordinates)
+    attempts = _attempts(ordered, options, on_progress, checkpoints, coordinates)
+    scaling, data, outcomes, _ = _best_attempt(attempts)
     outcome = chosen(outcomes)
     model = stored_in(_posterior(outcome.parameters, data), options.dtype)
     model = eqx.tree_at(lambda tree: tree.parameters, model, of_conditions(model.parameters, order.places))
@@ -192,10 +193,61 @@ def _at_once(
     kept = outcome._replace(runners_up=())
     fitted = trained_model(model, kept, ids=observations.ids, scaling=scaling, observations=observations)
     bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
-    fitted = fitted._replace(bounds_by_n_latent=bounds, descriptions=descriptions)
+    fitted = fitted._replace(
+        bounds_by_n_latent=bounds,
+        # A square has an infinite density at zero, of which there is nothing to say.
+        bounds_by_transform={each.scaling.transform_name: each.bound for each in attempts if np.isfinite(each.bound)},
+        descriptions=descriptions,
+    )
     if options.inference != NUTS or outcome.status is Status.INTERRUPTED:
         return fitted
     return _with_draws(fitted, outcome, standardised(observations, scaling), options, on_progress)
+
+
+class _Attempt(NamedTuple):
+    # Fits of one transform of the output, and their best bound on the log density of outputs in the user's units.
+    scaling: Scaling
+    data: Data
+    outcomes: list[Outcome]
+    bound: float
+
+
+def _attempts(
+    observations: Observations,
+    options: Options,
+    on_progress: Report,
+    checkpoints: Checkpoints | None,
+    coordinates: Coordinates | None,
+) -> list[_Attempt]:
+    # Fits of all transforms that the options leave open.
+    attempts: list[_Attempt] = []
+    for transform in output_transforms(options, observations.outputs):
+        scaling = scaling_of(observations.inputs, observations.outputs, transform=transform)
+        data, inputs = standardised(observations, scaling), scaling.inputs(observations.inputs)
+        outcomes = search(
+            options,
+            data,
+            inputs,
+            scaling,
+            on_progress,
+            checkpoints,
+            coordinates=coordinates,
+            label=scaling.transform_name or "",
+        )
+        # log p(y) = log p(z) + Σ log dz/dy
+        bound = chosen(outcomes).bound + float(np.sum(scaling.log_slopes(observations.outputs)))
+        attempts.append(_Attempt(scaling, data, outcomes, bound))
+        if outcomes[-1].status is Status.INTERRUPTED:
+            # Whichever is best, the search for it was cut short.
+            stopped = [[each._replace(status=Status.INTERRUPTED) for each in other.outcomes] for other in attempts]
+            return [own._replace(outcomes=outcomes) for own, outcomes in zip(attempts, stopped, strict=True)]
+    return attempts
+
+
+def _best_attempt(attempts: list[_Attempt]) -> _Attempt:
+    # The first, which is the output itself, unless another is clearly better.
+    best = max(attempts, key=lambda each: each.bound)
+    return best if best.bound >= attempts[0].bound + _LEAST_GAIN_OF_A_TRANSFORM else attempts[0]
 
 
 def stored_in(model: Posterior, dtype: str) -> Posterior:
@@ -254,7 +306,12 @@ def _with_draws(
 def _by_minibatches(
     store: ObservationStore, observations: Observations, options: Options, on_progress: Report, keeping: Keeping
 ) -> TrainedModel:
-    shards, ids = shards_of(store, log_output=options.output_transform == "log")
+    if options.output_transform == AUTO:
+        raise SettingError(
+            'output_transform="auto" compares fits to all observations, and so many are fitted by minibatches; choose '
+            'None, "log" or "sqrt"'
+        )
+    shards, ids = shards_of(store, transform=TRANSFORMS[options.output_transform])
     scaling = shards.scaling
     columns = {"inputs": (scaling.input_mean, scaling.input_scale), "output": scaling[2:4]}
     arrays = {name: np.asarray(values) for name, values in columns.items()}

@@ -57,7 +57,7 @@ def suggest(screen: Screen, path: Path, condition: str, choice: Choice) -> None:
     found = model.suggest(name, candidates, choice.n, goal=choice.goal, region=region, condition_features=features)
     if name not in model.conditions_:
         screen.note(f"the model knows no condition {condition!r}; it is taken to be new, with nothing measured so far")
-    tell_suggested(screen, found, model.model_.output_name, is_log=model.model_.scaling.log_output)
+    tell_suggested(screen, found, model.model_.scaling.label(model.model_.output_name or "the output"))
     screen.document(
         {
             "condition": found.condition,

@@ -75,7 +75,8 @@ def _tell_facts(screen: Screen, facts: dict[str, str]) -> None:
 def tell_summary(screen: Screen, found: Summary) -> None:
     """How a fit went and what was learnt."""
     screen.say()
-    output = "" if found.output is None else f" of {escape(found.output)}"
+    parts = [escape(part) for part in (found.output_transform, found.output) if part is not None]
+    output = f" of {' '.join(parts)}" if parts else ""
     facts = {
         "bound": f"{found.bound:.1f}  [dim]{found.status}; best of {counted(found.n_starts, 'start')}, "
         f"{in_words(found.seconds)}[/]",
@@ -161,9 +162,9 @@ def tell_predictions(screen: Screen, frame: pd.DataFrame, level: float) -> None:
     _tell_rest(screen, len(frame), len(first))
 
 
-def tell_suggested(screen: Screen, found: Suggestion, output: str | None, *, is_log: bool) -> None:
+def tell_suggested(screen: Screen, found: Suggestion, output: str) -> None:
     """Measurements to make, with what is expected to be left of the uncertainty after each."""
-    quantity = "the latents" if found.goal == "latents" else f"{'log ' if is_log else ''}{output or 'the output'}"
+    quantity = "the latents" if found.goal == "latents" else output
     screen.say(
         f"[bold]{escape(str(found.condition))}[/]  [dim]{counted(found.n_measured, 'point')} so far; "
         f"sd of {escape(quantity)} now {number(found.sd_before)}[/]"

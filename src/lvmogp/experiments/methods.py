@@ -132,7 +132,7 @@ class _Prepared(NamedTuple):
 
 def _prepared(problem: Problem) -> _Prepared:
     rows = problem.all_observations
-    scaling = scaling_of(rows.inputs, rows.outputs, log_output=False)
+    scaling = scaling_of(rows.inputs, rows.outputs)
     standardised = Rows(scaling.inputs(rows.inputs), scaling.outputs(rows.outputs), rows.conditions)
     return _Prepared(standardised, scaling, problem.n_conditions, problem.observed_test)
 

@@ -59,8 +59,7 @@ function curveView(model, state, actions) {
   }
 
   function toOutput(value) {
-    const located = value * model.scaling.outputScale + model.scaling.outputMean;
-    return model.scaling.logOutput ? Math.exp(located) : located;
+    return transformOf(model).backward(value * model.scaling.outputScale + model.scaling.outputMean);
   }
 
   function outputEnds(others) {

@@ -137,6 +137,10 @@ const ERFC_SERIES = [
   0.17087277,
 ];
 
+function normalDensity(z) {
+  return Math.exp((-z * z) / 2) / Math.sqrt(2 * Math.PI);
+}
+
 function normalBelow(z) {
   const size = Math.abs(z) / Math.SQRT2;
   const t = 1 / (1 + size / 2);

@@ -51,7 +51,7 @@ function startPage() {
     },
     showNext() {
       const { value, before, after } = state.next;
-      const quantity = `${model.scaling.logOutput ? "log " : ""}${model.outputName}`;
+      const quantity = modelled(model, model.outputName);
       byId("next").textContent =
         `Measure next at ${model.inputNames[state.inputAxis]} ${formatInput(model.inputs[state.inputAxis], value)}: the ` +
         `standard deviation of ${quantity} along this curve is ${formatNumber(before)}, and expected to be ` +
@@ -150,11 +150,7 @@ function startPage() {
       `${state.posterior.weights.length} weighted particles, worth ${effective.toFixed(0)} equal ones.`;
     const noise = d3.sum(state.posterior.noises, (value, p) => value * state.posterior.weights[p]);
     const rows = mean.map((value, q) => [`latent ${q + 1}`, formatNumber(value), formatNumber(sd[q])]);
-    rows.push([
-      `noise sd${model.scaling.logOutput ? " (log)" : ""}`,
-      formatNumber(Math.sqrt(noise) * model.scaling.outputScale),
-      "",
-    ]);
+    rows.push([noiseHeading(model), formatNumber(Math.sqrt(noise) * model.scaling.outputScale), ""]);
     byId("posterior").append(
       tableOf([{ name: "" }, { name: "mean", number: true }, { name: "sd", number: true }], rows),
     );

@@ -31,8 +31,7 @@ function standardisedInput(model, input) {
 }
 
 function standardisedOutput(model, output) {
-  const value = model.scaling.logOutput ? Math.log(output) : output;
-  return (value - model.scaling.outputMean) / model.scaling.outputScale;
+  return (transformOf(model).forward(output) - model.scaling.outputMean) / model.scaling.outputScale;
 }
 
 // Everything about inputs (in the user's units) that does not depend on latents.
@@ -130,9 +129,10 @@ function gaussianMixture(model, prepared, condition) {
   return mixtureOf(new Float64Array(n).fill(1 / n), new Float64Array(n).fill(condition.noise), curves);
 }
 
-// Mean and standard deviation of the output in the user's units; under a logarithm each curve is log-normal.
+// Mean and standard deviation of the output in the user's units.
 function outputMoments(model, mixture, includeNoise) {
-  const { outputMean, outputScale, logOutput } = model.scaling;
+  const { outputMean, outputScale } = model.scaling;
+  const { moments } = transformOf(model);
   const n = mixture.curves[0].mean.length;
   const mean = new Float64Array(n),
     sd = new Float64Array(n);
@@ -141,7 +141,7 @@ function outputMoments(model, mixture, includeNoise) {
     const parts = mixture.curves.map((curve, p) => {
       const m = curve.mean[i] * outputScale + outputMean;
       const v = (curve.variance[i] + (includeNoise ? mixture.noises[p] : 0)) * outputScale ** 2;
-      return logOutput ? { m: Math.exp(m + v / 2), v: Math.exp(2 * m + v) * Math.expm1(v) } : { m, v };
+      return moments(m, v);
     });
     parts.forEach((part, p) => (first += mixture.weights[p] * part.m));
     let variance = 0;
@@ -154,7 +154,8 @@ function outputMoments(model, mixture, includeNoise) {
 
 // Ends of the central 95 % interval in the user's units: quantiles of the mixture, by bisection.
 function outputInterval(model, mixture, includeNoise) {
-  const { outputMean, outputScale, logOutput } = model.scaling;
+  const { outputMean, outputScale } = model.scaling;
+  const { backward } = transformOf(model);
   const n = mixture.curves[0].mean.length,
     size = mixture.curves.length;
   const ends = [new Float64Array(n), new Float64Array(n)];
@@ -167,7 +168,7 @@ function outputInterval(model, mixture, includeNoise) {
     });
     for (const side of [0, 1]) {
       const value = mixtureQuantile(side, mixture.weights, means, sds) * outputScale + outputMean;
-      ends[side][i] = logOutput ? Math.exp(value) : value;
+      ends[side][i] = backward(value);
     }
   }
   return { lower: ends[0], upper: ends[1] };
@@ -208,7 +209,7 @@ function predictCondition(model, prepared, condition, includeNoise) {
   }
   const mixture = gaussianMixture(model, prepared, condition);
   const interval = outputInterval(model, mixture, includeNoise);
-  if (model.scaling.logOutput || condition.moments === null)
+  if (model.scaling.transform !== null || condition.moments === null)
     return { ...outputMoments(model, mixture, includeNoise), ...interval };
   const closedForm = mixtureOf([1], [condition.noise], [gaussianCurve(model, prepared, condition.moments)]);
   return { ...outputMoments(model, closedForm, includeNoise), ...interval };

@@ -74,7 +74,7 @@ function expectedVariances(model, inputs, condition) {
   return { before, after };
 }
 
-// Standard deviations in the units of the output, or of its logarithm.
+// Standard deviations in the units of what is modelled.
 function expectedDeviations(model, inputs, condition) {
   const { before, after } = expectedVariances(model, inputs, condition);
   const inUnits = (variance) => Math.sqrt(variance) * model.scaling.outputScale;

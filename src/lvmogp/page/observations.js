@@ -30,8 +30,8 @@ function parseObservations(model, text) {
     const bad = values.findIndex((value) => !Number.isFinite(value));
     if (bad >= 0) return { error: `${where}: “${parts[bad]}” is not a number for ${names[bad]}.` };
     const output = values[values.length - 1];
-    if (model.scaling.logOutput && output <= 0)
-      return { error: `${where}: ${model.outputName} must be positive, since its logarithm is modelled.` };
+    const transform = transformOf(model);
+    if (!transform.takes(output)) return { error: `${where}: ${model.outputName} ${transform.demand}.` };
     found.push({ input: values.slice(0, -1), output });
   }
   if (found.length > model.search.mostPoints)
@@ -49,5 +49,5 @@ function observationLine(model, input, output) {
       ? new Date(value * DAY).toISOString().slice(0, 16)
       : number(value, model.scaling.inputScale[q]),
   );
-  return [...inputs, number(output, model.scaling.logOutput ? Math.abs(output) : model.scaling.outputScale)].join(", ");
+  return [...inputs, number(output, transformOf(model).resolution(output, model.scaling.outputScale))].join(", ");
 }

@@ -49,7 +49,7 @@ function conditionTable(model, actions) {
     { name: model.conditionName },
     { name: "observations", number: true },
     ...latents,
-    { name: `noise sd${model.scaling.logOutput ? " (log)" : ""}`, number: true },
+    { name: noiseHeading(model), number: true },
     { name: "" },
   ];
   const rows = model.conditions.map((condition, number) => {
