@@ -43,6 +43,7 @@ MODULES_THAT_SPEAK = (
     "psi_statistics",
     "scaling",
     "storage",
+    "transforms",
     "training",
     "priors",
     "arviz_export",
