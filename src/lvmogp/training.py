@@ -238,10 +238,12 @@ def _attempts(
         bound = chosen(outcomes).bound + float(np.sum(scaling.log_slopes(observations.outputs)))
         attempts.append(_Attempt(scaling, data, outcomes, bound))
         if outcomes[-1].status is Status.INTERRUPTED:
-            # Whichever is best, the search for it was cut short.
-            stopped = [[each._replace(status=Status.INTERRUPTED) for each in other.outcomes] for other in attempts]
-            return [own._replace(outcomes=outcomes) for own, outcomes in zip(attempts, stopped, strict=True)]
+            return [_cut_short(each) for each in attempts]  # whichever is best
     return attempts
+
+
+def _cut_short(attempt: _Attempt) -> _Attempt:
+    return attempt._replace(outcomes=[each._replace(status=Status.INTERRUPTED) for each in attempt.outcomes])
 
 
 def _best_attempt(attempts: list[_Attempt]) -> _Attempt:

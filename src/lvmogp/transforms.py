@@ -24,8 +24,7 @@ class Transform(eqx.Module):
     """A function t of the output, whose values g = t(y) are modelled."""
 
     name: ClassVar[str]
-    # In words: what its values are, what it asks of outputs, and what is wrong with outputs that it cannot take.
-    noun: ClassVar[str]
+    # In words: what it asks of outputs, and what is wrong with those that it cannot take.
     demand: ClassVar[str]
     fault: ClassVar[str]
     # The output that all smaller g stand for as well, if there is one.
@@ -76,7 +75,6 @@ class Logarithm(Transform):
     """The logarithm g = log y of a positive output."""
 
     name = "log"
-    noun = "logarithm"
     demand, fault = "positive outputs", "zero or negative"
     lowest = None
 
@@ -126,7 +124,6 @@ class SquareRoot(Transform):
     """The root g = √y of an output that is not negative; y = max(g, 0)², so that zero stands for all g ≤ 0."""
 
     name = "sqrt"
-    noun = "square root"
     demand, fault = "outputs of zero or more", "negative"
     lowest = 0.0
 

@@ -15,6 +15,7 @@ OURS_OWN = "LVMOGP, own settings"
 OURS_PLAIN = "LVMOGP, plain RBF"
 OURS_NUTS = "LVMOGP, NUTS"
 OURS_NUTS_NOISE = "LVMOGP, NUTS, own noise"
+OURS_NUTS_TRANSFORM = "LVMOGP, NUTS, own noise, transform"
 OURS_NUTS_LARGER = "LVMOGP, NUTS, larger"
 GP_WO, GP_OH, GP_OH_FACTORS = "GP-WO", "GP-OH", "GP-OH, factors apart"
 GP_IND, GP_IND_OWN = "GP-ind, shared", "GP-ind, own"
@@ -138,6 +139,14 @@ def _servo() -> Experiment:
         OURS_NUTS: _ours(_PLAIN, "draws from the posterior, else the library's defaults", inference="nuts"),
         OURS_NUTS_NOISE: _ours(
             _PLAIN, "the same with a noise variance for each linkage", inference="nuts", noise="per-condition"
+        ),
+        OURS_NUTS_TRANSFORM: _ours(
+            _PLAIN,
+            "the same with the transform of the rise time that the bound chooses and 32 chains",
+            inference="nuts",
+            noise="per-condition",
+            output_transform="auto",
+            n_chains=32,
         ),
         **_baselines(_PLAIN, {**_EVERYWHERE, GP_OH: methods.one_hot, GP_OH_FACTORS: methods.one_hot_factors}),
         GPY: _gpy(_PLAIN, n_inducing=(10, 5)),

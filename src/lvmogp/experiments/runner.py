@@ -23,6 +23,7 @@ from lvmogp.experiments.plan import (
     OURS_NUTS,
     OURS_NUTS_LARGER,
     OURS_NUTS_NOISE,
+    OURS_NUTS_TRANSFORM,
     OURS_OWN,
     OURS_PLAIN,
     Experiment,
@@ -32,7 +33,7 @@ from lvmogp.experiments.records import LEVELS, Result, results_in, sealed
 from lvmogp.metrics import calibration, negative_log_density, rmse, share_in_central_intervals
 from lvmogp.writing import replace_file
 
-_NOT_QUICK = (OURS_OWN, OURS_PLAIN, OURS_NUTS, OURS_NUTS_NOISE, OURS_NUTS_LARGER, GP_IND_OWN, GPY)
+_NOT_QUICK = (OURS_OWN, OURS_PLAIN, OURS_NUTS, OURS_NUTS_NOISE, OURS_NUTS_TRANSFORM, OURS_NUTS_LARGER, GP_IND_OWN, GPY)
 
 
 class Job(NamedTuple):
