@@ -99,6 +99,8 @@ def lvmogp(task: Task, **settings: Any) -> Fitted:
 
     outcome = model.outcome_
     report: dict[str, Any] = {"bound": outcome.bound, "status": outcome.status.value}
+    if model.output_transform_ is not None:
+        report["output_transform"] = model.output_transform_
     if problem.truth is not None:
         latents = model.latents_
         trained = latents.loc[~latents["added"], "mean_1"].to_numpy()
