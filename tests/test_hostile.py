@@ -32,7 +32,7 @@ def test_single_precision_survives_what_double_precision_does(recipe: Recipe):
     assert examined(recipe, dtype="float32", refits=False).findings == ()
 
 
-PLAIN = Recipe(0, "uniform", "curves", "words", "arrays", 1.0, 1.0, 0.0, False, 4)
+PLAIN = Recipe(0, "uniform", "curves", "words", "arrays", 1.0, 1.0, 0.0, None, 4)
 
 
 @pytest.mark.parametrize("kind", ["missing", "none"])

@@ -24,7 +24,7 @@ class Scaling(NamedTuple):
     input_scale: HostFloat
     output_mean: float
     output_scale: float
-    transform: Transform | None
+    transform: Transform | None = None
 
     def inputs(self, inputs: HostFloat) -> HostFloat:
         """Inputs in standardised units."""
