@@ -25,11 +25,13 @@ from lvmogp.data import long_data
 from lvmogp.diagnostics import input_relevance, latent_relevance, leave_out
 from lvmogp.drawn_joint import _picked, _scenarios
 from lvmogp.drawn_model import chunks, drawn_model
+from lvmogp.draws import chosen_places, thinned
 from lvmogp.errors import DataError, SettingError
 from lvmogp.leave_out import _left_out
 from lvmogp.mixtures import moments_in_units
 from lvmogp.plots import plot_new_condition
 from lvmogp.plots.latent_space import main_dimensions
+from lvmogp.storage import read, write
 from lvmogp.trained import with_draws
 from lvmogp.transforms import SquareRoot
 
@@ -471,6 +473,44 @@ def test_a_file_keeps_draws_and_added_conditions(form, noise, tmp_path):
         np.testing.assert_array_equal(first, second)
     with pytest.raises(SettingError, match="include_data"):
         model.save(tmp_path / "other.lvmogp", include_data=False)
+
+
+def with_many_draws():
+    model = forgetting(fitted("grid"))
+    model.model_ = with_draws(model.model_, made_draws(model.model_, n_draws=600))
+    return model
+
+
+@pytest.mark.parametrize(("elements", "expected"), [(2**24, 512), (144 * 400, 400), (1, 256)])
+def test_as_many_draws_answer_as_the_data_allow(elements, expected, monkeypatch):
+    """Factors of one draw on a grid of seven inputs and five conditions are 12 × 12 numbers."""
+    monkeypatch.setattr(lvmogp.drawn_model, "_ELEMENTS_ANSWERING", elements)
+    model = with_many_draws()
+    chosen = forgetting(fitted("grid"))
+    chosen.model_ = with_draws(chosen.model_, thinned(model.model_.draws, expected))
+    assert model.model_.drawn.n_draws == expected
+    np.testing.assert_allclose(model.predict(X_NEW, NAMES), chosen.predict(X_NEW, NAMES), rtol=1e-12)
+
+
+@pytest.mark.parametrize("written", ["now", "before draws were chosen by weight", "with other draws"])
+def test_particles_of_an_added_condition_belong_to_the_draws_that_answer(written, tmp_path):
+    """Where a file holds those of other draws, the condition is inferred anew from its observations."""
+    model = with_many_draws().add_condition("f", X_FEW, Y_FEW)
+    path = tmp_path / "model.lvmogp"
+    model.save(path)
+    content = read(path)
+    np.testing.assert_array_equal(content.tensors["draws.answering"], chosen_places(model.model_.draws, 512))
+    if written == "with other draws":
+        content.tensors["draws.answering"] = np.roll(content.tensors["draws.answering"], 1)
+    if written == "before draws were chosen by weight":
+        del content.tensors["draws.answering"]
+        for name in ("latents", "noise", "log_weights"):
+            content.tensors[f"added.0.{name}"] = content.tensors[f"added.0.{name}"][:256]
+    if written != "now":
+        content.tensors["added.0.latents"] = content.tensors["added.0.latents"] + 1.0
+        write(path, content)
+    restored = LVMOGPRegressor.load(path)
+    np.testing.assert_allclose(restored.predict(X_NEW, "f"), model.predict(X_NEW, "f"), rtol=1e-12)
 
 
 def test_draws_in_single_precision_are_answered_in_double():

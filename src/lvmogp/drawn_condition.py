@@ -34,7 +34,7 @@ from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
 
 MOST_MEMBERS = 512
 _SEARCH = Search(n_starts=6, newton_steps=8, n_prior_starts=32, most_trained_starts=32)
-_PARTICLES, _FEWEST_PARTICLES, _MOST_PARTICLES = 2**14, 64, 512  # of all draws, and of each
+_PARTICLES, _FEWEST_PARTICLES, _MOST_PARTICLES = 2**14, 32, 512  # of all draws, and of each
 # Members of conditions with many observations: each costs their cube.
 _FEWEST_MEMBERS, _MANY_OBSERVATIONS = 64, 64
 

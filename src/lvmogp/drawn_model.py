@@ -10,26 +10,31 @@ import numpy as np
 from lvmogp.compiling import compiled
 from lvmogp.conditionals import Conditional, stacked_conditionals
 from lvmogp.data import GridData, LongData, rounded_up
-from lvmogp.draws import Draws, rotations
+from lvmogp.draws import Draws, at_places, chosen_places, rotations
 from lvmogp.observed import Observed, ScatteredData, observed
 from lvmogp.parameters import Parameters
 from lvmogp.typing import Array, Float, HostFloat, HostInt
 
 # Half a gigabyte of them in double precision.
 _MOST_KEPT_ELEMENTS = 2**26
+# Answers cost in proportion to the draws that they come from. The error of a mean is at most a sixteenth of the spread
+# of one draw; tails ask for more, which are taken where their factors stay within 128 megabytes.
+_FEWEST_ANSWERING, _MOST_ANSWERING, _ELEMENTS_ANSWERING = 256, 512, 2**24
 _stacked = compiled(stacked_conditionals)
 
 
 class DrawnModel(eqx.Module):
     """Draws in double precision, the data, and the conditionals of all draws where they are not too large to keep.
 
-    ``rotations`` turn the latents of each draw into aligned coordinates, those of the variational fit.
+    ``rotations`` turn the latents of each draw into aligned coordinates, those of the variational fit. ``places`` are
+    those of the draws among all that there were.
     """
 
     draws: Draws
     data: Observed
     rotations: Float[Array, "S Q_H Q_H"]
     kept: Conditional | None
+    places: HostInt
 
     @property
     def n_draws(self) -> int:
@@ -55,13 +60,16 @@ class DrawnModel(eqx.Module):
 def drawn_model(draws: Draws, data: GridData | LongData, start: Parameters) -> DrawnModel:
     """Draws with the observations that they were given, in standardised units; ``start`` is the variational fit.
 
-    Everything is in double precision: variances are small differences of large numbers.
+    Of many draws there are as many as can answer in little time. Everything is in double precision: variances are small
+    differences of large numbers.
     """
-    draws = jax.tree.map(_in_double_precision, draws)
     conditioned = jax.tree.map(_in_double_precision, observed(data, start))
+    n_answering = np.clip(_ELEMENTS_ANSWERING // _elements(conditioned), _FEWEST_ANSWERING, _MOST_ANSWERING)
+    places = chosen_places(draws, int(n_answering))
+    draws = jax.tree.map(_in_double_precision, at_places(draws, places))
     size = _elements(conditioned) * draws.n_draws
     kept = _stacked(draws, conditioned) if size <= _MOST_KEPT_ELEMENTS else None
-    return DrawnModel(draws, conditioned, rotations(draws, jnp.asarray(start.latent_mean, jnp.float64)), kept)
+    return DrawnModel(draws, conditioned, rotations(draws, jnp.asarray(start.latent_mean, jnp.float64)), kept, places)
 
 
 def _in_double_precision(leaf: Array) -> Array:

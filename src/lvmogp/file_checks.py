@@ -51,7 +51,8 @@ _DRAWS = {
     "draws.log_weight": "S",
 }
 _SPREAD = {"draws.noise_spread.median": "S", "draws.noise_spread.deviation": "S"}
-_WHOLE = ("known.missing_condition", "known.missing_coordinate", "data.conditions", "draws.chain")
+_ANSWERING = {"draws.answering": "S_few"}
+_WHOLE = ("known.missing_condition", "known.missing_coordinate", "data.conditions", "draws.chain", "draws.answering")
 _POSITIVE = (
     "parameters.latent_variance",
     "parameters.noise_variance",
@@ -92,6 +93,9 @@ def check_content(content: ModelFile) -> None:
         _check_numbers(tensors, "data.conditions", sizes["D"])
     if "draws.latents" in tensors:
         _check_arrays(tensors, _DRAWS | (_SPREAD if "draws.noise_spread.median" in tensors else {}), sizes)
+    if "draws.answering" in tensors:
+        _check_arrays(tensors, _ANSWERING, sizes)
+        _check_numbers(tensors, "draws.answering", sizes["S"])
     for number, _ in enumerate(document["added"]):
         _check_added(tensors, f"added.{number}.", sizes)
 
@@ -106,7 +110,7 @@ def _check_added(tensors: Mapping[str, np.ndarray], prefix: str, sizes: Mapping[
         axes |= {"latents": f"{particles} Q_H", "noise": particles, "log_weights": particles}
     optional = [name for name in ("errors", "features") if f"{prefix}{name}" not in tensors]
     wanted = {f"{prefix}{name}": each for name, each in axes.items() if name not in optional}
-    own = {name: size for name, size in sizes.items() if name in ("Q_X", "Q_H", "F")}
+    own = {name: size for name, size in sizes.items() if name in ("Q_X", "Q_H", "F", "S_few")}
     _check_arrays(tensors, wanted, own | {"one": 1}, finite=False)
 
 

@@ -15,11 +15,9 @@ _FEWEST_EFFECTIVE = 100
 _FEWEST_DRAWS = 4
 # Share of draws that is worth a remark.
 _MANY_DIVERGENCES = 0.005
-# A chain is as good as the best one if being wider by e^(2/√k) in each of k directions would make up for its lower log
-# posterior; volumes that differ by that much cannot be told apart by short chains.
-_MARGIN = 2.0
-# A chain counts if its draws have at least this weight; what is said of others is that they do not.
-_COUNTING = 0.5
+# A chain counts if its draws have at least this weight; what is said of others is that they do not. A mode that is
+# wider by e^(2/√k) in each of k directions, and so of the same mass, has just this weight.
+_COUNTING = math.exp(-2.0)
 # Draws of the poorest chains still count for something, so that all logarithms of weights are numbers.
 _LEAST_LOG_WEIGHT = -300.0
 
@@ -76,17 +74,19 @@ class Account(NamedTuple):
 
 
 def chain_weights(chains: list[Chain]) -> HostFloat:
-    """How much a draw of each chain counts: one, or next to nothing in a lesser mode (equation 34).
+    """How much a draw of each chain counts, beside one of the chain with the highest log posteriors (equation 34).
 
-    A chain whose log posteriors are far below those of the best chain never found that explanation of the data; its
-    draws lose weight by how far. With few draws none of this can be told, and all chains count.
+    A chain in a lesser mode has lower log posteriors. So has one in a mode of the same mass that is wider, and how wide
+    modes are cannot be told from short chains. Draws therefore lose weight slowly: log posteriors count in units of the
+    uncertainty √k of the logarithm of a volume in k directions. With few draws none of this can be told, and all chains
+    count alike.
     """
     if min(len(chain.trace.log_posterior) for chain in chains) < _FEWEST_DRAWS:
         return np.ones(len(chains))
     n_unknowns = chains[0].trace.position.shape[1]
     means = np.asarray([chain.trace.log_posterior.mean() for chain in chains])
-    # log w = min(0, ⟨log p⟩ − max ⟨log p⟩ + 2√k)
-    return np.exp(np.clip(means - means.max() + _MARGIN * math.sqrt(n_unknowns), _LEAST_LOG_WEIGHT, 0.0))
+    # log w = (⟨log p⟩ − max ⟨log p⟩)/√k
+    return np.exp(np.maximum((means - means.max()) / math.sqrt(n_unknowns), _LEAST_LOG_WEIGHT))
 
 
 def agreement(values: Mapping[str, HostFloat], weights: HostFloat) -> dict[str, Agreement]:

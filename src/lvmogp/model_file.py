@@ -11,11 +11,10 @@ import numpy as np
 from lvmogp.__about__ import __version__
 from lvmogp.compiling import compiled
 from lvmogp.descriptions import Descriptions, Feature
-from lvmogp.drawn_condition import DrawnCondition, drawn_condition
-from lvmogp.drawn_curves import few
+from lvmogp.drawn_condition import DrawnCondition, drawn_condition, infer_under_draws
+from lvmogp.drawn_model import DrawnModel
 from lvmogp.draws import Draws, NoiseSpread
 from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
-from lvmogp.evidence import evidence
 from lvmogp.file_checks import check_content, check_kernel
 from lvmogp.fit import Outcome, Restart
 from lvmogp.ids import Id
@@ -37,7 +36,7 @@ from lvmogp.psi_statistics import LatentGaussians
 from lvmogp.sampling_account import decode_account, encode_account
 from lvmogp.scaling import Scaling
 from lvmogp.storage import ModelFile, decode_id, decode_kernel, encode_id, encode_kernel, read, write
-from lvmogp.trained import AddedCondition, TrainedModel, kept_curves, known_of, with_draws
+from lvmogp.trained import AddedCondition, TrainedModel, evidence_of, few_of, kept_curves, known_of, with_draws
 from lvmogp.transforms import TRANSFORMS, Transform
 from lvmogp.variational_condition import GaussianCondition
 from lvmogp.whitening import basis, latent_moments
@@ -54,6 +53,7 @@ _PRIORS = "priors"
 _DRAWS_ARRAYS = ("latents", "noise_variance", "chain", "log_weight")
 _SPREAD_ARRAYS = ("median", "deviation")
 _DRAWS_KERNELS = ("input_kernel", "latent_kernel")
+_PARTICLE_ARRAYS = ("latents", "noise", "log_weights")
 _KNOWN_ARRAYS = ("values", "missing_condition", "missing_coordinate", "missing_mean", "missing_variance")
 _COVARIANCES: dict[str, type[Covariance]] = {"kronecker": KroneckerCovariance, "dense": DenseCovariance}
 
@@ -91,8 +91,9 @@ def save_model(
         "scaling.input_mean": model.scaling.input_mean,
         "scaling.input_scale": model.scaling.input_scale,
     }
-    if model.draws is not None:
+    if model.draws is not None and model.drawn is not None:
         tensors |= _draws_tensors(model.draws)
+        tensors["draws.answering"] = np.asarray(model.drawn.places)
     if model.sampling is not None:
         document["sampling"], statistics = encode_account(model.sampling)
         tensors |= {f"sampling.{name}": values for name, values in statistics.items()}
@@ -177,7 +178,7 @@ def _added_tensors(entry: AddedCondition) -> dict[str, np.ndarray]:
     tensors |= {name: value for name, value in optional.items() if value is not None}
     found = entry.posterior
     if isinstance(found, ConditionPosterior | DrawnCondition):
-        arrays = {"latents": found.latents, "noise": found.noise, "log_weights": found.log_weights}
+        arrays = {name: getattr(found, name) for name in _PARTICLE_ARRAYS}
     else:
         arrays = {"mean": found.latents.mean, "variance": found.latents.variance, "noise": found.noise}
     return tensors | {name: np.asarray(value) for name, value in arrays.items()}
@@ -323,7 +324,10 @@ def _decode_added(content: ModelFile, model: TrainedModel) -> dict[Id, AddedCond
     added = {}
     for number, entry in enumerate(document["added"]):
         arrays = _group(tensors, f"added.{number}.")
-        found = _decode_condition(model, arrays, entry["method"])
+        if model.drawn is None:
+            found = _decode_condition(model, arrays, entry["method"])
+        else:
+            found = _decode_drawn_condition(model, model.drawn, arrays, tensors.get("draws.answering"))
         added[decode_id(entry["id"])] = AddedCondition(
             arrays["inputs"], arrays["outputs"], entry["method"], found, arrays.get("features"), arrays.get("errors")
         )
@@ -375,14 +379,20 @@ def _decode_condition(model: TrainedModel, arrays: dict[str, np.ndarray], method
         latents = LatentGaussians(jnp.asarray(arrays["mean"]), jnp.asarray(arrays["variance"]), known.n_uncertain)
         found = curves(posterior, latent_moments(posterior.latent_basis, latents))
         return GaussianCondition(latents, jnp.asarray(arrays["noise"]).reshape(()), found)  # once of shape (1,)
-    inputs, values = model.scaling.inputs(arrays["inputs"]), model.scaling.outputs(arrays["outputs"])
-    latents, noise, log_weights = (jnp.asarray(arrays[name]) for name in ("latents", "noise", "log_weights"))
-    errors = arrays.get("errors")
-    variances = None if errors is None else model.scaling.error_variances(errors, arrays["outputs"])
-    if model.drawn is not None:
-        return drawn_condition(model.drawn, latents, noise, log_weights, few(inputs, values, variances))
-    seen = evidence(posterior, inputs, values, variances)
-    return condition_on(posterior, seen, latents, noise, log_weights)
+    seen = evidence_of(model, arrays["inputs"], arrays["outputs"], arrays.get("errors"))
+    return condition_on(posterior, seen, *(jnp.asarray(arrays[name]) for name in _PARTICLE_ARRAYS))
+
+
+def _decode_drawn_condition(
+    model: TrainedModel, drawn: DrawnModel, arrays: dict[str, np.ndarray], answering: np.ndarray | None
+) -> DrawnCondition:
+    seen = few_of(model, arrays["inputs"], arrays["outputs"], arrays.get("errors"))
+    if answering is None:  # in files of a time when those with few draws answered from all of them
+        answering = np.arange(len(arrays["latents"]))
+    # Particles belong to draws. When the file was written others may have been chosen for answers.
+    if not np.array_equal(answering, drawn.places):
+        return infer_under_draws(drawn, seen, known_of(model, arrays.get("features")))
+    return drawn_condition(drawn, *(jnp.asarray(arrays[name]) for name in _PARTICLE_ARRAYS), seen)
 
 
 def _decode_outcome(content: ModelFile, parameters: Parameters) -> Outcome:

@@ -11,11 +11,11 @@ from lvmogp.compiling import compiled
 from lvmogp.data import rounded_up
 from lvmogp.descriptions import Descriptions
 from lvmogp.drawn_condition import DrawnCondition, infer_under_draws
-from lvmogp.drawn_curves import few
+from lvmogp.drawn_curves import Few, few
 from lvmogp.drawn_joint import Asked
 from lvmogp.drawn_latents import aligned_latents, similarities_under_draws
 from lvmogp.drawn_model import DrawnModel, drawn_model
-from lvmogp.draws import Draws, thinned
+from lvmogp.draws import Draws
 from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.evidence import Evidence, evidence
 from lvmogp.fit import Outcome
@@ -39,8 +39,6 @@ from lvmogp.whitening import latent_moments
 
 _trained_curves, _curves_at, _expected_cross = compiled(trained_curves), compiled(curves_at), compiled(expected_cross)
 METHODS = ("exact", "gaussian")
-# Draws that answers come from; the error of their means is a sixteenth of the spread of one.
-_MOST_DRAWS = 256
 # Half a gigabyte of them in double precision.
 _MOST_CURVE_ELEMENTS = 2**26
 _Tree = TypeVar("_Tree")
@@ -127,7 +125,7 @@ def with_draws(model: TrainedModel, draws: Draws) -> TrainedModel:
             "a model with posterior draws predicts from its training data, which this one has not kept; fit in memory"
         )
     data = standardised(model.observations, model.scaling)
-    drawn = drawn_model(thinned(draws, _MOST_DRAWS), data, model.posterior.parameters)
+    drawn = drawn_model(draws, data, model.posterior.parameters)
     return model._replace(draws=draws, drawn=drawn)
 
 
@@ -298,6 +296,13 @@ def evidence_of(model: TrainedModel, inputs: HostFloat, outputs: HostFloat, erro
     return evidence(model.posterior, scaling.inputs(inputs), scaling.outputs(outputs), variances)
 
 
+def few_of(model: TrainedModel, inputs: HostFloat, outputs: HostFloat, errors: HostFloat | None) -> Few:
+    """Observations in the user's units of a condition that is inferred under each draw."""
+    scaling = model.scaling
+    variances = None if errors is None else scaling.error_variances(errors, outputs)
+    return few(scaling.inputs(inputs), scaling.outputs(outputs), variances)
+
+
 def _inferred(
     model: TrainedModel,
     inputs: HostFloat,
@@ -314,9 +319,7 @@ def _inferred(
             f"method={method!r} is an answer of the variational fit, and this model answers from posterior draws; "
             'leave it at method="exact"'
         )
-    scaling = model.scaling
-    variances = None if errors is None else scaling.error_variances(errors, outputs)
-    return infer_under_draws(model.drawn, few(scaling.inputs(inputs), scaling.outputs(outputs), variances), known)
+    return infer_under_draws(model.drawn, few_of(model, inputs, outputs, errors), known)
 
 
 def without_condition(model: TrainedModel, name: Id) -> TrainedModel:
