@@ -144,27 +144,29 @@ def member_covariances(
 def block_curves(
     conditionals: Conditional,
     latents: Float[Array, "S K Q_H"],
-    points: Float[Array, "B b Q_X"],
+    points: Float[Array, "m Q_X"],
+    place: Int[Array, "B b"],
     block_condition: Int[Array, " B"],
 ) -> Gaussians:
-    """F at blocks of points under each draw, each block of one of K conditions; rows are B · b (equation 35)."""
-    n_blocks, size, _ = points.shape
-    flat = points.reshape(n_blocks * size, -1)
+    """F at blocks of points under each draw, each block of one of K conditions; rows are B · b (equation 35).
+
+    ``place`` says which of the points stands where in the blocks.
+    """
 
     def one_draw(draw: tuple[Conditional, Array]) -> Gaussians:
         process, own_latents = draw
-        inputs = process.input_features(flat).reshape(n_blocks, size, -1)
+        inputs = process.input_features(points)[place]
         features = process.latent_features(own_latents)[block_condition]
         scale = diagonal(process.latent_kernel, own_latents)[block_condition]
         mean = jax.vmap(process.mean)(inputs, features)
         explained = jax.vmap(process.explained_variance)(inputs, features)
-        prior = scale[:, None] * diagonal(process.input_kernel, flat).reshape(n_blocks, size)
+        prior = scale[:, None] * diagonal(process.input_kernel, points)[place]
         return Gaussians(mean.reshape(-1), positive_part(prior - explained, prior).reshape(-1))
 
     return jax.lax.map(one_draw, (conditionals, latents))
 
 
-def _with_slopes(curves: Callable[[Array], Gaussians], points: Float[Array, "*B Q_X"], slopes: bool) -> Gaussians:
+def _with_slopes(curves: Callable[[Array], Gaussians], points: Float[Array, "m Q_X"], slopes: bool) -> Gaussians:
     """Curves at points, first along a new axis, and on request their derivatives in each input column after them."""
 
     def along(direction: Float[Array, " Q_X"]) -> Gaussians:
@@ -189,11 +191,12 @@ def _member_curves(
 def _block_curves(
     conditionals: Conditional,
     latents: Float[Array, "S K Q_H"],
-    points: Float[Array, "B b Q_X"],
+    points: Float[Array, "m Q_X"],
+    place: Int[Array, "B b"],
     block_condition: Int[Array, " B"],
     slopes: bool,
 ) -> Gaussians:
-    return _with_slopes(lambda at: block_curves(conditionals, latents, at, block_condition), points, slopes)
+    return _with_slopes(lambda at: block_curves(conditionals, latents, at, place, block_condition), points, slopes)
 
 
 def curves_of_members(
@@ -228,13 +231,24 @@ def curves_of_rows(
     Along the leading axis come the values and, on request, their derivatives in each input column.
     """
     layout = block_layout(numbers, latents.shape[1])
-    blocks = jnp.asarray(points[layout.row])
+    different, place = _different(points, layout.row)
     present = (layout.present > 0).reshape(-1)
     rows = layout.row.reshape(-1)[present]
     found = np.empty((2, 1 + slopes * points.shape[1], model.n_draws, len(points)))
     for some, conditionals in chunks(model):
-        curves = _block_curves(conditionals, latents[some], blocks, jnp.asarray(layout.block_condition), slopes)
+        curves = _block_curves(conditionals, latents[some], different, place, layout.block_condition, slopes)
         ordered = np.empty((*found.shape[:2], len(some), len(points)))
         ordered[..., rows] = np.asarray([curves.means, curves.variances])[..., present]
         found[:, :, some] = ordered
     return Gaussians(jnp.asarray(found[0]), jnp.asarray(found[1]))
+
+
+def _different(points: HostFloat, row: HostInt) -> tuple[HostFloat, HostInt]:
+    # The points of blocks without repetition, and where each of them stands: conditions are often asked at the same
+    # inputs, whose features cost most. Unless there are many repetitions, all points as they stand, so that the shape
+    # of the compiled program depends on the blocks alone.
+    different, number = np.unique(points, axis=0, return_inverse=True)
+    n_places = rounded_up(len(different))
+    if n_places > row.size // 2:
+        return points[row.reshape(-1)], np.arange(row.size).reshape(row.shape)
+    return np.pad(different, ((0, n_places - len(different)), (0, 0)), mode="edge"), number.reshape(-1)[row]
