@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -16,11 +17,13 @@ from lvmogp.experiments import figures, methods, page, problems, report, runner
 from lvmogp.experiments.methods import Family, Fitted, Task
 from lvmogp.experiments.plan import GP_IND, GP_WO, GPY, LMC, OURS, OURS_OWN, Entry, Experiment, experiments
 from lvmogp.experiments.problems import Problem, Rows
+from lvmogp.experiments.records import results_in
 from lvmogp.experiments.reproduce import reproduce
 from lvmogp.experiments.runner import Job
 from lvmogp.simulate import synthetic_uneven
 
 DATA = Path(__file__).parent / "data"
+RESULTS_FOLDER = Path(__file__).parent.parent / "results"
 
 # Data
 
@@ -245,6 +248,18 @@ def test_figures_are_drawn(tmp_path):
     files = figures.draw(tmp_path, "toy", experiment, RESULTS, data_dir=None, quick=False)
     assert [path.name for path in files] == ["toy-errors.png", "toy-calibration.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
+
+
+@pytest.mark.parametrize("name", experiments())
+def test_names_beside_the_calibration_curves_fit_into_the_figure(name):
+    figure = figures.calibration_plot(experiments()[name], results_in(RESULTS_FOLDER / f"{name}.json"))
+    figure.draw_without_rendering()
+    ax = figure.axes[0]
+    for drawn in (ax.get_legend(), ax.yaxis.label, ax.title):
+        extent = drawn.get_window_extent()
+        assert extent.x0 >= 0
+        assert extent.x1 <= figure.bbox.x1
+    plt.close(figure)
 
 
 def test_three_functions_are_drawn_for_a_condition_with_few_data():
