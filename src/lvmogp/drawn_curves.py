@@ -231,24 +231,25 @@ def curves_of_rows(
     Along the leading axis come the values and, on request, their derivatives in each input column.
     """
     layout = block_layout(numbers, latents.shape[1])
-    different, place = _different(points, layout.row)
+    blocks = (*_different(points, layout.row), jnp.asarray(layout.block_condition))
     present = (layout.present > 0).reshape(-1)
     rows = layout.row.reshape(-1)[present]
     found = np.empty((2, 1 + slopes * points.shape[1], model.n_draws, len(points)))
     for some, conditionals in chunks(model):
-        curves = _block_curves(conditionals, latents[some], different, place, layout.block_condition, slopes)
+        curves = _block_curves(conditionals, latents[some], *blocks, slopes)
         ordered = np.empty((*found.shape[:2], len(some), len(points)))
         ordered[..., rows] = np.asarray([curves.means, curves.variances])[..., present]
         found[:, :, some] = ordered
     return Gaussians(jnp.asarray(found[0]), jnp.asarray(found[1]))
 
 
-def _different(points: HostFloat, row: HostInt) -> tuple[HostFloat, HostInt]:
+def _different(points: HostFloat, row: HostInt) -> tuple[Float[Array, "m Q_X"], Int[Array, "B b"]]:
     # The points of blocks without repetition, and where each of them stands: conditions are often asked at the same
     # inputs, whose features cost most. Unless there are many repetitions, all points as they stand, so that the shape
     # of the compiled program depends on the blocks alone.
     different, number = np.unique(points, axis=0, return_inverse=True)
     n_places = rounded_up(len(different))
     if n_places > row.size // 2:
-        return points[row.reshape(-1)], np.arange(row.size).reshape(row.shape)
-    return np.pad(different, ((0, n_places - len(different)), (0, 0)), mode="edge"), number.reshape(-1)[row]
+        return jnp.asarray(points[row.reshape(-1)]), jnp.arange(row.size).reshape(row.shape)
+    padded = np.pad(different, ((0, n_places - len(different)), (0, 0)), mode="edge")
+    return jnp.asarray(padded), jnp.asarray(number.reshape(-1)[row])

@@ -392,7 +392,8 @@ def _decode_drawn_condition(
     # Particles belong to draws. When the file was written others may have been chosen for answers.
     if not np.array_equal(answering, drawn.places):
         return infer_under_draws(drawn, seen, known_of(model, arrays.get("features")))
-    return drawn_condition(drawn, *(jnp.asarray(arrays[name]) for name in _PARTICLE_ARRAYS), seen)
+    latents, noise, log_weights = (jnp.asarray(arrays[name]) for name in _PARTICLE_ARRAYS)
+    return drawn_condition(drawn, latents, noise, log_weights, seen)
 
 
 def _decode_outcome(content: ModelFile, parameters: Parameters) -> Outcome:
