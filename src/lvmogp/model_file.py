@@ -105,11 +105,7 @@ def save_model(
     for number, restart in enumerate(model.outcome.restarts):
         tensors[f"history.{number}"] = np.asarray(restart.history, dtype=float)
     if include_data and model.observations is not None:
-        tensors["data.inputs"] = model.observations.inputs
-        tensors["data.outputs"] = model.observations.outputs
-        tensors["data.conditions"] = model.observations.conditions
-        if model.observations.errors is not None:
-            tensors["data.errors"] = model.observations.errors
+        tensors |= _data_tensors(model.observations)
     for number, (name, entry) in enumerate(model.added.items()):
         document["added"].append({"id": encode_id(name), "method": entry.method})
         tensors |= {f"added.{number}.{key}": value for key, value in _added_tensors(entry).items()}
@@ -142,6 +138,11 @@ def _posterior_tensors(model: Posterior) -> dict[str, np.ndarray]:
     elif isinstance(covariance, DenseCovariance):
         arrays["covariance.matrix"] = covariance.matrix
     return {name: np.asarray(value) for name, value in arrays.items()}
+
+
+def _data_tensors(observations: Observations) -> dict[str, np.ndarray]:
+    tensors = {f"data.{name}": getattr(observations, name) for name in ("inputs", "outputs", "conditions")}
+    return tensors if observations.errors is None else tensors | {"data.errors": observations.errors}
 
 
 def _draws_tensors(draws: Draws) -> dict[str, np.ndarray]:
@@ -372,7 +373,7 @@ def _decode_posterior(content: ModelFile) -> Posterior:
     )
 
 
-def _decode_condition(model: TrainedModel, arrays: dict[str, np.ndarray], method: str) -> Condition | DrawnCondition:
+def _decode_condition(model: TrainedModel, arrays: dict[str, np.ndarray], method: str) -> Condition:
     posterior = model.posterior
     if method == "gaussian":
         known = known_of(model, arrays.get("features"))
@@ -387,7 +388,7 @@ def _decode_drawn_condition(
     model: TrainedModel, drawn: DrawnModel, arrays: dict[str, np.ndarray], answering: np.ndarray | None
 ) -> DrawnCondition:
     seen = few_of(model, arrays["inputs"], arrays["outputs"], arrays.get("errors"))
-    if answering is None:  # in files of a time when those with few draws answered from all of them
+    if answering is None:  # files that do not say it are right only if all of their draws answered
         answering = np.arange(len(arrays["latents"]))
     # Particles belong to draws. When the file was written others may have been chosen for answers.
     if not np.array_equal(answering, drawn.places):

@@ -291,16 +291,19 @@ def _together(earlier: AddedCondition, errors: HostFloat | None, n_new: int) -> 
 
 def evidence_of(model: TrainedModel, inputs: HostFloat, outputs: HostFloat, errors: HostFloat | None) -> Evidence:
     """Observations in the user's units as evidence about a condition."""
-    scaling = model.scaling
-    variances = None if errors is None else scaling.error_variances(errors, outputs)
-    return evidence(model.posterior, scaling.inputs(inputs), scaling.outputs(outputs), variances)
+    return evidence(model.posterior, *_in_standardised_units(model.scaling, inputs, outputs, errors))
 
 
 def few_of(model: TrainedModel, inputs: HostFloat, outputs: HostFloat, errors: HostFloat | None) -> Few:
     """Observations in the user's units of a condition that is inferred under each draw."""
-    scaling = model.scaling
+    return few(*_in_standardised_units(model.scaling, inputs, outputs, errors))
+
+
+def _in_standardised_units(
+    scaling: Scaling, inputs: HostFloat, outputs: HostFloat, errors: HostFloat | None
+) -> tuple[HostFloat, HostFloat, HostFloat | None]:
     variances = None if errors is None else scaling.error_variances(errors, outputs)
-    return few(scaling.inputs(inputs), scaling.outputs(outputs), variances)
+    return scaling.inputs(inputs), scaling.outputs(outputs), variances
 
 
 def _inferred(
