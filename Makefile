@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 # Tests of everything that a dependency can break: the whole way through the library, with files, tables and pages.
-CORE := tests/test_estimator.py tests/test_sklearn.py tests/test_storage.py tests/test_tables.py tests/test_commands.py \
-	tests/test_fit.py tests/test_nuts_estimator.py tests/test_stochastic.py tests/test_plots.py tests/test_parquet.py \
-	tests/test_ladder.py tests/test_package.py tests/test_reproducible.py tests/test_compilations.py
+CORE := tests/estimator/test_estimator.py tests/estimator/test_sklearn.py tests/storage/test_storage.py tests/cli/test_tables.py tests/cli/test_commands.py \
+	tests/inference/test_fit.py tests/estimator/test_nuts_estimator.py tests/inference/test_stochastic.py tests/plots/test_plots.py tests/cli/test_parquet.py \
+	tests/house/test_ladder.py tests/house/test_package.py tests/estimator/test_reproducible.py tests/estimator/test_compilations.py
 
 .PHONY: demo test test-long test-lowest test-newest test-package test-endurance test-hostile test-numerics test-fuzz check install format results benchmark benchmark-page docs clean
 
@@ -75,7 +75,7 @@ docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir out/site
 
 results: $(VENV)/.installed
-	$(BIN)/python -m lvmogp.experiments.page
+	$(BIN)/python -m paper.page
 
 benchmark: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.suite $(ARGUMENTS)

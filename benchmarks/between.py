@@ -24,22 +24,21 @@ import scipy.optimize
 
 from benchmarks.pages import write_part
 from lvmogp import LVMOGPRegressor
-from lvmogp.bounds import collapsed
-from lvmogp.constraints import FreeStructure, join, split
-from lvmogp.data import Data
-from lvmogp.draws import Draws
+from lvmogp.algebra.constraints import FreeStructure, join, split
+from lvmogp.conditions.new_condition import normal_nodes
 from lvmogp.errors import LVMOGPWarning
-from lvmogp.experiments.problems import Problem, synthetic
-from lvmogp.intake import standardised
+from lvmogp.fitted.model import TrainedModel, with_draws
+from lvmogp.inference.nuts.chains import SamplerSettings, Target, log_posterior
+from lvmogp.inference.nuts.priors import Priors
+from lvmogp.inference.nuts.sampling import sample_posterior
+from lvmogp.inference.nuts.unknowns import Unknowns, as_draws, unknowns_at
 from lvmogp.metrics import rmse, share_in_central_intervals
-from lvmogp.new_condition import normal_nodes
-from lvmogp.nuts import SamplerSettings, Target, log_posterior
-from lvmogp.observed import observed
-from lvmogp.parameters import Parameters
-from lvmogp.priors import Priors
-from lvmogp.sampling import sample_posterior
-from lvmogp.trained import TrainedModel, with_draws
-from lvmogp.unknowns import Unknowns, as_draws, unknowns_at
+from lvmogp.model.bounds import collapsed
+from lvmogp.model.draws import Draws
+from lvmogp.model.layouts import Data, standardised
+from lvmogp.model.likelihood_data import observed
+from lvmogp.model.parameters import Parameters
+from paper.problems import Problem, synthetic
 
 ROOT = Path(__file__).parents[1]
 FILE, PAGE = ROOT / "results" / "sampling" / "between.json", ROOT / "docs" / "fully-bayesian.md"

@@ -26,10 +26,10 @@ from scipy.stats import norm
 
 from benchmarks.pages import write_part
 from lvmogp import LVMOGPRegressor
-from lvmogp.experiments.methods import Family, Task, one_hot_factors
-from lvmogp.experiments.problems import servo
 from lvmogp.metrics import rmse, share_in_central_intervals
 from lvmogp.simulate import FRICTIONS, SPEEDS, braking, braking_distance
+from paper.methods import Family, Task, one_hot_factors
+from paper.problems import servo
 
 ROOT = Path(__file__).parent.parent
 FOLDER, PAGE = ROOT / "results" / "features", ROOT / "docs" / "condition-features.md"

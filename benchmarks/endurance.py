@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-import lvmogp.compiling as compiling
+import lvmogp.ground.compiling as compiling
 from lvmogp import LVMOGPRegressor
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.constraints import split
-from lvmogp.data import GridData
-from lvmogp.fit import collapsed_objective, explicit_objective
-from lvmogp.kernels import RBF
-from lvmogp.optimise import value_and_gradient
-from lvmogp.parameters import KroneckerInducing, Parameters
+from lvmogp.algebra.constraints import split
+from lvmogp.inference.optimise import value_and_gradient
+from lvmogp.inference.restarts import collapsed_objective, explicit_objective
+from lvmogp.kernels.covariances import RBF
+from lvmogp.model.layouts import GridData
+from lvmogp.model.parameters import KroneckerInducing, Parameters
 
 HALF_WIDTH = 1.7
 N_LATENT = 2

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from lvmogp import RBF, Linear, LVMOGPRegressor, Periodic, RationalQuadratic
-from lvmogp.experiments.problems import sensors
-from lvmogp.kernels import Kernel
+from lvmogp.kernels.covariances import Kernel
 from lvmogp.metrics import negative_log_density, rmse
+from paper.problems import sensors
 
 _SHARE = 8
 _REPEATS = 4

@@ -26,17 +26,17 @@ import numpy as np
 from scipy.stats import chi2
 
 from benchmarks.pages import write_part
-from lvmogp.compiling import compiled
-from lvmogp.conditionals import stacked_conditionals
-from lvmogp.data import Data, GridData, long_data
-from lvmogp.draws import Draws
-from lvmogp.kernels import RBF, diagonal, gram
-from lvmogp.nuts import SamplerSettings
-from lvmogp.observed import observed
-from lvmogp.parameters import Parameters
+from lvmogp.ground.compiling import compiled
+from lvmogp.inference.nuts.chains import SamplerSettings
+from lvmogp.inference.nuts.priors import Priors
+from lvmogp.inference.nuts.sampling import sample_posterior
+from lvmogp.kernels.covariances import RBF, diagonal, gram
+from lvmogp.model.draws import Draws
+from lvmogp.model.layouts import Data, GridData, long_data
+from lvmogp.model.likelihood_data import observed
+from lvmogp.model.parameters import Parameters
+from lvmogp.model.process import stacked_conditionals
 from lvmogp.plots.style import COLOURS, tidy
-from lvmogp.priors import Priors
-from lvmogp.sampling import sample_posterior
 
 ROOT = Path(__file__).parents[1]
 FILE, PAGE = ROOT / "results" / "sampling" / "calibration.json", ROOT / "docs" / "fully-bayesian.md"

@@ -15,7 +15,7 @@ import pandas as pd
 from playwright.sync_api import Page, sync_playwright
 
 from lvmogp import LVMOGPRegressor
-from lvmogp.report import write_report
+from lvmogp.page.report import write_report
 from lvmogp.simulate import BRAKING_NOISE, SPEEDS, braking_distance
 
 IMAGES = Path(__file__).parent / "images"

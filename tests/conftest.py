@@ -51,7 +51,7 @@ def rng():
 @pytest.fixture(scope="module", autouse=True)
 def _forget_programs():
     # Each compiled program holds mappings of memory, of which a process may have 65 000; beyond, the compiler crashes.
-    from lvmogp.compiling import forget_all_programs
+    from lvmogp.ground.compiling import forget_all_programs
 
     yield
     forget_all_programs()

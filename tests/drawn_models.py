@@ -10,15 +10,16 @@ from references import covariance, kernel_values
 from small_models import build, rbf
 
 from lvmogp import LVMOGPRegressor
-from lvmogp.draws import Draws, NoiseSpread
-from lvmogp.fit import Outcome, Restart
-from lvmogp.intake import Observations, standardised
-from lvmogp.kernels import Kernel
-from lvmogp.optimise import Status
-from lvmogp.parameters import Parameters
-from lvmogp.scaling import scaling_of
-from lvmogp.trained import TrainedModel, trained_model, with_draws
-from lvmogp.transforms import TRANSFORMS
+from lvmogp.fitted.model import TrainedModel, trained_model, with_draws
+from lvmogp.inference.optimise import Status
+from lvmogp.inference.restarts import Outcome, Restart
+from lvmogp.kernels.covariances import Kernel
+from lvmogp.model.draws import Draws, NoiseSpread
+from lvmogp.model.layouts import standardised
+from lvmogp.model.parameters import Parameters
+from lvmogp.tables.reading import Observations
+from lvmogp.tables.scaling import scaling_of
+from lvmogp.tables.transforms import TRANSFORMS
 
 N_DRAWS = 6
 

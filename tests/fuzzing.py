@@ -29,13 +29,13 @@ import pandas as pd
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.__about__ import __version__
-from lvmogp.checkpoints import Checkpoints
+from lvmogp.cli.files.parquet import open_parquet
+from lvmogp.cli.files.roles import long_form, wide_form
+from lvmogp.cli.files.tables import read_table, table_bytes
 from lvmogp.errors import LVMOGPError, LVMOGPWarning
-from lvmogp.experiments.records import LEVELS, results_in, sealed
-from lvmogp.files.parquet import open_parquet
-from lvmogp.files.roles import long_form, wide_form
-from lvmogp.files.tables import read_table, table_bytes
-from lvmogp.storage import ModelFile, read, write
+from lvmogp.storage.checkpoints import Checkpoints
+from lvmogp.storage.tensor_file import ModelFile, read, write
+from paper.records import LEVELS, results_in, sealed
 
 MODEL = Path(__file__).parent / "data" / "models" / "version-1.lvmogp"
 RESULTS = Path(__file__).parents[1] / "results" / "fuzz.json"

@@ -9,16 +9,16 @@ import numpy as np
 from hostile_sets import HostileSet, Recipe, made
 
 from lvmogp import LVMOGPRegressor
-from lvmogp.compiling import compiled
-from lvmogp.data import Data, GridData, LongData, grid_as_long
 from lvmogp.errors import LVMOGPError, LVMOGPWarning
-from lvmogp.intake import Observations, standardised
-from lvmogp.kernels import diagonal
-from lvmogp.parameters import Parameters, in_precision, of_conditions
-from lvmogp.posterior import curves_at, grid_marginals, posterior
-from lvmogp.scaling import differs_in_last_digits_only, scaling_of
-from lvmogp.trained import TrainedModel, trained_model
-from lvmogp.transforms import Transform
+from lvmogp.fitted.model import TrainedModel, trained_model
+from lvmogp.ground.compiling import compiled
+from lvmogp.kernels.covariances import diagonal
+from lvmogp.model.layouts import Data, GridData, LongData, grid_as_long, standardised
+from lvmogp.model.parameters import Parameters, in_precision, of_conditions
+from lvmogp.model.posterior import curves_at, grid_marginals, posterior
+from lvmogp.tables.reading import Observations
+from lvmogp.tables.scaling import differs_in_last_digits_only, scaling_of
+from lvmogp.tables.transforms import Transform
 from lvmogp.typing import Array, Float
 
 # Standard deviations of the output by which answers that should be the same may differ: by rounding, after a fit (of at

@@ -6,7 +6,7 @@ import mpmath as mp
 import numpy as np
 from references import Observations
 
-from lvmogp.parameters import Parameters
+from lvmogp.model.parameters import Parameters
 
 DIGITS = 50
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.kernels import RBF, Constant, Kernel, Linear, Matern52, Periodic, Product, Sum
-from lvmogp.linalg import smallest_jitter
-from lvmogp.parameters import FullInducing, KroneckerInducing, Parameters
+from lvmogp.algebra.linalg import smallest_jitter
+from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Matern52, Periodic, Product, Sum
+from lvmogp.model.parameters import FullInducing, KroneckerInducing, Parameters
 
 JITTER = smallest_jitter(jnp.dtype("float64"))
 NODES = 40

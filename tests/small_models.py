@@ -10,11 +10,11 @@ import numpy as np
 import references
 from references import covariance, grams, unwhitened
 
-from lvmogp.compiling import compiled
-from lvmogp.data import Data, GridData, long_data
-from lvmogp.kernels import RBF, Kernel
-from lvmogp.parameters import FullInducing, KnownCoordinates, KroneckerInducing, Parameters
-from lvmogp.posterior import Posterior, posterior
+from lvmogp.ground.compiling import compiled
+from lvmogp.kernels.covariances import RBF, Kernel
+from lvmogp.model.layouts import Data, GridData, long_data
+from lvmogp.model.parameters import FullInducing, KnownCoordinates, KroneckerInducing, Parameters
+from lvmogp.model.posterior import Posterior, posterior
 
 # As many inducing inputs as the fewest padded places of evidence: exact and compressed evidence share programs.
 D, N, M_X, M_H, Q_X = 4, 7, 4, 3, 2

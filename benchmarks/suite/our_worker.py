@@ -16,15 +16,15 @@ from threadpoolctl import threadpool_limits
 from benchmarks.rivals.reporting import Clock, answer, peak_mb, repeated, settings, take_turns
 from benchmarks.suite import stochastic
 from lvmogp import LVMOGPRegressor
-from lvmogp.compiling import compiler_options
-from lvmogp.constraints import join, split
-from lvmogp.data import Data, GridData, long_data
-from lvmogp.fit import Progress, collapsed_objective, explicit_objective, with_explicit_inducing
-from lvmogp.independent import IndependentParameters, independent_bound
-from lvmogp.kernels import RBF
+from lvmogp.algebra.constraints import join, split
+from lvmogp.ground.compiling import compiler_options
+from lvmogp.inference.independent import IndependentParameters, independent_bound
+from lvmogp.inference.optimise import StopFit
+from lvmogp.inference.restarts import Progress, collapsed_objective, explicit_objective, with_explicit_inducing
+from lvmogp.kernels.covariances import RBF
 from lvmogp.metrics import rmse
-from lvmogp.optimise import StopFit
-from lvmogp.parameters import Parameters
+from lvmogp.model.layouts import Data, GridData, long_data
+from lvmogp.model.parameters import Parameters
 
 _OBJECTIVES = {"collapsed": collapsed_objective, "explicit": explicit_objective, "independent": independent_bound}
 _PROBES = 5

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from benchmarks.rivals.reporting import Clock, answer, peak_mb
 from lvmogp import LVMOGPRegressor
 from lvmogp.errors import SettingError
-from lvmogp.fit import MINIBATCHES, Progress
+from lvmogp.inference.optimise import StopFit
+from lvmogp.inference.restarts import MINIBATCHES, Progress
 from lvmogp.metrics import rmse
-from lvmogp.optimise import StopFit
 
 
 def regressor(wanted: dict[str, Any]) -> LVMOGPRegressor:

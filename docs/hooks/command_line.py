@@ -16,7 +16,7 @@ _EXAMPLE = re.compile(r"^(?:<[^>]*>)?Example:(?:</[^>]*>)? (.*)$", re.MULTILINE)
 
 def commands() -> str:
     """What ``--help`` says about each command, in Markdown, from its second-level headings on."""
-    asked = [sys.executable, "-m", "typer", "lvmogp.cli", "utils", "docs", "--name", "lvmogp"]
+    asked = [sys.executable, "-m", "typer", "lvmogp.cli.app", "utils", "docs", "--name", "lvmogp"]
     answer = subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout
     of_each = re.sub(r"\A.*?(?=^## )", "", answer, flags=re.DOTALL | re.MULTILINE)
     return _EXAMPLE.sub(lambda line: f"**Example**:\n\n```console\n$ {html.unescape(line[1])}\n```", of_each)

@@ -16,7 +16,7 @@ import pandas as pd
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
 from lvmogp import RBF, Constant, Linear, LVMOGPRegressor, Periodic
-from lvmogp.diagnostics import noise
+from lvmogp.insight.summary import noise
 from lvmogp.plots import plot_curves, plot_latent_space
 
 IMAGES = Path(os.environ.get("LVMOGP_IMAGES", Path(__file__).parent / "images"))

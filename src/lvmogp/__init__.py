@@ -17,10 +17,12 @@ from lvmogp.errors import (
 )
 
 if TYPE_CHECKING:
+    from lvmogp.cli.files.parquet import open_parquet
     from lvmogp.estimator import LVMOGPRegressor
-    from lvmogp.files.parquet import open_parquet
-    from lvmogp.fit import Progress
-    from lvmogp.kernels import (
+    from lvmogp.inference.nuts.priors import Priors
+    from lvmogp.inference.optimise import StopFit
+    from lvmogp.inference.restarts import Progress
+    from lvmogp.kernels.covariances import (
         RBF,
         Constant,
         Kernel,
@@ -31,9 +33,7 @@ if TYPE_CHECKING:
         Periodic,
         RationalQuadratic,
     )
-    from lvmogp.optimise import StopFit
-    from lvmogp.priors import Priors
-    from lvmogp.stores import ObservationStore
+    from lvmogp.tables.stores import ObservationStore
 
 __all__ = [
     "RBF",
@@ -67,18 +67,18 @@ __all__ = [
 # What needs JAX is imported when first asked for, so that the command line can show its help at once.
 _HOMES = {
     "LVMOGPRegressor": "lvmogp.estimator",
-    "ObservationStore": "lvmogp.stores",
-    "Priors": "lvmogp.priors",
-    "Progress": "lvmogp.fit",
-    "StopFit": "lvmogp.optimise",
-    "open_parquet": "lvmogp.files.parquet",
+    "ObservationStore": "lvmogp.tables.stores",
+    "Priors": "lvmogp.inference.nuts.priors",
+    "Progress": "lvmogp.inference.restarts",
+    "StopFit": "lvmogp.inference.optimise",
+    "open_parquet": "lvmogp.cli.files.parquet",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES.get(name, "lvmogp.kernels")), name)
+    return getattr(import_module(_HOMES.get(name, "lvmogp.kernels.covariances")), name)
 
 
 def __dir__() -> list[str]:

@@ -16,13 +16,20 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-import lvmogp.answers as answers
-import lvmogp.suggestions as suggestions
-import lvmogp.trained as trained
-from lvmogp.absorb import absorbed
-from lvmogp.adding import NewCondition, new_conditions, with_new_conditions
-from lvmogp.arviz_export import inference_data
-from lvmogp.asking import (
+import lvmogp.fitted.answers as answers
+import lvmogp.fitted.model as trained
+import lvmogp.fitted.suggestions as suggestions
+from lvmogp.conditions.mixtures import Judged
+from lvmogp.errors import DataError, LVMOGPWarning, ModelFileError, SettingError
+from lvmogp.fitted.absorb import absorbed
+from lvmogp.fitted.additions import NewCondition, new_conditions, with_new_conditions
+from lvmogp.fitted.arviz_export import inference_data
+from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, checked_levels
+from lvmogp.fitted.calibration import calibration as calibration_of
+from lvmogp.fitted.condition_tables import condition_feature_table, latent_table, similarity_table
+from lvmogp.fitted.model_file import load_model, save_model
+from lvmogp.fitted.origin import Origin
+from lvmogp.fitted.queries import (
     Rows,
     asked_features,
     asked_id,
@@ -34,27 +41,15 @@ from lvmogp.asking import (
     features_by_id,
     with_described,
 )
-from lvmogp.calibration import LEVELS, Calibration, Forecasts, checked_levels
-from lvmogp.calibration import calibration as calibration_of
-from lvmogp.compiling import forget_many_programs
-from lvmogp.condition_tables import condition_feature_table, latent_table, similarity_table
-from lvmogp.errors import DataError, LVMOGPWarning, ModelFileError, SettingError
-from lvmogp.fit import Outcome, Progress
-from lvmogp.forking import can_compute, check_can_compute
-from lvmogp.ids import Id, RowIds
-from lvmogp.intake import read_outputs, read_training
-from lvmogp.kernels import Kernel
-from lvmogp.large import CHECKPOINT_SECONDS
-from lvmogp.mcmc_diagnostics import Account
-from lvmogp.mixtures import Judged
-from lvmogp.model_file import load_model, save_model
-from lvmogp.options import Options
-from lvmogp.origins import Origin
-from lvmogp.priors import Priors
-from lvmogp.progress import progress_bar
-from lvmogp.stores import ObservationStore
-from lvmogp.tabular import as_pandas
-from lvmogp.training import (
+from lvmogp.ground.compiling import forget_many_programs
+from lvmogp.ground.forking import can_compute, check_can_compute
+from lvmogp.inference.minibatch.fit import CHECKPOINT_SECONDS
+from lvmogp.inference.nuts.diagnostics import Account
+from lvmogp.inference.nuts.priors import Priors
+from lvmogp.inference.options import Options
+from lvmogp.inference.restarts import Outcome, Progress
+from lvmogp.kernels.covariances import Kernel
+from lvmogp.pipeline import (
     Keeping,
     checked_store,
     described_conditions,
@@ -63,6 +58,11 @@ from lvmogp.training import (
     warn_of_little_to_learn,
     warn_unless_converged,
 )
+from lvmogp.progress import progress_bar
+from lvmogp.tables.columns import as_pandas
+from lvmogp.tables.ids import Id, RowIds
+from lvmogp.tables.reading import read_outputs, read_training
+from lvmogp.tables.stores import ObservationStore
 from lvmogp.typing import HostFloat
 
 _P = ParamSpec("_P")

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lvmogp.fit import MINIBATCHES, SAMPLING
-from lvmogp.fit import Progress as FitProgress
+from lvmogp.inference.restarts import MINIBATCHES, SAMPLING
+from lvmogp.inference.restarts import Progress as FitProgress
 
 # Iterations a start is expected to need before any has ended; braking needs 60, sensors 400.
 _TYPICAL_ITERATIONS = 150

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from lvmogp.calibration import Calibration
 from lvmogp.errors import DataError, LVMOGPWarning
 from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.fitted.calibration import Calibration
+from lvmogp.insight.relevance import feature_relevance, input_relevance, latent_relevance
 from lvmogp.plots.style import COLOURS, LINE_STYLES, own_axes, tidy
-from lvmogp.relevance import feature_relevance, input_relevance, latent_relevance
 
 LEVELS = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
 

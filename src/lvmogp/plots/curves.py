@@ -12,7 +12,6 @@ from matplotlib.typing import LineStyleType
 
 from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.ids import Id, unknown_condition
 from lvmogp.plots.slices import (
     column_of,
     held_in_words,
@@ -35,6 +34,7 @@ from lvmogp.plots.style import (
     style,
     tidy,
 )
+from lvmogp.tables.ids import Id, unknown_condition
 
 _MOST_CURVES = 12
 _MOST_LEGEND_INSIDE = 4

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 
-from lvmogp.compiling import compiled
-from lvmogp.evidence import Evidence
-from lvmogp.known_latents import KnownLatents
-from lvmogp.new_condition import NoisePrior, log_posterior, noise_prior
-from lvmogp.posterior import Posterior
+from lvmogp.conditions.evidence import Evidence
+from lvmogp.conditions.known_latents import KnownLatents
+from lvmogp.conditions.new_condition import NoisePrior, log_posterior, noise_prior
+from lvmogp.ground.compiling import compiled
+from lvmogp.model.posterior import Posterior
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 _N_NOISE_NODES = 31

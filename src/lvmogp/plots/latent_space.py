@@ -14,10 +14,10 @@ from matplotlib.patches import Ellipse
 
 from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.ids import Id, unknown_condition
+from lvmogp.insight.relevance import feature_relevance, latent_relevance
 from lvmogp.plots.labels import label_points
 from lvmogp.plots.style import ADDED_COLOUR, COLOURS, current_axes, own_axes, tidy
-from lvmogp.relevance import feature_relevance, latent_relevance
+from lvmogp.tables.ids import Id, unknown_condition
 
 _MOST_LABELS = 40
 _IRRELEVANT = 0.005

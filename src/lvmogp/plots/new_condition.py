@@ -13,20 +13,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.stats import gaussian_kde
 
-from lvmogp.drawn_condition import DrawnCondition
+from lvmogp.conditions.drawn_condition import DrawnCondition
+from lvmogp.conditions.evidence import Evidence
+from lvmogp.conditions.known_latents import KnownLatents
+from lvmogp.conditions.new_condition import ConditionPosterior
+from lvmogp.conditions.variational_condition import GaussianCondition
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.evidence import Evidence
-from lvmogp.intake import read_inputs, read_outputs
-from lvmogp.known_latents import KnownLatents
-from lvmogp.new_condition import ConditionPosterior
+from lvmogp.fitted.model import known_of
 from lvmogp.plots.curves import plot_curve, plot_data
 from lvmogp.plots.latent_density import log_latent_density
 from lvmogp.plots.latent_space import main_dimensions, tell_features
 from lvmogp.plots.slices import column_of, label_input, output_name
 from lvmogp.plots.style import COLOURS, tidy
-from lvmogp.trained import known_of
-from lvmogp.variational_condition import GaussianCondition
+from lvmogp.tables.reading import read_inputs, read_outputs
 
 _MOST_STEPS = 4
 _N_LINE, _N_EACH_WAY, _N_BINS = 801, 121, 60

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from lvmogp.errors import SettingError
-from lvmogp.writing import replace_file
+from lvmogp.ground.writing import replace_file
 
 _DOTS_PER_INCH = 150
 

@@ -12,8 +12,8 @@ from matplotlib.axis import Axis
 
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.ids import Id
-from lvmogp.relevance import input_names
+from lvmogp.insight.relevance import input_names
+from lvmogp.tables.ids import Id
 from lvmogp.typing import HostFloat
 
 N_POINTS = 200

@@ -14,7 +14,6 @@ from matplotlib.ticker import MaxNLocator
 
 from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.ids import Id
 from lvmogp.plots.slices import (
     column_of,
     held_in_words,
@@ -26,6 +25,7 @@ from lvmogp.plots.slices import (
     span,
 )
 from lvmogp.plots.style import SCALE, own_axes
+from lvmogp.tables.ids import Id
 from lvmogp.typing import HostFloat
 
 _N_EACH_WAY = 50

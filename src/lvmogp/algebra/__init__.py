@@ -1,0 +1,1 @@
+"""Matrix factors, Kronecker products, Gaussians, and free vectors of constrained values."""

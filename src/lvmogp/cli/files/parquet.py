@@ -1,0 +1,222 @@
+"""Parquet files of any size as memory-mapped arrays, copied a piece at a time and never loaded whole."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lvmogp.cli.files.tables import first_line, id_texts, with_text
+from lvmogp.errors import DataError, SettingError
+from lvmogp.tables.columns import numeric_table
+from lvmogp.tables.stores import ObservationStore
+
+_ROWS_AT_ONCE = 500_000
+
+
+class Part(NamedTuple):
+    """Which of the row groups to read: every ``of``-th, from number ``first`` on."""
+
+    first: int = 0
+    of: int = 1
+
+
+class _Roles(NamedTuple):
+    inputs: tuple[str, ...]
+    output: str
+    condition: str
+    dates: tuple[str, ...]
+    whole_ids: bool
+
+
+@contextmanager
+def open_parquet(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    output: str,
+    condition: str,
+    inputs: Sequence[str] = (),
+    folder: str | Path | None = None,
+    part: Part = Part(),  # noqa: B008 - a frozen tuple
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Generator[ObservationStore, None, None]:
+    """Observations in Parquet files, for ``LVMOGPRegressor.fit``, while the context lasts.
+
+    Parameters
+    ----------
+    paths
+        A file, a folder of files, or several files.
+    output, condition
+        Columns with the output and with the id of the condition.
+    inputs
+        Columns with the inputs; by default all others with numbers or dates.
+    folder
+        Where the arrays are put meanwhile; by default the system's folder for temporary files.
+    part
+        Which of the row groups to read, where several processes share the work.
+    on_progress
+        Called with the number of rows read and the number of all.
+    """
+    files = _files(paths)
+    roles = _roles(files[0], output, condition, inputs)
+    for file in files[1:]:
+        _check_alike(_roles(file, output, condition, roles.inputs), roles, file, files[0])
+    groups = [(file, group) for file in files for group in range(_opened(file).metadata.num_row_groups)]
+    own = groups[part.first :: part.of]
+    if not own:
+        raise DataError(
+            f"there are {len(groups)} row groups for {part.of} processes, so this one has nothing to read; start "
+            "fewer processes, or write the files in more row groups"
+        )
+    with tempfile.TemporaryDirectory(prefix="lvmogp-", dir=folder) as place:
+        yield _copied(own, roles, Path(place), on_progress)
+
+
+def _files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
+    given = [Path(paths)] if isinstance(paths, str | Path) else [Path(each) for each in paths]
+    found = [file for path in given for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
+    for file in found:
+        if not file.is_file():
+            raise DataError(f"there is no file {file}")
+    if not found:
+        raise DataError(f"there are no Parquet files (*.parquet) in {', '.join(map(str, given))}")
+    return found
+
+
+def _opened(file: Path) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise SettingError('Parquet files need pyarrow, which is not installed: pip install "lvmogp[files]"') from None
+    try:
+        return pyarrow.parquet.ParquetFile(file)
+    except Exception as error:  # what is wrong inside the file can fail in any way
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: Path, error: Exception) -> DataError:
+    return DataError(f"{file} cannot be read as a Parquet file: {first_line(error)}")
+
+
+def _roles(file: Path, output: str, condition: str, inputs: Sequence[str]) -> _Roles:
+    import pyarrow.types as types
+
+    schema = _opened(file).schema_arrow
+    for name in (output, condition, *inputs):
+        if name not in schema.names:
+            raise DataError(f"{file} has no column {name!r}; its columns are: {', '.join(schema.names)}")
+
+    def is_number(kind: Any) -> bool:
+        return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
+
+    def is_date(kind: Any) -> bool:
+        return types.is_date(kind) or types.is_timestamp(kind)
+
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    if not is_number(kinds[output]):
+        raise DataError(f"column {output!r} of {file} must hold numbers, it holds {kinds[output]}")
+    chosen = tuple(inputs) or tuple(
+        name
+        for name in schema.names
+        if name not in (output, condition) and (is_number(kinds[name]) or is_date(kinds[name]))
+    )
+    for name in chosen:
+        if not (is_number(kinds[name]) or is_date(kinds[name])):
+            raise DataError(f"column {name!r} of {file} must hold numbers or dates, it holds {kinds[name]}")
+    if not chosen:
+        raise DataError(f"{file} has no column of numbers or dates left to be an input beside {output} and {condition}")
+    dates = tuple(name for name in chosen if is_date(kinds[name]))
+    id_kind = kinds[condition]
+    whole_ids = types.is_integer(id_kind.value_type if types.is_dictionary(id_kind) else id_kind)
+    return _Roles(chosen, output, condition, dates, whole_ids)
+
+
+def _check_alike(found: _Roles, first: _Roles, file: Path, first_file: Path) -> None:
+    if found != first:
+        raise DataError(
+            f"the columns of {file} hold other kinds of values than those of {first_file}: numbers, dates or ids "
+            "differ; write all files in the same way"
+        )
+
+
+def _copied(
+    groups: Sequence[tuple[Path, int]],
+    roles: _Roles,
+    place: Path,
+    on_progress: Callable[[int, int], None] | None,
+) -> ObservationStore:
+    total = sum(_opened(file).metadata.row_group(group).num_rows for file, group in groups)
+    inputs = _reserved(place / "inputs.npy", np.float64, (total, len(roles.inputs)))
+    outputs = _reserved(place / "outputs.npy", np.float64, (total,))
+    conditions = _reserved(place / "conditions.npy", np.int32, (total,))
+    numbers: dict[Any, int] = {}
+    n_read = n_kept = 0
+    for frame in _frames(groups, roles):
+        n_read += len(frame)
+        values, _, _ = numeric_table(frame.drop(columns=roles.condition))
+        ids = frame[roles.condition]
+        known = np.isfinite(values).all(axis=1) & ids.notna().to_numpy()
+        codes, distinct = pd.factorize(ids[known])
+        found = pd.Series(list(distinct), dtype=object)
+        names = [int(each) for each in found] if roles.whole_ids else id_texts(found).tolist()
+        there = slice(n_kept, n_kept + int(known.sum()))
+        inputs[there], outputs[there] = values[known, :-1], values[known, -1]
+        conditions[there] = np.asarray([numbers.setdefault(name, len(numbers)) for name in names], np.int32)[codes]
+        n_kept = there.stop
+        if on_progress is not None:
+            on_progress(n_read, total)
+    if n_kept == 0:
+        raise DataError(f"no row of the files has all of {', '.join((*roles.inputs, roles.output, roles.condition))}")
+    return ObservationStore(
+        inputs[:n_kept],
+        outputs[:n_kept],
+        conditions[:n_kept],
+        tuple(numbers),
+        roles.inputs,
+        roles.output,
+        roles.dates,
+    )
+
+
+def _reserved(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    # An array in a file whose room is taken at once: a disk that is full later would end the process without a word.
+    n_bytes = int(np.dtype(dtype).itemsize * np.prod(shape, dtype=float))
+    try:
+        if n_bytes > shutil.disk_usage(path.parent).free:
+            raise OSError
+        array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+        if hasattr(os, "posix_fallocate"):  # not on a Mac
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        with contextlib.suppress(PermissionError):  # as on Windows, where the folder goes at the end
+            path.unlink()  # what is mapped stays until nobody uses it, and nothing is left by a process that is killed
+    except OSError:
+        raise DataError(
+            f"the data take {n_bytes / 1e6:.1f} MB in {path.parent.parent} while they are fitted, which has not the "
+            "room; name another folder with folder=, or with the environment variable TMPDIR"
+        ) from None
+    return array
+
+
+def _frames(groups: Sequence[tuple[Path, int]], roles: _Roles) -> Iterator[pd.DataFrame]:
+    wanted = [*roles.inputs, roles.output, roles.condition]
+    for file, group in groups:
+        pieces = iter(_opened(file).iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=wanted))
+        while True:
+            try:
+                piece = next(pieces).to_pandas(date_as_object=False, integer_object_nulls=True, ignore_metadata=True)
+                frame = with_text(piece)
+            except StopIteration:
+                break
+            except MemoryError:
+                raise
+            except Exception as error:  # what is wrong inside the file can fail in any way
+                raise _unreadable(file, error) from None
+            yield frame

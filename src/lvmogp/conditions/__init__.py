@@ -1,0 +1,1 @@
+"""Conditions, trained and new: inferring them, and the curves and joint distributions that answer for them."""

@@ -1,0 +1,163 @@
+"""Conditions that were added, folded into the trained model for good."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.conditions.drawn_condition import DrawnCondition
+from lvmogp.conditions.predictions import Condition
+from lvmogp.conditions.variational_condition import GaussianCondition
+from lvmogp.errors import DataError
+from lvmogp.fitted.model import AddedCondition, TrainedModel, features_of, kept_curves, latent_gaussian
+from lvmogp.ground.compiling import compiled
+from lvmogp.kernels.psi_statistics import of_all_conditions
+from lvmogp.model.expected_likelihood import quadratic
+from lvmogp.model.layouts import LongData, long_data
+from lvmogp.model.parameters import KnownCoordinates, Parameters
+from lvmogp.model.posterior import Posterior, updated
+from lvmogp.tables.features import Descriptions
+from lvmogp.tables.reading import Observations
+from lvmogp.typing import Array, Float, HostFloat
+
+_MOST_DENSE = 4_000
+
+
+def absorbed(model: TrainedModel) -> TrainedModel:
+    """The model with its added conditions folded into q(U), hyperparameters as they are (equation 23)."""
+    if not model.added:
+        return model
+    if model.draws is not None:
+        raise DataError(
+            "absorb updates the variational posterior in closed form, but this model answers from posterior draws; "
+            "keep the new conditions added, or refit with them"
+        )
+    posterior = model.posterior
+    n_inducing = posterior.mean.size
+    if n_inducing > _MOST_DENSE:
+        raise DataError(
+            f"absorb needs a dense covariance over all {n_inducing} pairs of inducing points; it is limited to "
+            f"{_MOST_DENSE}: refit with the new conditions instead"
+        )
+    entries = list(model.added.values())
+    new_only = _parameters_of(model, entries)
+    scaling = model.scaling
+    numbers = np.repeat(np.arange(len(entries)), [len(entry.outputs) for entry in entries])
+    outputs, errors = np.concatenate([entry.outputs for entry in entries]), _errors(entries)
+    data = long_data(
+        scaling.inputs(np.vstack([entry.inputs for entry in entries])),
+        scaling.outputs(outputs),
+        numbers,
+        len(entries),
+        str(posterior.mean.dtype),
+        error_variances=None if errors is None else scaling.error_variances(errors, outputs),
+    )
+    refreshed = _updated(posterior, new_only, data)
+    refreshed = eqx.tree_at(lambda tree: tree.parameters, refreshed, _joined(posterior.parameters, new_only))
+    observations = model.observations
+    if observations is not None:
+        observations = observations._replace(
+            inputs=np.vstack([observations.inputs, *(entry.inputs for entry in entries)]),
+            outputs=np.concatenate([observations.outputs, outputs]),
+            conditions=np.concatenate([observations.conditions, len(model.ids) + numbers]),
+            ids=model.all_ids,
+            errors=_errors([observations, *entries]),
+        )
+    descriptions = model.descriptions
+    if descriptions is not None:
+        descriptions = descriptions.with_trained({name: features_of(model, name) for name in model.all_ids})
+    return model._replace(
+        ids=model.all_ids,
+        descriptions=descriptions,
+        posterior=refreshed,
+        curves=kept_curves(refreshed),
+        observations=observations,
+        added={},
+    )
+
+
+@compiled
+def _updated(posterior: Posterior, new_only: Parameters, data: LongData) -> Posterior:
+    return updated(posterior, quadratic(new_only, data, careful=True))
+
+
+def _parameters_of(model: TrainedModel, entries: list[AddedCondition]) -> Parameters:
+    # Those of the new conditions alone.
+    trained = model.posterior.parameters
+    n_latent = trained.latent_mean.shape[1]
+    latents = of_all_conditions([latent_gaussian(model, entry) for entry in entries])
+    noise = trained.noise_variance
+    if noise.shape[0] > 1:
+        noise = jnp.stack([_mean_noise(entry.posterior) for entry in entries])
+    known = None
+    if model.descriptions is not None:
+        known = _known(model.descriptions, entries, latents.mean[:, n_latent:], latents.variance[:, n_latent:])
+    return Parameters(
+        input_kernel=trained.input_kernel,
+        latent_kernel=trained.latent_kernel,
+        inducing_inputs=trained.inducing_inputs,
+        inducing_latents=trained.inducing_latents,
+        latent_mean=latents.mean[:, :n_latent],
+        latent_variance=latents.variance[:, :n_latent],
+        noise_variance=noise,
+        known=known,
+    )
+
+
+def _known(
+    descriptions: Descriptions,
+    entries: list[AddedCondition],
+    mean: Float[Array, "new F"],
+    variance: Float[Array, "new F"],
+) -> KnownCoordinates:
+    # What the features say; what was found where they are missing.
+    nothing = np.full(descriptions.n_coordinates, np.nan)
+    values = np.stack([nothing if entry.features is None else entry.features for entry in entries])
+    values = descriptions.standardised(values)
+    places = np.nonzero(np.isnan(values))
+    return KnownCoordinates(
+        values=jnp.asarray(np.nan_to_num(values), mean.dtype),
+        missing_condition=jnp.asarray(places[0], jnp.int32),
+        missing_coordinate=jnp.asarray(places[1], jnp.int32),
+        missing_mean=mean[places],
+        missing_variance=variance[places],
+    )
+
+
+def _joined(trained: Parameters, new: Parameters) -> Parameters:
+    # The conditions of both; kernels and inducing points are the same.
+    def together(first: jax.Array, second: jax.Array) -> jax.Array:
+        return jnp.concatenate([first, second])
+
+    known = None
+    if trained.known is not None and new.known is not None:
+        moved = eqx.tree_at(
+            lambda tree: tree.missing_condition, new.known, new.known.missing_condition + len(trained.latent_mean)
+        )
+        known = jax.tree.map(together, trained.known, moved)
+    shared = trained.noise_variance.shape[0] == 1
+    return Parameters(
+        input_kernel=trained.input_kernel,
+        latent_kernel=trained.latent_kernel,
+        inducing_inputs=trained.inducing_inputs,
+        inducing_latents=trained.inducing_latents,
+        latent_mean=together(trained.latent_mean, new.latent_mean),
+        latent_variance=together(trained.latent_variance, new.latent_variance),
+        noise_variance=trained.noise_variance if shared else together(trained.noise_variance, new.noise_variance),
+        known=known,
+    )
+
+
+def _errors(parts: Sequence[Observations | AddedCondition]) -> HostFloat | None:
+    # Standard deviations of all measurements, zero where none were given.
+    if all(part.errors is None for part in parts):
+        return None
+    return np.concatenate([np.zeros(len(part.outputs)) if part.errors is None else part.errors for part in parts])
+
+
+def _mean_noise(condition: Condition | DrawnCondition) -> jax.Array:
+    if isinstance(condition, GaussianCondition):
+        return condition.noise
+    return jnp.sum(condition.weights * condition.noise)

@@ -1,0 +1,1 @@
+"""From data and options to the best of several optimised starts."""

@@ -1,0 +1,1 @@
+"""Data beyond memory and beyond one machine."""

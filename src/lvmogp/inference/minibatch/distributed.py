@@ -1,0 +1,110 @@
+"""Many devices and many machines, by JAX's own means: one process a machine or device, arrays spread over a mesh."""
+
+import json
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from lvmogp.errors import SettingError
+from lvmogp.inference.minibatch.minibatches import HostMinibatch, Minibatch
+from lvmogp.tables.sources import ColumnMoments, Rows
+
+AXIS = "shards"
+
+
+class Coordinates(NamedTuple):
+    """Where the processes meet and which one this is; what is ``None`` is found out from the scheduler."""
+
+    coordinator: str | None = None
+    n_processes: int | None = None
+    process: int | None = None
+
+
+def join_processes(coordinates: Coordinates) -> None:
+    """Connect this process to the others; before anything else is computed."""
+    given = [value is not None for value in coordinates]
+    if any(given) and not all(given):
+        raise SettingError(
+            "a distributed fit needs the coordinator, the number of processes and the number of this process together, "
+            "or none of them under SLURM, Open MPI or Kubernetes"
+        )
+    try:
+        jax.distributed.initialize(
+            coordinator_address=coordinates.coordinator,
+            num_processes=coordinates.n_processes,
+            process_id=coordinates.process,
+        )
+    except (ValueError, RuntimeError) as error:
+        raise SettingError(
+            f"this process could not join the others ({error}); give --coordinator HOST:PORT, --processes and --process"
+        ) from error
+
+
+def mesh() -> Mesh:
+    """All devices of all processes along one axis."""
+    return Mesh(np.asarray(jax.devices()), (AXIS,))
+
+
+def replicated(tree: Any, over: Mesh) -> Any:
+    """Arrays that every device holds whole."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, NamedSharding(over, PartitionSpec()))
+    sharding = NamedSharding(over, PartitionSpec())
+    return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(sharding, np.asarray(leaf)), tree)
+
+
+def spread(batch: HostMinibatch, over: Mesh) -> Minibatch:
+    """A process's part of a minibatch as its part of arrays that are spread over all devices."""
+    sharding = NamedSharding(over, PartitionSpec(AXIS))
+    if jax.process_count() == 1:
+        return Minibatch(*jax.device_put(tuple(batch), sharding))
+    return Minibatch(*(jax.make_array_from_process_local_data(sharding, part) for part in batch))
+
+
+def gathered_rows(rows: Rows) -> Rows:
+    """The rows of all processes, one after the other."""
+    if jax.process_count() == 1:
+        return rows
+    return Rows(*(np.concatenate(_gathered(np.asarray(column))) for column in rows))
+
+
+def merged_moments(moments: ColumnMoments) -> ColumnMoments:
+    """Moments of the rows of all processes together."""
+    if jax.process_count() == 1:
+        return moments
+    columns = [np.stack(_gathered(np.atleast_1d(np.asarray(part, dtype=float)))) for part in moments]
+    each = [ColumnMoments(float(count[0]), *rest) for count, *rest in zip(*columns, strict=True)]
+    total = each[0]
+    for other in each[1:]:
+        total = total.merged(other)
+    return total
+
+
+def gathered_documents(document: Any) -> list[Any]:
+    """A document of plain values from each process."""
+    if jax.process_count() == 1:
+        return [document]
+    payload = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
+    return [json.loads(part.tobytes().decode()) for part in _gathered(payload)]
+
+
+def first_bytes(payload: bytes) -> bytes:
+    """What the first process has, for all processes."""
+    return _gathered(np.frombuffer(payload, dtype=np.uint8))[0].tobytes()
+
+
+def summed(values: np.ndarray) -> np.ndarray:
+    """Sum over the processes."""
+    return values if jax.process_count() == 1 else np.sum(_gathered(values), axis=0)
+
+
+def _gathered(values: np.ndarray) -> list[np.ndarray]:
+    # Arrays of different lengths travel padded to the longest.
+    lengths = multihost_utils.process_allgather(np.asarray(len(values)))
+    padded = np.zeros((int(lengths.max()), *values.shape[1:]), dtype=values.dtype)
+    padded[: len(values)] = values
+    everyone = multihost_utils.process_allgather(padded)
+    return [np.asarray(part[:length]) for part, length in zip(everyone, lengths, strict=True)]

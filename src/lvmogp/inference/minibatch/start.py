@@ -1,0 +1,141 @@
+"""Where stochastic inference starts: a model of some conditions, and all others placed in its latent space."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.ground.compiling import compiled
+from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.model.layouts import LongData, long_data
+from lvmogp.model.posterior import Posterior
+from lvmogp.tables.sources import Rows
+from lvmogp.typing import Array, Float, HostInt, Scalar
+
+MOST_CONDITIONS = 300
+MOST_OBSERVATIONS = 3_000
+POINTS_PER_CONDITION = 32
+_CONDITIONS_AT_ONCE = 1_024
+_NEWTON_STEPS = 10
+_FIRST_DAMPING = 1e-2
+# The curves of a pilot are themselves uncertain, by about as much as an observation.
+_EXCESS_VARIANCE = 2.0
+
+
+class Pilot(NamedTuple):
+    """Some observations of some conditions, whose numbers among all are ``conditions``."""
+
+    rows: Rows
+    data: LongData
+    conditions: HostInt
+
+
+def points_per_condition(n_conditions: int) -> int:
+    """How many observations of each condition are drawn, for the pilot and for placing the conditions."""
+    return max(POINTS_PER_CONDITION, -(-MOST_OBSERVATIONS // min(n_conditions, MOST_CONDITIONS)))
+
+
+def pilot(rows: Rows, n_conditions: int, seed: int) -> Pilot:
+    """Observations in standardised units of at most 300 conditions, each with about as many."""
+    rng = np.random.default_rng(seed)
+    seen = np.unique(rows.conditions)
+    chosen = np.sort(rng.choice(seen, min(len(seen), MOST_CONDITIONS), replace=False))
+    numbers = np.full(n_conditions, -1)
+    numbers[chosen] = np.arange(len(chosen))
+    order = rng.permutation(np.flatnonzero(numbers[rows.conditions] >= 0))
+    kept = order[_rank(rows.conditions[order]) < -(-MOST_OBSERVATIONS // len(chosen))]
+    inputs, outputs, conditions = rows.at(kept)
+    own = Rows(inputs, outputs, numbers[conditions])
+    return Pilot(own, long_data(*own, len(chosen)), chosen)
+
+
+def placed(model: Posterior, rows: Rows, n_conditions: int, chosen: HostInt) -> LatentGaussians:
+    """q(h_d) of all conditions: the pilot's own, and the others where their observations put them, the model fixed."""
+    parameters = model.parameters
+    n_latent = parameters.latent_mean.shape[1]
+    mean, variance = np.zeros((n_conditions, n_latent)), np.ones((n_conditions, n_latent))
+    order = np.argsort(rows.conditions, kind="stable")
+    rank = _rank(rows.conditions[order])
+    kept, rank = order[rank < POINTS_PER_CONDITION], rank[rank < POINTS_PER_CONDITION]
+    conditions = rows.conditions[kept]
+    at_once = min(_CONDITIONS_AT_ONCE, n_conditions)
+    for begin in range(0, n_conditions, at_once):
+        now = slice(*np.searchsorted(conditions, [begin, begin + at_once]))
+        place = (conditions[now] - begin, rank[now])
+        inputs = np.zeros((at_once, POINTS_PER_CONDITION, rows.inputs.shape[1]))
+        outputs, present = np.zeros((2, at_once, POINTS_PER_CONDITION))
+        inputs[place], outputs[place], present[place] = rows.inputs[kept[now]], rows.outputs[kept[now]], 1.0
+        found = _place(model, jnp.asarray(inputs), jnp.asarray(outputs), jnp.asarray(present))
+        size = min(at_once, n_conditions - begin)
+        mean[begin : begin + size] = found.mean[:size]
+        variance[begin : begin + size] = found.variance[:size]
+    mean[chosen], variance[chosen] = np.asarray(parameters.latent_mean), np.asarray(parameters.latent_variance)
+    return LatentGaussians(jnp.asarray(mean), jnp.asarray(variance))
+
+
+def _rank(conditions: HostInt) -> HostInt:
+    # How many rows of the same condition come before each row.
+    order = np.argsort(conditions, kind="stable")
+    ordered = conditions[order]
+    begins = np.r_[True, ordered[1:] != ordered[:-1]]
+    first = np.flatnonzero(begins)
+    rank = np.empty(len(conditions), dtype=int)
+    rank[order] = np.arange(len(conditions)) - first[np.cumsum(begins) - 1]
+    return rank
+
+
+@compiled
+def _place(
+    model: Posterior,
+    inputs: Float[Array, "C b Q_X"],
+    outputs: Float[Array, "C b"],
+    present: Float[Array, "C b"],
+) -> LatentGaussians:
+    noise = _EXCESS_VARIANCE * jnp.exp(jnp.mean(jnp.log(model.parameters.noise_variance)))
+    candidates = model.parameters.latent_mean
+    candidate_weights = model.latent_basis.features(candidates) @ model.mean.T  # w(h) = M c(h)
+
+    def one_condition(points: Array, values: Array, weights: Array) -> tuple[Array, Array]:
+        features = model.input_basis.features(points)
+
+        def predicted(latent: Float[Array, " Q_H"]) -> Float[Array, " b"]:
+            return features @ (model.mean @ model.latent_basis.features(latent[None])[0])
+
+        def log_density(latent: Float[Array, " Q_H"]) -> Scalar:
+            return -(weights @ (values - predicted(latent)) ** 2 / noise + latent @ latent) / 2
+
+        errors = weights @ (values[:, None] - features @ candidate_weights.T) ** 2 / noise
+        first = candidates[jnp.argmin(errors + jnp.sum(candidates**2, axis=1))]
+        return _newton(log_density, predicted, first, values, weights / noise)
+
+    return LatentGaussians(*jax.vmap(one_condition)(inputs, outputs, present))
+
+
+def _newton(
+    log_density: Callable[[Array], Scalar],
+    predicted: Callable[[Array], Array],
+    first: Array,
+    values: Array,
+    precision: Array,
+) -> tuple[Array, Array]:
+    # Gauss-Newton steps, damped as by Levenberg and Marquardt; then the variances of Laplace's approximation.
+    identity = jnp.eye(first.shape[0], dtype=first.dtype)
+
+    def curvature(latent: Array) -> tuple[Array, Array]:
+        slope = jax.jacfwd(predicted)(latent)
+        gradient = slope.T @ (precision * (values - predicted(latent))) - latent
+        return gradient, (slope.T * precision) @ slope + identity
+
+    def improve(_, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        latent, damping = state
+        gradient, precision_matrix = curvature(latent)
+        step = jnp.linalg.solve(precision_matrix * (1 + damping * identity), gradient)
+        better = log_density(latent + step) > log_density(latent)
+        return jax.lax.select(better, latent + step, latent), jax.lax.select(better, damping / 4, damping * 8)
+
+    begun = (first, jnp.asarray(_FIRST_DAMPING, first.dtype))
+    latent, _ = jax.lax.fori_loop(0, _NEWTON_STEPS, improve, begun)
+    _, precision_matrix = curvature(latent)
+    return latent, jnp.diagonal(jnp.linalg.inv(precision_matrix))

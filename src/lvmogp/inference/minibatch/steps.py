@@ -1,0 +1,155 @@
+"""One step of stochastic inference: natural gradients for q(v), Adam for everything else.
+
+Given kernels and latents the bound is a quadratic in v with precision I + G. The partial traces of G, averaged over
+minibatches, give A_H ⊗ A_X ≈ G, which is exact on a grid; the covariance of q(v) is (I + A_H ⊗ A_X)⁻¹, and the mean
+moves along the gradient times this covariance. Latents are rows of a table, of which a step touches those of the
+conditions in its minibatch only.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from lvmogp.algebra.constraints import FreeStructure, join
+from lvmogp.algebra.kronecker import kronecker_shrinkage
+from lvmogp.inference.minibatch.bound import (
+    BlockConditions,
+    Grams,
+    InducingGaussian,
+    Shared,
+    expected_log_likelihood,
+    kl_inducing,
+)
+from lvmogp.inference.minibatch.minibatches import Minibatch
+from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.model.posterior import KroneckerCovariance
+from lvmogp.typing import Array, Float, Int, Scalar
+
+_FIRST_MOMENT, _SECOND_MOMENT = 0.9, 0.99
+_SMALL = 1e-30
+_FIRST_STEPS = 4
+_WARM_UP = 25
+
+
+class Moments(eqx.Module):
+    """Running averages of gradients and of their squares, as Adam keeps them."""
+
+    first: Float[Array, "*S"]
+    second: Float[Array, "*S"]
+
+
+class State(eqx.Module):
+    """Everything that a step changes.
+
+    A row of ``table`` holds μ_d, log s_d and, where each condition has its own, log σ_d². ``visits`` counts the steps
+    that touched it.
+    """
+
+    vector: Float[Array, " free"]
+    table: Float[Array, "D K"]
+    mean: Float[Array, "M_X M_H"]
+    grams: Grams
+    covariance: KroneckerCovariance
+    vector_moments: Moments
+    table_moments: Moments
+    n_steps: Int[Array, ""]
+    visits: Int[Array, " D"]
+
+
+class Rates(eqx.Module):
+    """Step sizes: of the free vector, entry by entry, of the table, and of q(v)."""
+
+    vector: Float[Array, " free"]
+    table: Scalar
+    natural: Scalar
+
+
+class Problem(eqx.Module):
+    """What no step changes."""
+
+    fixed_leaves: tuple[Array, ...]
+    counts: Float[Array, " D"]
+    structure: FreeStructure = eqx.field(static=True)
+    n_latent: int = eqx.field(static=True)
+
+
+def conditions_of(
+    problem: Problem, shared: Shared, rows: Float[Array, "B K"], counts: Float[Array, " B"]
+) -> BlockConditions:
+    """Rows of the table as conditions."""
+    n_latent = problem.n_latent
+    latents = LatentGaussians(rows[:, :n_latent], jnp.exp(rows[:, n_latent : 2 * n_latent]))
+    own_noise = rows.shape[1] > 2 * n_latent
+    noise = jnp.exp(rows[:, -1]) if own_noise else jnp.broadcast_to(shared.noise_variance, rows.shape[:1])
+    return BlockConditions(latents, noise, counts)
+
+
+def covariance_of(grams: Grams) -> KroneckerCovariance:
+    """(I + A_H ⊗ A_X)⁻¹ with A_H ⊗ A_X the product of both partial traces over the trace that they share."""
+    input_values, input_basis = jnp.linalg.eigh(grams.inputs)
+    latent_values, latent_basis = jnp.linalg.eigh(grams.latents)
+    trace = jnp.maximum(jnp.trace(grams.latents), _SMALL)
+    return KroneckerCovariance(input_basis, latent_basis, kronecker_shrinkage(input_values, latent_values / trace))
+
+
+def step(state: State, batch: Minibatch, problem: Problem, rates: Rates, axis: str) -> tuple[State, Scalar]:
+    """The state after one minibatch, and the minibatch's estimate of the bound before it.
+
+    Runs on every device of the mesh axis ``axis``, each of which has its part of the minibatch and the whole state.
+    """
+    rows = batch.block_condition
+    counts = problem.counts[rows]
+
+    def objective(vector: Array, values: Array, mean: Array) -> tuple[Scalar, Grams]:
+        shared = join(vector, problem.fixed_leaves, problem.structure)
+        inducing = InducingGaussian(mean, state.covariance)
+        conditions = conditions_of(problem, shared, values, counts)
+        return expected_log_likelihood(shared, conditions, inducing, batch)
+
+    (expected, grams), (by_vector, by_values, by_mean) = jax.value_and_grad(objective, argnums=(0, 1, 2), has_aux=True)(
+        state.vector, state.table[rows], state.mean
+    )
+    expected, grams, by_vector, by_mean = jax.lax.psum((expected, grams, by_vector, by_mean), axis)
+    bound = expected - kl_inducing(InducingGaussian(state.mean, state.covariance))
+
+    # The first steps average their minibatches, from which q(v) is as good as new.
+    natural = jnp.where(rates.natural > 0, jnp.maximum(rates.natural, 1 / (state.n_steps + _FIRST_STEPS)), 0.0)
+    grams = jax.tree.map(lambda old, new: old + natural * (new - old), state.grams, grams)
+    covariance = covariance_of(grams)
+    mean = state.mean + natural * covariance.apply(by_mean - state.mean)
+    n_steps = state.n_steps + 1
+    # Gradients mean little before q(v) has found its place.
+    warm = jnp.clip(n_steps / _WARM_UP - 1, 0.0, 1.0)
+    vector, vector_moments = _adam(state.vector, state.vector_moments, by_vector, warm * rates.vector, n_steps)
+    table, table_moments, visits = _touched(state, batch, by_values, warm * rates.table, axis)
+    return State(vector, table, mean, grams, covariance, vector_moments, table_moments, n_steps, visits), bound
+
+
+def _touched(
+    state: State, batch: Minibatch, by_values: Float[Array, "B K"], rate: Scalar, axis: str
+) -> tuple[Float[Array, "D K"], Moments, Int[Array, " D"]]:
+    # Adam on the rows of the conditions in the batch. Blocks of one condition come to the same values, so it does not
+    # matter which of them writes last; empty blocks write nothing.
+    n_conditions = state.table.shape[0]
+    rows = jnp.where(batch.places[:, 0] < batch.outputs.shape[0], batch.block_condition, n_conditions)
+    rows, by_values = jax.lax.all_gather((rows, by_values), axis, tiled=True)
+    gradients = jnp.zeros_like(state.table).at[rows].add(by_values, mode="drop")[rows]
+    visits = state.visits[rows] + 1
+    moments = jax.tree.map(lambda leaf: leaf[rows], state.table_moments)
+    values, moments = _adam(state.table[rows], moments, gradients, rate, visits[:, None])
+
+    def put(table: Array, new: Array) -> Array:
+        return table.at[rows].set(new, mode="drop")
+
+    return put(state.table, values), jax.tree.map(put, state.table_moments, moments), put(state.visits, visits)
+
+
+def _adam(
+    values: Array, moments: Moments, gradient: Array, rate: Array, count: Int[Array, "..."]
+) -> tuple[Array, Moments]:
+    # One step uphill: m/(1 − β₁ᵗ) over √(v/(1 − β₂ᵗ)).
+    first = _FIRST_MOMENT * moments.first + (1 - _FIRST_MOMENT) * gradient
+    second = _SECOND_MOMENT * moments.second + (1 - _SECOND_MOMENT) * gradient**2
+    mean = first / (1 - _FIRST_MOMENT**count)
+    size = jnp.sqrt(second / (1 - _SECOND_MOMENT**count))
+    return values + rate * mean / (size + _SMALL), Moments(first, second)

@@ -1,0 +1,1 @@
+"""Draws of latents and hyperparameters from their posterior."""

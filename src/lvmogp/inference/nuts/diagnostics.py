@@ -1,0 +1,225 @@
+"""What Markov chains say about themselves: whether they agree, how many draws count, in numbers and in words."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from lvmogp.inference.nuts.chains import Chain, SamplerSettings
+from lvmogp.typing import HostFloat, HostInt
+
+# Beyond this R-hat chains disagree, and below so many effective draws averages are rough.
+_LARGEST_R_HAT = 1.1
+_FEWEST_EFFECTIVE = 100
+_FEWEST_DRAWS = 4
+# Share of draws that is worth a remark.
+_MANY_DIVERGENCES = 0.005
+# A chain counts if its draws have at least this weight; what is said of others is that they do not. A mode that is
+# wider by e^(2/√k) in each of k directions, and so of the same mass, has just this weight.
+_COUNTING = math.exp(-2.0)
+# Draws of the poorest chains still count for something, so that all logarithms of weights are numbers.
+_LEAST_LOG_WEIGHT = -300.0
+
+
+class ChainAccount(NamedTuple):
+    """How one chain went."""
+
+    n_draws: int
+    n_divergences: int
+    step_size: float
+    acceptance: float
+    tree_depth: float
+    log_posterior: float
+    weight: float
+    seconds: float
+
+
+class Agreement(NamedTuple):
+    """The worst R-hat and the smallest number of effective draws of a group of numbers; NaN if they cannot be told."""
+
+    r_hat: float
+    effective_draws: float
+
+
+class Statistics(NamedTuple):
+    """What the sampler says of each draw, in the order of the draws."""
+
+    log_posterior: HostFloat
+    energy: HostFloat
+    n_leapfrogs: HostInt
+    acceptance: HostFloat
+    diverging: HostInt
+
+
+class Account(NamedTuple):
+    """How sampling went: each chain, whether chains agree on what does not depend on orientation, remarks in words."""
+
+    chains: tuple[ChainAccount, ...]
+    agreement: Mapping[str, Agreement]
+    remarks: tuple[str, ...]
+    statistics: Statistics
+    n_warmup: int
+    completed: bool
+    seconds: float
+
+    @property
+    def n_draws(self) -> int:
+        """Draws of all chains together."""
+        return sum(chain.n_draws for chain in self.chains)
+
+    def __str__(self) -> str:
+        """The account in one sentence."""
+        return f"{self.n_draws} draws of {len(self.chains)} chains in {self.seconds:.1f} s; {' '.join(self.remarks)}"
+
+
+def chain_weights(chains: list[Chain]) -> HostFloat:
+    """How much a draw of each chain counts, beside one of the chain with the highest log posteriors (equation 34).
+
+    A chain in a lesser mode has lower log posteriors. So has one in a mode of the same mass that is wider, and how wide
+    modes are cannot be told from short chains. Draws therefore lose weight slowly: log posteriors count in units of the
+    uncertainty √k of the logarithm of a volume in k directions. With few draws none of this can be told, and all chains
+    count alike.
+    """
+    if min(len(chain.trace.log_posterior) for chain in chains) < _FEWEST_DRAWS:
+        return np.ones(len(chains))
+    n_unknowns = chains[0].trace.position.shape[1]
+    means = np.asarray([chain.trace.log_posterior.mean() for chain in chains])
+    # log w = (⟨log p⟩ − max ⟨log p⟩)/√k
+    return np.exp(np.maximum((means - means.max()) / math.sqrt(n_unknowns), _LEAST_LOG_WEIGHT))
+
+
+def agreement(values: Mapping[str, HostFloat], weights: HostFloat) -> dict[str, Agreement]:
+    """R-hat and effective draws of groups of numbers (chains × draws × numbers), of the chains that count."""
+    from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # takes a second to import
+
+    found: dict[str, Agreement] = {}
+    for name, numbers in values.items():
+        counted = numbers[weights >= _COUNTING]
+        varying = counted[..., np.ptp(counted, axis=(0, 1)) > 0]
+        if counted.shape[1] < _FEWEST_DRAWS or varying.size == 0:
+            found[name] = Agreement(math.nan, math.nan)
+        else:
+            worst, n_draws = float(split_gelman_rubin(varying).max()), varying.shape[0] * varying.shape[1]
+            # Of a few draws that swing to and fro any number seems to be known for sure; Stan has the same limit.
+            with np.errstate(divide="ignore"):
+                fewest = float(effective_sample_size(varying).min())
+            found[name] = Agreement(worst, min(fewest, n_draws * math.log10(n_draws)))
+    return found
+
+
+def account(
+    chains: list[Chain],
+    weights: HostFloat,
+    found: Mapping[str, Agreement],
+    settings: SamplerSettings,
+    *,
+    completed: bool,
+    seconds: float,
+) -> Account:
+    """Put together what is known of the chains; there are none where sampling was interrupted before the first draw."""
+    if not chains:
+        nothing = Statistics(*(np.empty(0) for _ in Statistics._fields))
+        return Account((), {}, (_about_nothing(),), nothing, settings.n_warmup, completed, seconds)
+    told = tuple(_told(chain, float(weight)) for chain, weight in zip(chains, weights, strict=True))
+    traces = [chain.trace for chain in chains]
+    statistics = Statistics(
+        *(np.concatenate([getattr(trace, name) for trace in traces]) for name in Statistics._fields)
+    )
+    remarks = (
+        *_about_modes(told),
+        *_about_few_draws(told),
+        *_about_agreement(found),
+        *_about_effective_draws(found),
+        *_about_divergences(statistics),
+    )
+    if not completed:
+        remarks = (_about_interruption(told, settings), *remarks)
+    return Account(
+        told, found, remarks or _about_success(told, found), statistics, settings.n_warmup, completed, seconds
+    )
+
+
+def _told(chain: Chain, weight: float) -> ChainAccount:
+    trace = chain.trace
+    return ChainAccount(
+        n_draws=len(trace.energy),
+        n_divergences=int(np.sum(trace.diverging)),
+        step_size=chain.step_size,
+        acceptance=float(trace.acceptance.mean()),
+        tree_depth=float(np.log2(trace.n_leapfrogs + 1).mean()),
+        log_posterior=float(trace.log_posterior.mean()),
+        weight=weight,
+        seconds=chain.seconds,
+    )
+
+
+def _about_modes(chains: tuple[ChainAccount, ...]) -> list[str]:
+    best = max(chain.log_posterior for chain in chains)
+    apart = [number for number, chain in enumerate(chains, 1) if chain.weight < _COUNTING]
+    if not apart:
+        return []
+    gap = best - max(chains[number - 1].log_posterior for number in apart)
+    most = max(chains[number - 1].weight for number in apart)
+    names = " and ".join([", ".join(map(str, apart[:-1])), str(apart[-1])] if len(apart) > 1 else [str(apart[0])])
+    return [
+        f"Of {len(chains)} chains, chain {names} found a poorer explanation of the data (log posterior {gap:.0f} "
+        f"lower); its draws count for {most:.2g} of others at most. There are several modes: use more chains, or more "
+        "restarts, to be sure of the best."
+    ]
+
+
+def _about_few_draws(chains: tuple[ChainAccount, ...]) -> list[str]:
+    fewest = min(chain.n_draws for chain in chains)
+    if fewest >= _FEWEST_DRAWS:
+        return []
+    return [f"A chain of {fewest} draws cannot tell whether it has found what others would find. Raise n_draws."]
+
+
+def _about_agreement(found: Mapping[str, Agreement]) -> list[str]:
+    worst = max(found, key=lambda name: np.nan_to_num(found[name].r_hat))
+    if not round(found[worst].r_hat, 2) > _LARGEST_R_HAT:
+        return []
+    return [
+        f"The chains do not agree yet on the {worst} (R-hat {found[worst].r_hat:.2f}, should be below "
+        f"{_LARGEST_R_HAT}): intervals may be too narrow. Raise n_warmup and n_draws."
+    ]
+
+
+def _about_effective_draws(found: Mapping[str, Agreement]) -> list[str]:
+    fewest = min(found, key=lambda name: np.nan_to_num(found[name].effective_draws, nan=np.inf))
+    if not found[fewest].effective_draws < _FEWEST_EFFECTIVE:
+        return []
+    return [
+        f"The draws are worth about {found[fewest].effective_draws:.0f} independent ones for the {fewest}; at least "
+        f"{_FEWEST_EFFECTIVE} are better. Raise n_draws."
+    ]
+
+
+def _about_divergences(statistics: Statistics) -> list[str]:
+    count, total = int(np.sum(statistics.diverging)), len(statistics.diverging)
+    if count <= _MANY_DIVERGENCES * total:
+        return []
+    return [
+        f"{count} of {total} draws diverged: parts of the posterior may be missed. Raise n_warmup, or narrow the "
+        "priors."
+    ]
+
+
+def _about_interruption(chains: tuple[ChainAccount, ...], settings: SamplerSettings) -> str:
+    total = sum(chain.n_draws for chain in chains)
+    asked = settings.n_chains * settings.n_draws
+    return f"Sampling was interrupted after {total} of {asked} draws."
+
+
+def _about_nothing() -> str:
+    return "Sampling was interrupted before the first draw; predictions are those of the variational fit."
+
+
+def _about_success(chains: tuple[ChainAccount, ...], found: Mapping[str, Agreement]) -> tuple[str, ...]:
+    worst = max(each.r_hat for each in found.values())
+    fewest = min(each.effective_draws for each in found.values())
+    agree = f"{len(chains)} chains agree" if len(chains) > 1 else "The chain agrees with itself"
+    return (
+        f"{agree}: the largest R-hat is {worst:.2f}, and the draws are worth at least {fewest:.0f} independent ones.",
+    )

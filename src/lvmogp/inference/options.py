@@ -1,0 +1,315 @@
+"""The choices a user leaves open, made from the data, and those a user made, checked."""
+
+import numbers
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from lvmogp.errors import LVMOGPWarning, SettingError
+from lvmogp.inference.nuts.chains import FEW_OBSERVATIONS, SamplerSettings
+from lvmogp.inference.nuts.priors import Priors
+from lvmogp.inference.restarts import Settings, operations
+from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, named, rank
+from lvmogp.model.layouts import Data, GridData
+from lvmogp.tables.transforms import TRANSFORMS, Logarithm, Transform
+from lvmogp.typing import HostFloat
+
+AUTO = "auto"
+NUTS = "nuts"
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "noise": ("shared", "per-condition"),
+    "inference": (AUTO, "collapsed", "full", "kronecker", "stochastic", NUTS),
+    "output_transform": (*TRANSFORMS, AUTO),
+    "unseen": ("error", "prior"),
+    "dtype": ("float64", "float32"),
+}
+_COUNTS = (
+    "n_inducing_inputs",
+    "n_inducing_latents",
+    "n_restarts",
+    "max_iter",
+    "batch_size",
+    "n_chains",
+    "n_warmup",
+    "n_draws",
+)
+_FEWEST_INDUCING_INPUTS = 25
+_MOST_INDUCING_INPUTS = 200
+_INDUCING_LATENTS = {1: 20, 2: 30}
+_MOST_INDUCING_LATENTS = 40
+_MOST_COLLAPSED = 2_500
+_MOST_FULL = 1_000
+_MAX_ITERATIONS = 3_000
+_MOST_AUTO_LATENT = 5
+# Operations of one bound, and how many starts they leave time for.
+_RESTARTS_BY_COST = ((1e9, 6), (1e10, 3), (np.inf, 1))
+# Many observations say where to start, and each start takes minutes.
+_MOST_OBSERVATIONS_FOR_RESTARTS = 50_000
+# A gain of the bound that is worth twenty more iterations; of very many observations, this much for each.
+_LEAST_GAIN = 0.02
+_LEAST_GAIN_PER_OBSERVATION = 5e-5
+_MANY_OBSERVATIONS = 20_000
+# Few data can be explained in many ways, of which each chain finds one, and steps are quick: many chains. Steps in
+# which each learns how to move, and draws that it keeps; where chains are many, they need not be long.
+_CHAINS_WITH_FEW_OBSERVATIONS, _CHAINS = 16, 4
+_LONG_CHAINS, _SHORT_CHAINS = (300, 250), (160, 60)
+# Minibatches: sizes that suit one core as well as a GPU, and the small fit that they start from.
+_MOST_AT_ONCE, _MOST_ON_A_GRID = 200_000, 5_000_000
+_BATCH_SIZE = 2_048
+_MOST_STEPS = 20_000
+_STOCHASTIC_INDUCING_INPUTS = 100
+_LEAST_STOCHASTIC_GAIN = 1e-4
+_PILOT_INPUTS, _PILOT_LATENTS, _PILOT_ITERATIONS = 25, 16, 60
+
+
+class Options(NamedTuple):
+    """The settings of the estimator, as given."""
+
+    n_latent: int | str
+    input_kernel: str | Kernel
+    latent_kernel: str | Kernel
+    n_inducing_inputs: int | str
+    n_inducing_latents: int | str
+    noise: str
+    inference: str
+    n_restarts: int | str
+    max_iter: int | str
+    output_transform: str | None
+    unseen: str
+    dtype: str
+    random_state: Any
+    batch_size: int | str = AUTO
+    priors: Priors | None = None
+    n_chains: int | str = AUTO
+    n_warmup: int | str = AUTO
+    n_draws: int | str = AUTO
+
+    def checked(self, *, described: bool = False) -> "Options":
+        """The same options, once each is known to be one that can be honoured; conditions may be ``described``."""
+        _check_n_latent(self.n_latent, described=described)
+        for name in _COUNTS:
+            _check_count(name, getattr(self, name))
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise SettingError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
+        if isinstance(self.random_state, numbers.Integral) and int(self.random_state) < 0:
+            raise SettingError(f"random_state must not be negative, got {self.random_state!r}")
+        named(self.input_kernel)
+        latent_kernels(self)
+        _priors(self)
+        return self
+
+    @property
+    def seed(self) -> int:
+        """A seed from ``random_state``; the same one when that is ``None``."""
+        if self.random_state is None:
+            return 0
+        if isinstance(self.random_state, numbers.Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31))
+
+
+def _check_count(name: str, value: Any) -> None:
+    is_count = isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
+    if not is_count and value != AUTO:
+        raise SettingError(f'{name} must be a whole number of at least 1 or "auto", got {value!r}')
+
+
+def _priors(options: Options) -> Priors:
+    if not isinstance(options.priors, Priors | None):
+        raise SettingError(f"priors must be None or Priors(...), got {options.priors!r}")
+    return Priors() if options.priors is None else options.priors.checked()
+
+
+def _check_n_latent(value: Any, *, described: bool) -> None:
+    if described and isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) == 0:
+        return
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) == 0:
+        raise SettingError(
+            "n_latent=0 leaves nothing to tell conditions apart; give their condition_features, or use 1"
+        )
+    _check_count("n_latent", value)
+
+
+def is_stochastic(
+    options: Options, n_observations: int, *, is_complete_grid: bool = False, beyond: str | None = None
+) -> bool:
+    """Whether to fit by minibatches; ``beyond`` names something that they know nothing of yet, if it was given."""
+    most = _MOST_ON_A_GRID if is_complete_grid else _MOST_AT_ONCE
+    if beyond is not None and options.inference == "stochastic":
+        raise SettingError(
+            f'inference="stochastic" cannot take {beyond}; use "auto", "collapsed", "kronecker" or "nuts", or leave '
+            "that out"
+        )
+    if options.inference == NUTS and n_observations > most:
+        raise SettingError(
+            f'inference="nuts" looks at all observations in every step, here {n_observations:,}; it is limited to '
+            f'{most:,}: use inference="auto"'
+        )
+    if beyond is not None:
+        return False
+    return options.inference == "stochastic" or (options.inference == AUTO and n_observations > most)
+
+
+def latent_dimensions(options: Options, n_conditions: int, *, n_known: int = 0) -> list[int]:
+    """Numbers of latent dimensions to try; none at all where ``n_known`` coordinates are known from features."""
+    if options.n_latent != AUTO:
+        return [int(options.n_latent)]
+    return list(range(0 if n_known else 1, min(_MOST_AUTO_LATENT, max(n_conditions - 1, 1)) + 1))
+
+
+def output_transforms(options: Options, outputs: HostFloat) -> list[Transform | None]:
+    """Transforms of the output to try: with ``"auto"`` all of them where outputs are positive.
+
+    Not the logarithm where draws answer: under an uncertain variance of the logarithm an output has no mean.
+    """
+    if options.output_transform != AUTO:
+        return [TRANSFORMS[options.output_transform]]
+    if not np.all(outputs > 0):
+        return [None]
+    left_out = Logarithm() if options.inference == NUTS else None
+    return [transform for transform in TRANSFORMS.values() if transform is None or transform != left_out]
+
+
+def latent_kernels(options: Options) -> list[Kernel]:
+    """Latent kernels to try: with ``"auto"``, curves that change smoothly or in proportion to the latents."""
+    if isinstance(options.latent_kernel, str) and options.latent_kernel == AUTO:
+        return [RBF(), Linear() + Constant()]
+    return [named(options.latent_kernel)]
+
+
+def fit_settings(
+    options: Options, data: Data, inputs: HostFloat, *, n_latent: int, latent_kernel: Kernel, n_known: int = 0
+) -> Settings:
+    """Sizes and numbers of starts for these data, ``n_known`` coordinates of each condition being known."""
+    n_distinct = len(np.unique(inputs, axis=0))
+    fewest, most = _inducing_inputs(options, n_distinct)
+    n_latents = _inducing_latents(options, data.n_conditions, n_latent + n_known, latent_kernel)
+    # A grid costs the same however many observations it holds.
+    n_scattered = 0 if isinstance(data, GridData) else data.n_observations
+    if not isinstance(data, GridData) and options.n_inducing_inputs == AUTO:
+        most = max(min(most, _MOST_COLLAPSED // n_latents), fewest)
+    settings = Settings(
+        input_kernel=named(options.input_kernel),
+        latent_kernel=latent_kernel,
+        n_latent=n_latent,
+        n_inducing_inputs=fewest,
+        most_inducing_inputs=most,
+        n_inducing_latents=n_latents,
+        noise_per_condition=options.noise == "per-condition",
+        inference=_inference(options, data, most * n_latents),
+        n_restarts=1,
+        max_iterations=_MAX_ITERATIONS if options.max_iter == AUTO else int(options.max_iter),
+        seed=options.seed,
+        tolerance=max(_LEAST_GAIN, _LEAST_GAIN_PER_OBSERVATION * (n_scattered - _MANY_OBSERVATIONS)),
+    )
+    if options.n_restarts != AUTO:
+        return settings._replace(n_restarts=int(options.n_restarts))
+    if data.n_conditions == 1 or n_scattered > _MOST_OBSERVATIONS_FOR_RESTARTS:
+        return settings
+    cost = operations(data, settings)
+    return settings._replace(n_restarts=next(count for limit, count in _RESTARTS_BY_COST if cost <= limit))
+
+
+def sampling_settings(options: Options, n_observations: int) -> tuple[Priors, SamplerSettings]:
+    """What Markov chains need to know."""
+    usual = _CHAINS_WITH_FEW_OBSERVATIONS if n_observations <= FEW_OBSERVATIONS else _CHAINS
+    n_chains = usual if options.n_chains == AUTO else int(options.n_chains)
+    lengths = (
+        default if asked == AUTO else int(asked)
+        for asked, default in zip(
+            (options.n_warmup, options.n_draws),
+            _LONG_CHAINS if n_chains < _CHAINS_WITH_FEW_OBSERVATIONS else _SHORT_CHAINS,
+            strict=True,
+        )
+    )
+    return _priors(options), SamplerSettings(n_chains, *lengths, seed=options.seed)
+
+
+class StochasticSizes(NamedTuple):
+    """Numbers of inducing points of inference by minibatches."""
+
+    n_inducing_inputs: int
+    n_inducing_latents: int
+
+
+class StochasticSteps(NamedTuple):
+    """How inference by minibatches goes on: their size, how many at most, and what they must gain to be worth it."""
+
+    batch_size: int
+    most_steps: int
+    least_gain: float
+
+
+def stochastic_sizes(options: Options, n_conditions: int, *, n_latent: int, latent_kernel: Kernel) -> StochasticSizes:
+    """Numbers of inducing points for so many conditions and latent dimensions."""
+    inputs = _STOCHASTIC_INDUCING_INPUTS if options.n_inducing_inputs == AUTO else int(options.n_inducing_inputs)
+    return StochasticSizes(inputs, _inducing_latents(options, n_conditions, n_latent, latent_kernel))
+
+
+def stochastic_steps(options: Options, n_observations: int) -> StochasticSteps:
+    """Steps for so many observations."""
+    return StochasticSteps(
+        batch_size=_BATCH_SIZE if options.batch_size == AUTO else int(options.batch_size),
+        most_steps=_MOST_STEPS if options.max_iter == AUTO else int(options.max_iter),
+        least_gain=_LEAST_STOCHASTIC_GAIN * n_observations,
+    )
+
+
+def pilot_options(options: Options, data: Data, inputs: HostFloat) -> Options:
+    """Options of the small fit that minibatches start from."""
+    n_inputs = (
+        _PILOT_INPUTS if options.n_inducing_inputs == AUTO else min(int(options.n_inducing_inputs), _PILOT_INPUTS)
+    )
+    n_latents = (
+        _PILOT_LATENTS if options.n_inducing_latents == AUTO else min(int(options.n_inducing_latents), _PILOT_LATENTS)
+    )
+    return options._replace(
+        inference="collapsed",
+        n_inducing_inputs=min(n_inputs, len(np.unique(inputs, axis=0))),
+        n_inducing_latents=min(n_latents, data.n_conditions),
+        n_restarts=1,
+        max_iter=_PILOT_ITERATIONS,
+    )
+
+
+def _inducing_inputs(options: Options, n_distinct: int) -> tuple[int, int]:
+    if options.n_inducing_inputs == AUTO:
+        return min(_FEWEST_INDUCING_INPUTS, n_distinct), min(_MOST_INDUCING_INPUTS, n_distinct)
+    asked = int(options.n_inducing_inputs)
+    if asked > n_distinct:
+        _warn_capped("n_inducing_inputs", asked, n_distinct, "different inputs")
+    used = min(asked, n_distinct)
+    return used, used
+
+
+def _inducing_latents(options: Options, n_conditions: int, n_latent: int, kernel: Kernel) -> int:
+    if options.n_inducing_latents == AUTO:
+        enough = min(_INDUCING_LATENTS.get(n_latent, _MOST_INDUCING_LATENTS), rank(kernel, n_latent))
+        return int(min(n_conditions, enough))
+    asked = int(options.n_inducing_latents)
+    if asked > n_conditions:
+        _warn_capped("n_inducing_latents", asked, n_conditions, "conditions")
+    return min(asked, n_conditions)
+
+
+def _warn_capped(name: str, asked: int, available: int, what: str) -> None:
+    warnings.warn(
+        f"{name}={asked} is more than the {available} {what} in the data; {available} are used",
+        LVMOGPWarning,
+        stacklevel=5,
+    )
+
+
+def _inference(options: Options, data: Data, n_inducing: int) -> str:
+    if options.inference == "full" and n_inducing > _MOST_FULL:
+        raise SettingError(
+            f'inference="full" keeps a covariance over all pairs of inducing points, here {n_inducing}; it is limited '
+            f'to {_MOST_FULL}: use fewer inducing points, or inference="collapsed"'
+        )
+    if options.inference not in (AUTO, NUTS):
+        return options.inference
+    affordable = isinstance(data, GridData) or n_inducing <= _MOST_COLLAPSED
+    return "collapsed" if affordable else "kronecker"

@@ -1,0 +1,1 @@
+"""The model: layouts of data, parameters, expected likelihood, bounds, and the process given data."""

@@ -1,0 +1,91 @@
+"""Lower bounds on the log marginal likelihood, as named terms.
+
+``collapsed`` takes the optimal q(v), ``explicit`` the one stored in the parameters; both take either form of
+data. explicit ≤ collapsed ≤ log p(Y), with equality of the first two at the optimal q(v).
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from lvmogp.algebra.gaussians import (
+    kl_factored_to_standard_normal,
+    kl_kronecker_to_standard_normal,
+)
+from lvmogp.algebra.linalg import vec
+from lvmogp.model.expected_likelihood import Quadratic, quadratic, trusted
+from lvmogp.model.layouts import Data
+from lvmogp.model.parameters import FullInducing, Inducing, KroneckerInducing, Parameters
+from lvmogp.typing import Scalar
+
+# Variance of the function, as a share of its prior variance, that a search takes for unexplained.
+_UNEXPLAINED = 1e-6
+
+
+class Bound(eqx.Module):
+    """A bound split into how well the data are explained and what the explanation costs.
+
+    ``fit`` is ⟨log p(Y|F)⟩ − KL(q(U) ‖ p(U)) and ``kl_latents`` KL(q(H) ‖ p(H)). ``signal`` is the prior variance of
+    the function over that of the noise, summed over observations: what multiplies rounding errors of ``fit``.
+    """
+
+    fit: Scalar
+    kl_latents: Scalar
+    signal: Scalar
+
+    @property
+    def total(self) -> Scalar:
+        """The lower bound on log p(Y)."""
+        return self.fit - self.kl_latents
+
+    @property
+    def steadied(self) -> Scalar:
+        """The bound as if the function had a little variance that nothing explains: a bound too, and one to search by.
+
+        That costs more than rounding errors can seem to gain, wherever they are large (equation 51).
+        """
+        return self.total - _UNEXPLAINED * self.signal / 2
+
+
+def collapsed(parameters: Parameters, data: Data) -> Bound:
+    """Bound with the optimal q(v) (equation 10)."""
+    expected = quadratic(parameters, data)
+    log_det, explained = expected.evidence()
+    # constant − ½ log|I + G| + ½ bᵀ(I + G)⁻¹b
+    fit = expected.constant.total - log_det / 2 + explained / 2
+    return Bound(_trusted(fit, expected, explained), parameters.kl_latents, expected.constant.signal)
+
+
+def explicit(parameters: Parameters, data: Data) -> Bound:
+    """Bound with the q(v) stored in the parameters (equations 11 and 12)."""
+    if parameters.inducing is None:
+        raise TypeError("the explicit bound needs a q(v) in parameters.inducing; the collapsed bound needs none")
+    expected = quadratic(parameters, data)
+    fit = _expected_log_likelihood(expected, parameters.inducing) - kl_inducing(parameters.inducing)
+    return Bound(fit, parameters.kl_latents, expected.constant.signal)
+
+
+def kl_inducing(inducing: Inducing) -> Scalar:
+    """KL(q(v) ‖ N(0, I))."""
+    if isinstance(inducing, KroneckerInducing):
+        return kl_kronecker_to_standard_normal(inducing.mean, inducing.input_factor, inducing.latent_factor)
+    return kl_factored_to_standard_normal(vec(inducing.mean), inducing.factor)
+
+
+def _expected_log_likelihood(expected: Quadratic, inducing: Inducing) -> Scalar:
+    # constant + bᵀm − ½ tr(G (mmᵀ + Σ)) = … − ½ [Σ_n p_n ⟨(y_n − f_n)²⟩ + residual]
+    if isinstance(inducing, KroneckerInducing):
+        spread = expected.kronecker_trace(inducing)
+    else:
+        spread = _dense_trace(expected, inducing)
+    explained = 2 * jnp.sum(expected.linear * inducing.mean) - spread
+    return _trusted(expected.constant.total + explained / 2, expected, explained)
+
+
+def _trusted(fit: Scalar, expected: Quadratic, explained: Scalar) -> Scalar:
+    constant = expected.constant
+    return trusted(fit, constant.count, constant.squares - explained, constant.residual)
+
+
+def _dense_trace(expected: Quadratic, inducing: FullInducing) -> Scalar:
+    gram, mean = expected.dense_gram(), vec(inducing.mean)
+    return mean @ gram @ mean + jnp.sum((gram @ inducing.factor) * inducing.factor)

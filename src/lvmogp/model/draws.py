@@ -1,0 +1,100 @@
+"""Draws of everything unknown given the data."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.kernels.covariances import Kernel
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
+
+
+class NoiseSpread(eqx.Module):
+    """How noise varies among conditions under each draw: log σ_d² ~ N(log median, deviation²)."""
+
+    median: Float[Array, " S"]
+    deviation: Float[Array, " S"]
+
+
+class Draws(eqx.Module):
+    """Draws of everything unknown given the data, in standardised units; every leaf has a leading axis of S draws.
+
+    Where conditions have features, their coordinates follow the latents of each. ``chain`` says which chain each draw
+    comes from, and ``log_weight`` how much it counts: the logarithms of numbers that add up to one, all equal for plain
+    Markov chains. ``noise_spread`` is there where each condition has a noise of its own.
+    """
+
+    input_kernel: Kernel
+    latent_kernel: Kernel
+    latents: Float[Array, "S D Q_H"]
+    noise_variance: Float[Array, "S noise"]
+    chain: Int[Array, " S"]
+    log_weight: Float[Array, " S"]
+    noise_spread: NoiseSpread | None = None
+
+    @property
+    def n_draws(self) -> int:
+        """S."""
+        return self.latents.shape[0]
+
+
+def thinned(draws: Draws, most: int) -> Draws:
+    """At most so many draws: all of them, or some of the same weight (:func:`chosen_places`)."""
+    return at_places(draws, chosen_places(draws, most))
+
+
+def chosen_places(draws: Draws, most: int) -> HostInt:
+    """Places of at most so many draws: as many of a chain as it counts, evenly spaced.
+
+    They are chosen by systematic resampling, without chance; one that counts for much may be chosen several times.
+    """
+    if draws.n_draws <= most:
+        return np.arange(draws.n_draws)
+    shares = np.cumsum(np.exp(np.asarray(draws.log_weight, dtype=float)))
+    return np.searchsorted(shares / shares[-1], (np.arange(most) + 0.5) / most)
+
+
+def at_places(draws: Draws, places: HostInt) -> Draws:
+    """The draws at places that :func:`chosen_places` found."""
+    if len(places) == draws.n_draws:
+        return draws
+    kept = jax.tree.map(lambda leaf: leaf[places], draws)
+    log_weight = jnp.full((len(places),), -np.log(len(places)), draws.log_weight.dtype)
+    return eqx.tree_at(lambda tree: tree.log_weight, kept, log_weight)
+
+
+def rotations(draws: Draws, reference: Float[Array, "D L"]) -> Float[Array, "S Q_H Q_H"]:
+    """Orthogonal R of each draw that brings its latents nearest to the reference (equation 28).
+
+    A latent h of a draw has the aligned coordinates hR; what is g in aligned coordinates is gRᵀ in those of the draw.
+    Coordinates of features, which follow the latents, stay as they are.
+    """
+    n_latent, n_coordinates = reference.shape[1], draws.latents.shape[2]
+    turned = jnp.broadcast_to(jnp.eye(n_coordinates, dtype=reference.dtype), (draws.n_draws, *[n_coordinates] * 2))
+    if n_latent == 0:
+        return turned
+    # H_sᵀ G = U diag(s) Vᵀ; the R that makes ‖H_s R − G‖ smallest is U Vᵀ.
+    products = jnp.einsum("sdp,dq->spq", draws.latents[:, :, :n_latent], reference)
+    left, _, right = jnp.linalg.svd(products, full_matrices=False)
+    return turned.at[:, :n_latent, :n_latent].set(left @ right)
+
+
+def aligned(draws: Draws, reference: Float[Array, "D L"]) -> Float[Array, "S D Q_H"]:
+    """Latents of all draws, turned and mirrored to lie nearest to the reference; the data know no orientation."""
+    return draws.latents @ rotations(draws, reference)
+
+
+def covering_subset(latents: HostFloat, n_wanted: int) -> HostInt:
+    """Numbers of conditions whose latents cover those of all: each next one is farthest from those chosen before.
+
+    Their own latents serve as inducing latents, which so move along with the draws.
+    """
+    nearest = np.full(len(latents), np.inf)  # distance to those chosen; of these themselves below all others
+    latest = int(np.argmin(np.linalg.norm(latents - latents.mean(axis=0), axis=1)))
+    chosen: list[int] = []
+    while len(chosen) < min(n_wanted, len(latents)):
+        chosen.append(latest)
+        nearest = np.minimum(nearest, np.linalg.norm(latents - latents[latest], axis=1))
+        nearest[latest] = -1.0
+        latest = int(np.argmax(nearest))
+    return np.sort(np.asarray(chosen))

@@ -1,0 +1,278 @@
+"""The expected log-likelihood as a quadratic in the whitened inducing variables.
+
+⟨log p(Y|F)⟩ under p(F|v, H) q(H) is  constant + bᵀv − ½ vᵀGv  with b = vec(B). Every bound and every
+posterior is one use of it (docs/mathematics.md, equations 5 to 9):
+
+- G = A_H ⊗ A_X on a grid, A_X = V_X V_Xᵀ, A_H = Σ_d T_d/σ_d²;
+- G = Σ_d T_d ⊗ A_d/σ_d² on long data, A_d = Σ_{n in d} v_n v_nᵀ;
+- B = Σ_d (Σ_{n in d} y_n v_n/σ_d²) ⟨c(h_d)⟩ᵀ;
+- constant = −½ Σ_d [N_d log 2πσ_d² + ‖y_d‖²/σ_d² + (ψ_d tr K_d − tr T_d tr A_d)/σ_d²].
+
+Where measurements have known variances s_n², σ_d² + s_n² takes the place of σ_d² in every sum (equation 45).
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from lvmogp.algebra.gaussians import LOG_2PI
+from lvmogp.algebra.kronecker import kronecker_evidence
+from lvmogp.algebra.linalg import dense_evidence, triangular_inverse, vec, whiten_both_sides
+from lvmogp.algebra.products import block_products, in_slices, whitened_products
+from lvmogp.kernels.covariances import cross, diagonal
+from lvmogp.kernels.psi_statistics import LatentGaussians, psi0, psi2, weighted_psi2
+from lvmogp.model.inducing_features import Basis, basis, latent_moments, whitened_covariance_sum, whitened_mean
+from lvmogp.model.layouts import Data, GridData, LongData
+from lvmogp.model.parameters import KroneckerInducing, Parameters
+from lvmogp.typing import Array, Float, Scalar
+
+# Covariances of observations with inducing inputs that long data are computed from at a time: as many as a cache holds.
+_ELEMENTS_ON_CPU, _ELEMENTS_ON_ACCELERATOR = 2**18, 2**24
+# An error of a bound, for each observation, that cannot lead a search astray.
+_HARMLESS_ERROR = 0.01
+
+
+class Constant(eqx.Module):
+    """What does not depend on v, in parts: −½ [Σ_n log 2π/p_n + Σ_n p_n y_n² + residual] with the precisions p_n.
+
+    ``signal`` is the prior variance of the function Σ_d ψ_d tr K_d, and ``residual`` what inducing points leave of it,
+    Σ_d (ψ_d tr K_d − tr T_d tr A_d), both times the precisions.
+    """
+
+    count: Scalar
+    log_precision: Scalar
+    squares: Scalar
+    signal: Scalar
+    residual: Scalar
+
+    @property
+    def total(self) -> Scalar:
+        """All of it."""
+        return -(self.count * LOG_2PI - self.log_precision + self.squares + self.residual) / 2
+
+
+def trusted(bound: Scalar, n_observations: Scalar, *never_negative: Scalar) -> Scalar:
+    """A bound, or NaN where a sum that is never negative comes out so: rounding errors have taken its place.
+
+    A large prior variance, or hardly any noise, multiplies them until they look like a gain that any search would take.
+    """
+    least = jnp.min(jnp.stack(never_negative))
+    return jnp.where(least < -_HARMLESS_ERROR * n_observations, jnp.nan, bound)
+
+
+class Quadratic(eqx.Module):
+    """constant + vec(B)ᵀv − ½ vᵀGv."""
+
+    constant: eqx.AbstractVar[Constant]
+    linear: eqx.AbstractVar[Float[Array, "M_X M_H"]]
+
+    @abstractmethod
+    def evidence(self) -> tuple[Scalar, Scalar]:
+        """log|I + G| and bᵀ(I + G)⁻¹b."""
+
+    @abstractmethod
+    def dense_gram(self) -> Float[Array, "M M"]:
+        """G as one matrix."""
+
+    @abstractmethod
+    def kronecker_trace(self, inducing: KroneckerInducing) -> Scalar:
+        """⟨vᵀGv⟩ = vec(M)ᵀ G vec(M) + tr(G (Σ_H ⊗ Σ_X))."""
+
+
+class GridQuadratic(Quadratic):
+    """G = A_H ⊗ A_X: two small matrices."""
+
+    constant: Constant
+    linear: Float[Array, "M_X M_H"]
+    input_gram: Float[Array, "M_X M_X"]
+    latent_gram: Float[Array, "M_H M_H"]
+
+    def evidence(self) -> tuple[Scalar, Scalar]:
+        """Without forming G."""
+        return kronecker_evidence(self.input_gram, self.latent_gram, self.linear)
+
+    def dense_gram(self) -> Float[Array, "M M"]:
+        """A_H ⊗ A_X."""
+        return jnp.kron(self.latent_gram, self.input_gram)
+
+    def kronecker_trace(self, inducing: KroneckerInducing) -> Scalar:
+        """tr(Mᵀ A_X M A_H) + tr(A_X Σ_X) tr(A_H Σ_H)."""
+        mean_part = jnp.sum((self.input_gram @ inducing.mean) * (inducing.mean @ self.latent_gram))
+        inputs = jnp.sum((self.input_gram @ inducing.input_factor) * inducing.input_factor)
+        latents = jnp.sum((self.latent_gram @ inducing.latent_factor) * inducing.latent_factor)
+        return mean_part + inputs * latents
+
+
+class LongQuadratic(Quadratic):
+    """G = Σ_d T_d ⊗ A_d, A_d = Σ_{n in d} v_n v_nᵀ/(σ_d² + s_n²): two small matrices a condition.
+
+    ``latent_seconds`` are Φ_d, not yet whitened, and ``whitener`` is L_H⁻¹: T_d = L_H⁻¹ Φ_d L_H⁻ᵀ. Or they are T_d, and
+    ``whitener`` changes nothing.
+    """
+
+    constant: Constant
+    linear: Float[Array, "M_X M_H"]
+    input_grams: Float[Array, "D M_X M_X"]
+    latent_seconds: Float[Array, "D M_H M_H"]
+    whitener: Float[Array, "M_H M_H"]
+
+    def evidence(self) -> tuple[Scalar, Scalar]:
+        """By a Cholesky factor of size M_X · M_H."""
+        return dense_evidence(self.dense_gram(), vec(self.linear))
+
+    def dense_gram(self) -> Float[Array, "M M"]:
+        """Σ_d T_d ⊗ A_d as one matrix product over conditions."""
+        n_conditions, n_inputs, _ = self.input_grams.shape
+        n_latents = self.whitener.shape[0]
+        latents = (self.whitener @ self.latent_seconds @ self.whitener.T).reshape(n_conditions, n_latents**2)
+        inputs = self.input_grams.reshape(n_conditions, n_inputs**2)
+        blocks = (latents.T @ inputs).reshape(n_latents, n_latents, n_inputs, n_inputs)
+        return blocks.transpose(0, 2, 1, 3).reshape(n_latents * n_inputs, n_latents * n_inputs)
+
+    def kronecker_trace(self, inducing: KroneckerInducing) -> Scalar:
+        """Σ_d [tr(Mᵀ A_d M T_d) + tr(A_d Σ_X) tr(T_d Σ_H)]."""
+        # tr(T_d R) = tr(Φ_d L_H⁻ᵀRL_H⁻¹): whitening R spares whitening a matrix for each condition.
+        mapped = inducing.mean @ self.whitener  # M L_H⁻¹
+        projected = jnp.einsum("xh,dxy,yk->dhk", mapped, self.input_grams, mapped)
+        mean_part = jnp.sum(projected * self.latent_seconds)
+        input_factor, latent_factor = inducing.input_factor, self.whitener.T @ inducing.latent_factor  # L_H⁻ᵀ chol Σ_H
+        inputs = _inner(self.input_grams, input_factor @ input_factor.T)
+        latents = _inner(self.latent_seconds, latent_factor @ latent_factor.T)
+        return mean_part + inputs @ latents
+
+
+def _inner(matrices: Float[Array, "D M M"], matrix: Float[Array, "M M"]) -> Float[Array, " D"]:
+    # tr(A_d B) of symmetric matrices.
+    return matrices.reshape(matrices.shape[0], -1) @ matrix.reshape(-1)
+
+
+def quadratic(parameters: Parameters, data: Data, *, careful: bool = False) -> Quadratic:
+    """Expected log-likelihood of either form of data.
+
+    Whitening a gram matrix costs as many digits as the gram matrix of the inducing points has condition, and small
+    noise multiplies what is lost. Where ``careful``, features are whitened before they are squared and only the
+    covariance of uncertain ones afterwards (equation 50), which loses hardly any digits and takes longer.
+    """
+    input_basis = basis(parameters.input_kernel, parameters.inducing_inputs)
+    latent_basis = basis(parameters.latent_kernel, parameters.inducing_latents)
+    if isinstance(data, GridData):
+        return _grid_quadratic(parameters, data, input_basis, latent_basis, careful=careful)
+    return _long_quadratic(parameters, data, input_basis, latent_basis, careful=careful)
+
+
+def _grid_quadratic(
+    parameters: Parameters, data: GridData, input_basis: Basis, latent_basis: Basis, *, careful: bool
+) -> GridQuadratic:
+    precision = 1 / data.noise(parameters.noise_per_condition)
+    grams = _careful_grid_grams if careful else _grid_grams
+    input_gram, linear, latent_gram = grams(parameters.latents, data, precision, input_basis, latent_basis)
+    # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H
+    signal = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * (
+        psi0(latent_basis.kernel, parameters.latents) @ precision
+    )
+    residual = signal - jnp.trace(input_gram) * jnp.trace(latent_gram)
+    squares = data.squares @ precision
+    constant = Constant(jnp.sum(data.counts), jnp.sum(jnp.log(precision) * data.counts), squares, signal, residual)
+    return GridQuadratic(constant, linear, input_gram, latent_gram)
+
+
+def _grid_grams(
+    latents: LatentGaussians, data: GridData, precision: Float[Array, " D"], input_basis: Basis, latent_basis: Basis
+) -> tuple[Float[Array, "M_X M_X"], Float[Array, "M_X M_H"], Float[Array, "M_H M_H"]]:
+    covariance = cross(input_basis.kernel, input_basis.points, data.inputs)  # K_uf
+    latent_features = whitened_mean(latent_basis, latents)  # V_Hᵀ
+    # A_X = V_X V_Xᵀ and B = V_X Y diag(1/σ_d²) V_Hᵀ, beginning with the thinner product with Y.
+    if latent_basis.points.shape[0] <= input_basis.points.shape[0]:
+        weights = data.outputs @ (precision[:, None] * latent_features)
+        input_gram, linear = whitened_products(input_basis.factor, covariance, weights)
+    else:
+        input_gram, projections = whitened_products(input_basis.factor, covariance, data.outputs)
+        linear = (projections * precision) @ latent_features
+    second = weighted_psi2(latent_basis.kernel, latent_basis.points, latents, precision)
+    return input_gram, linear, whiten_both_sides(latent_basis.factor, second)  # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ
+
+
+def _careful_grid_grams(
+    latents: LatentGaussians, data: GridData, precision: Float[Array, " D"], input_basis: Basis, latent_basis: Basis
+) -> tuple[Float[Array, "M_X M_X"], Float[Array, "M_X M_H"], Float[Array, "M_H M_H"]]:
+    input_features = input_basis.features(data.inputs)  # V_Xᵀ
+    latent_features = whitened_mean(latent_basis, latents)  # V_Hᵀ
+    weighted = precision[:, None] * latent_features
+    linear = input_features.T @ (data.outputs @ weighted)
+    covariance = whitened_covariance_sum(latent_basis, latents, precision)
+    return input_features.T @ input_features, linear, latent_features.T @ weighted + covariance
+
+
+def _long_quadratic(
+    parameters: Parameters, data: LongData, input_basis: Basis, latent_basis: Basis, *, careful: bool
+) -> LongQuadratic:
+    kernel, points, latents = latent_basis.kernel, latent_basis.points, parameters.latents
+    sums = condition_sums(input_basis, data, parameters.noise_per_condition)
+    if careful:
+        seconds, whitener = (
+            latent_moments(latent_basis, latents).second,
+            jnp.eye(len(points), dtype=points.dtype),
+        )  # T_d
+    else:
+        seconds, whitener = psi2(kernel, points, latents), triangular_inverse(latent_basis.factor)  # Φ_d, L_H⁻¹
+    linear = sums.projections.T @ whitened_mean(latent_basis, latents)  # B
+    # Σ_d (ψ_d tr K_d − tr T_d tr A_d), tr T_d = tr(Φ_d K_H⁻¹)
+    traces = _inner(seconds, whitener.T @ whitener) @ jnp.trace(sums.grams, axis1=1, axis2=2)
+    signal = psi0(kernel, latents) @ sums.prior_variances
+    log_precision, squares = jnp.sum(sums.log_precisions), jnp.sum(sums.squares)
+    constant = Constant(jnp.sum(data.counts), log_precision, squares, signal, signal - traces)
+    return LongQuadratic(constant, linear, sums.grams, seconds, whitener)
+
+
+class ConditionSums(eqx.Module):
+    """Sums over the observations of each condition, each weighted by its precision p = 1/(σ_d² + s²).
+
+    A_d = Σ p v vᵀ, Σ p y v, Σ p y², Σ p k(x, x) and Σ log p.
+    """
+
+    grams: Float[Array, "D M_X M_X"]
+    projections: Float[Array, "D M_X"]
+    squares: Float[Array, " D"]
+    prior_variances: Float[Array, " D"]
+    log_precisions: Float[Array, " D"]
+
+
+def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]) -> ConditionSums:
+    """Accumulate long data by condition, as batched matrix products of its blocks (equation 45)."""
+    n_blocks, block_size, n_columns = data.inputs.shape
+    # Without errors of the measurements all observations of a condition weigh the same, which is taken out of the sums.
+    places, common, logs = data.present, 1 / noise, -data.counts * jnp.log(noise)
+    if data.error_variances is not None:
+        variances = data.noise(noise)
+        places, common = data.present / jnp.sqrt(variances), jnp.ones_like(noise)
+        logs = data.sum_by_condition(jnp.sum(-jnp.log(variances) * data.present, axis=1))
+    outputs = data.outputs * places
+
+    def sums_of_blocks(inputs: Array, places: Array, outputs: Array) -> tuple[Array, Array, Array]:
+        points = inputs.reshape(-1, n_columns)
+        covariances = cross(input_basis.kernel, points, input_basis.points).reshape(*places.shape, -1)
+        grams, projections = block_products(input_basis.factor, covariances * places[..., None], outputs)
+        prior = diagonal(input_basis.kernel, points).reshape(places.shape) * places**2
+        return grams, projections, jnp.sum(prior, axis=1)
+
+    n_at_once = _blocks_at_once(n_blocks, block_size * input_basis.points.shape[0])
+    grams, projections, priors = in_slices(sums_of_blocks, n_at_once, data.inputs, places, outputs)
+    return ConditionSums(
+        grams=data.sum_by_condition(grams) * common[:, None, None],
+        projections=data.sum_by_condition(projections) * common[:, None],
+        squares=data.sum_by_condition(jnp.sum(outputs**2, axis=1)) * common,
+        prior_variances=data.sum_by_condition(priors) * common,
+        log_precisions=logs,
+    )
+
+
+def _blocks_at_once(n_blocks: int, elements: int) -> int:
+    # The number of blocks, halved while their covariances, so many elements a block, are too many for one pass. It is a
+    # small number times a power of two (data.rounded_up), so that halves are whole.
+    most = _ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR
+    n_at_once = n_blocks
+    while n_at_once * elements > most and n_at_once % 2 == 0:
+        n_at_once //= 2
+    return n_at_once

@@ -1,0 +1,1 @@
+"""One offline page for a fitted model."""

@@ -1,0 +1,289 @@
+"""What the page of a model computes with, as plain values and encoded arrays.
+
+The page predicts by itself, exactly, so it gets the whole posterior: kernels and factors of the inducing points, the
+mean of q(v) and I − S, the moments of the latents of each condition, and the tables by which the latents of a new
+condition are searched. Names are those of the JavaScript files beside ``page/template.html``.
+
+Of a model with posterior draws the page shows the curves of the conditions as the draws have them at the inducing
+inputs; what it computes at latents that people choose is the variational fit's.
+"""
+
+import base64
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.algebra.linalg import smallest_jitter, symmetric_pairs
+from lvmogp.conditions.evidence import MOST_EXACT_POINTS, PADDED_SIZES
+from lvmogp.conditions.known_latents import known_latents
+from lvmogp.conditions.new_condition import (
+    SEARCH,
+    ConditionPosterior,
+    noise_prior,
+    normal_nodes,
+    starting_points,
+    unit_nodes,
+)
+from lvmogp.conditions.predictions import N_NODES, Condition
+from lvmogp.fitted.answers_from_draws import curve
+from lvmogp.fitted.model import TrainedModel, all_latents, find_condition
+from lvmogp.fitted.suggestions import N_OUTCOMES
+from lvmogp.ground.compiling import compiled
+from lvmogp.kernels.covariances import diagonal
+from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.model.inducing_features import Basis, latent_moments
+from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
+from lvmogp.storage.tensor_file import encode_kernel
+from lvmogp.tables.reading import Observations
+from lvmogp.typing import HostFloat
+
+Document = dict[str, Any]
+_latent_moments = compiled(latent_moments)
+# Beyond these the page would grow past some ten megabytes.
+_MOST_DOUBLES = 600_000
+_MOST_MOMENTS = 300_000
+_MOST_SHOWN = 20_000
+_LEAST_SHOWN_PER_CONDITION = 20
+
+
+def page_data(model: TrainedModel) -> Document:
+    """Posterior, units, conditions and their observations; what is merely shown is not part of it."""
+    posterior, scaling = model.posterior, model.scaling
+    noise = noise_prior(posterior)
+    return {
+        "inputs": _input_ranges(model),
+        "scaling": {
+            "inputMean": scaling.input_mean.tolist(),
+            "inputScale": scaling.input_scale.tolist(),
+            "outputMean": scaling.output_mean,
+            "outputScale": scaling.output_scale,
+            "transform": scaling.transform_name,
+        },
+        "nLatent": posterior.latent_basis.points.shape[1],
+        "inputBasis": _basis(posterior.input_basis),
+        "latentBasis": _basis(posterior.latent_basis),
+        "mean": encoded(posterior.mean),
+        "covariance": _covariance(posterior),
+        "jitter": smallest_jitter(posterior.mean.dtype),
+        "noise": {
+            "atLatent": float(np.exp(np.mean(np.log(np.asarray(posterior.parameters.noise_variance, dtype=float))))),
+            "shared": noise.shared,
+            "priorMean": float(noise.mean),
+            "priorDeviation": float(noise.deviation),
+        },
+        "latentNodes": encoded(normal_nodes(N_NODES, posterior.latent_basis.points.shape[1])),
+        "search": _search(posterior),
+        "fromDraws": model.draws is not None,
+        "outcomeNodes": encoded(np.column_stack([unit_nodes(N_OUTCOMES, 2)[:, 0], normal_nodes(N_OUTCOMES, 2)[:, 1]])),
+        "conditions": _conditions(model),
+    }
+
+
+def encoded(array: Any, *, most_doubles: int | None = None) -> Document:
+    """Numbers in base64: as float64, or beyond ``most_doubles`` of them in 32-bit fixed point."""
+    values = np.asarray(array, dtype="<f8")
+    if most_doubles is None or values.size <= most_doubles:
+        return {"type": "float64", "base64": base64.b64encode(values.tobytes()).decode("ascii")}
+    step = float(np.abs(values).max()) / (2**31 - 1)
+    whole = np.rint(values / step).astype("<i4")
+    return {"type": "fixed", "step": step, "base64": base64.b64encode(whole.tobytes()).decode("ascii")}
+
+
+def _input_ranges(model: TrainedModel) -> list[Document]:
+    mean, scale = model.scaling.input_mean, model.scaling.input_scale
+    low, middle, high = mean - 2 * scale, mean, mean + 2 * scale
+    if model.observations is not None:
+        observed = model.observations.inputs
+        low, middle, high = observed.min(axis=0), np.median(observed, axis=0), observed.max(axis=0)
+    return [
+        {
+            "low": float(low[column]),
+            "high": float(high[column]),
+            "middle": float(middle[column]),
+            "isDate": model.columns is not None and model.columns[column] in model.date_columns,
+        }
+        for column in range(model.n_columns)
+    ]
+
+
+def _basis(basis: Basis) -> Document:
+    return {
+        "kernel": encode_kernel(basis.kernel),
+        "nPoints": basis.points.shape[0],
+        "points": encoded(basis.points),
+        "factor": encoded(basis.factor),
+    }
+
+
+def _covariance(posterior: Posterior) -> Document:
+    covariance = posterior.covariance
+    if isinstance(covariance, DenseCovariance):
+        # Fixed point loses 1e-10 of the prior variance.
+        matrix = np.eye(posterior.mean.size) - np.asarray(covariance.matrix, dtype=float)
+        upper = matrix[symmetric_pairs(len(matrix))]
+        return {"kind": "dense", "missing": encoded(upper, most_doubles=_MOST_DOUBLES)}
+    if isinstance(covariance, KroneckerCovariance):
+        return {
+            "kind": "kronecker",
+            "inputBasis": encoded(covariance.input_basis),
+            "latentBasis": encoded(covariance.latent_basis),
+            "missing": encoded(1 - np.asarray(covariance.variances, dtype=float)),
+        }
+    raise TypeError(f"the page knows no covariance of the kind {type(covariance).__name__}")
+
+
+def _search(posterior: Posterior) -> Document:
+    # A condition that is typed into the page has no features yet.
+    starts = starting_points(posterior, noise_prior(posterior), known_latents(posterior, None))
+    n_theta = starts.shape[1]
+    # The particles' nodes are the first of the scouts'.
+    nodes = unit_nodes(SEARCH.n_scouts, 1 + n_theta)
+    normal = normal_nodes(SEARCH.n_scouts, 1 + n_theta)
+    return {
+        "nTheta": n_theta,
+        "starts": encoded(starts),
+        "nodes": encoded(np.column_stack([nodes[:, :1], normal[:, 1:]])),
+        "nParticles": SEARCH.n_particles,
+        "nScouts": SEARCH.n_scouts,
+        "nStarts": SEARCH.n_starts,
+        "nStartsOfManyPoints": SEARCH.n_starts_of_many_points,
+        "manyPoints": SEARCH.many_points,
+        "newtonSteps": SEARCH.newton_steps,
+        "stepFractions": SEARCH.step_fractions,
+        "widening": SEARCH.widening,
+        "priorShare": SEARCH.prior_share,
+        "paddedSizes": PADDED_SIZES,
+        "mostPoints": MOST_EXACT_POINTS,
+    }
+
+
+def _conditions(model: TrainedModel) -> list[Document]:
+    described = _from_fit(model) if model.drawn is None else _from_draws(model)
+    shown = _shown_data(model.observations, len(model.ids))
+    shown += [_observations(entry.inputs, entry.outputs, len(entry.outputs)) for entry in model.added.values()]
+    return [
+        {"name": str(name), "added": name in model.added, **own, **data}
+        for name, own, data in zip(model.all_ids, described, shown, strict=True)
+    ]
+
+
+def _from_fit(model: TrainedModel) -> list[Document]:
+    posterior, parameters = model.posterior, model.posterior.parameters
+    pairs = posterior.mean.shape[1] * (posterior.mean.shape[1] + 1) // 2
+    with_moments = len(model.all_ids) * pairs <= _MOST_MOMENTS
+    trained = _gaussians(posterior, parameters.latents, parameters.host_noise, with_moments=with_moments)
+    added = [find_condition(model, name, unseen="error") for name in model.added]
+    return trained + [_added(posterior, condition, with_moments=with_moments) for condition in added]
+
+
+def _gaussians(
+    posterior: Posterior, latents: LatentGaussians, noise: HostFloat, *, with_moments: bool
+) -> list[Document]:
+    """Conditions whose latents are Gaussian; without moments, the page uses quasi-random points of their latents."""
+    described: list[Document] = [
+        {
+            "kind": "gaussian",
+            "latentMean": mean.tolist(),
+            "latentSd": np.sqrt(variance).tolist(),
+            "noise": float(own_noise),
+            "moments": None,
+        }
+        for mean, variance, own_noise in zip(np.asarray(latents.mean), np.asarray(latents.variance), noise, strict=True)
+    ]
+    if not with_moments:
+        return described
+    moments = jax.tree.map(np.asarray, _latent_moments(posterior.latent_basis, latents))
+    rows, columns = symmetric_pairs(posterior.mean.shape[1])
+    for number, condition in enumerate(described):
+        condition["moments"] = {
+            "priorVariance": float(moments.prior_variance[number]),
+            "mean": encoded(moments.mean[number]),
+            "second": encoded(moments.second[number, rows, columns]),
+        }
+    return described
+
+
+def _added(posterior: Posterior, condition: Condition, *, with_moments: bool) -> Document:
+    if isinstance(condition, ConditionPosterior):
+        return _particles(condition)
+    noise = np.asarray(condition.noise)[None]
+    return _gaussians(posterior, condition.latents, noise, with_moments=with_moments)[0]
+
+
+def _from_draws(model: TrainedModel) -> list[Document]:
+    points = np.asarray(model.posterior.input_basis.points, dtype=float)
+    latents = all_latents(model)
+    means, deviations = np.asarray(latents.mean), np.sqrt(np.asarray(latents.variance))
+    described = []
+    for name, mean, deviation in zip(model.all_ids, means, deviations, strict=True):
+        found = curve(model, name, points)
+        described.append(
+            _projected(model.posterior, found.mean, found.covariance)
+            | {"latentMean": mean.tolist(), "latentSd": deviation.tolist(), "noise": found.noise}
+        )
+    return described
+
+
+def _projected(posterior: Posterior, mean: HostFloat, covariance: HostFloat) -> Document:
+    """A curve that is known at the inducing inputs, and between them as the fitted kernel interpolates.
+
+    Mean aᵀw and variance ψ k_X(x, x) + aᵀGa with w = L⁻¹m and G = L⁻¹CL⁻ᵀ − ψI; ψ is the prior variance of the latents'
+    kernel at its centre, which matters where no inducing input is near.
+    """
+    factor = np.asarray(posterior.input_basis.factor, dtype=float)
+    kernel, n_latent = posterior.latent_basis.kernel, posterior.latent_basis.points.shape[1]
+    prior_variance = float(diagonal(kernel, jnp.zeros((1, n_latent)))[0])
+    whitened = np.linalg.solve(factor, np.linalg.solve(factor, covariance).T)
+    spread = whitened - prior_variance * np.eye(len(factor))
+    return {
+        "kind": "drawn",
+        "curve": {
+            "priorVariance": prior_variance,
+            "weights": encoded(np.linalg.solve(factor, mean)),
+            "spread": encoded(spread),
+        },
+    }
+
+
+def _particles(condition: ConditionPosterior) -> Document:
+    seen = condition.evidence
+    present = np.asarray(seen.present) > 0
+    return {
+        "kind": "particles",
+        "latentMean": np.asarray(condition.latent_mean, dtype=float).tolist(),
+        "latentSd": np.sqrt(np.asarray(condition.latent_variance, dtype=float)).tolist(),
+        "noise": float(condition.weights @ condition.noise),
+        "latents": encoded(condition.latents),
+        "noises": encoded(condition.noise),
+        "weights": encoded(condition.weights),
+        "evidence": {
+            "points": encoded(np.asarray(seen.inputs)[present]),
+            "features": encoded(np.asarray(seen.features)[present]),
+            "gram": encoded(np.asarray(seen.gram)[np.ix_(present, present)]),
+            "values": encoded(np.asarray(seen.values)[present]),
+            "errors": encoded(np.asarray(seen.errors)[present]),
+            "paddedSize": len(present),
+            "compressed": bool(seen.compressed),
+        },
+    }
+
+
+def _shown_data(observations: Observations | None, n_conditions: int) -> list[Document]:
+    """Observations of each trained condition: all of them, or a random part where there are very many."""
+    if observations is None:
+        return [_observations(np.empty((0, 1)), np.empty(0), 0)] * n_conditions
+    most = max(_LEAST_SHOWN_PER_CONDITION, _MOST_SHOWN // n_conditions)
+    rng = np.random.default_rng(0)
+    counts = np.bincount(observations.conditions, minlength=n_conditions)
+    by_condition = np.split(np.argsort(observations.conditions, kind="stable"), np.cumsum(counts)[:-1])
+    chosen = [rows if len(rows) <= most else rng.choice(rows, most, replace=False) for rows in by_condition]
+    return [
+        _observations(observations.inputs[rows], observations.outputs[rows], int(count))
+        for rows, count in zip(chosen, counts, strict=True)
+    ]
+
+
+def _observations(inputs: HostFloat, outputs: HostFloat, count: int) -> Document:
+    return {"inputs": encoded(inputs), "outputs": encoded(outputs), "nObservations": count}

@@ -1,0 +1,329 @@
+"""From observations and options to a trained model: at once, on from there to posterior draws, or by minibatches."""
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+
+from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
+from lvmogp.fitted.model import TrainedModel, trained_model, with_draws
+from lvmogp.fitted.model_file import encode_setting
+from lvmogp.fitted.origin import origin_here
+from lvmogp.ground.compiling import compiled
+from lvmogp.inference.choices import chosen, search
+from lvmogp.inference.minibatch.fit import fit_large, shards_of
+from lvmogp.inference.nuts.sampling import sample_posterior
+from lvmogp.inference.optimise import Status
+from lvmogp.inference.options import AUTO, NUTS, Options, is_stochastic, output_transforms, sampling_settings
+from lvmogp.inference.restarts import Outcome, Progress
+from lvmogp.model.layouts import Data, standardised
+from lvmogp.model.parameters import in_precision, of_conditions
+from lvmogp.model.posterior import Posterior, grid_means, posterior, trained_curves
+from lvmogp.storage.checkpoints import Checkpoints, checkpoints, fingerprint
+from lvmogp.storage.tensor_file import encode_id
+from lvmogp.tables.feature_tables import read_descriptions, warn_of_constants
+from lvmogp.tables.features import Coordinates, Descriptions
+from lvmogp.tables.ids import Id
+from lvmogp.tables.ordering import canonical_order, in_order
+from lvmogp.tables.reading import Observations, is_complete_grid
+from lvmogp.tables.scaling import Scaling, differs_in_last_digits_only, scaling_of
+from lvmogp.tables.stores import ObservationStore, observations_of, store_of
+from lvmogp.tables.transforms import TRANSFORMS
+from lvmogp.typing import Array, Float, HostInt
+
+_posterior = compiled(posterior)
+# Single precision that costs more is worth knowing of, in standard deviations of the output.
+_NOTABLE_ROUNDING = 1e-2
+# What a bound must gain for a transform of the output.
+_LEAST_GAIN_OF_A_TRANSFORM = 1.0
+Report = Callable[[Progress], None] | None
+
+
+class Keeping(NamedTuple):
+    """Where a fit keeps its checkpoints, if anywhere, how often, and whether it goes on from those that are there."""
+
+    folder: str | os.PathLike[str] | None
+    seconds: float
+    resume: bool
+
+    def opened(self, options: Options, ids: tuple[Id, ...], arrays: dict[str, np.ndarray]) -> Checkpoints | None:
+        """The checkpoints of a fit with these options to these data."""
+        if self.folder is None:
+            if self.resume:
+                raise SettingError("resume=True needs to know the folder of the checkpoints: pass checkpoint= as well")
+            return None
+        # What an unseen condition is answered with is no matter of the fit.
+        settings = {name: encode_setting(value) for name, value in options._asdict().items() if name != "unseen"}
+        about = fingerprint({"settings": settings, "ids": [encode_id(each) for each in ids]}, arrays)
+        return checkpoints(self.folder, about, resume=self.resume)
+
+
+def checked_store(
+    store: ObservationStore, y: Any, conditions: Any, options: Options, *, beyond: str | None = None
+) -> ObservationStore:
+    """A store that a user hands in, once it is known to be one that can be fitted; ``beyond`` as in the options."""
+    if beyond is not None:
+        raise SettingError(
+            f"an ObservationStore is fitted by minibatches, which cannot take {beyond}; load the observations, or "
+            "leave that out"
+        )
+    if y is not None or conditions is not None:
+        raise DataError("an ObservationStore holds the outputs and conditions itself; pass nothing beside it")
+    if options.inference not in (AUTO, "stochastic"):
+        raise SettingError(
+            f'an ObservationStore is fitted by minibatches; use inference="stochastic" or "auto", not '
+            f"{options.inference!r}"
+        )
+    return store.checked()
+
+
+def described_conditions(
+    given: Observations | ObservationStore, table: Any, condition: str | None
+) -> Descriptions | None:
+    """What a table that a user hands in says of the conditions, if there is one."""
+    if table is None:
+        return None
+    ids = tuple(given.ids or ())
+    found = read_descriptions(table, ids, condition)
+    warn_of_constants(found, len(ids))
+    return found
+
+
+def warn_of_little_to_learn(given: Observations | ObservationStore) -> None:
+    """Warn of a single condition, of what differs by rounding only, and of outputs that are all the same."""
+    if len(given.ids or ()) == 1:
+        warnings.warn(
+            "there is one condition only, so nothing can be shared between conditions; this is a plain sparse GP",
+            LVMOGPWarning,
+            stacklevel=4,
+        )
+    if not isinstance(given, Observations):
+        return  # a store is not read through for a warning
+    if np.any(differs_in_last_digits_only(np.column_stack([given.inputs, given.outputs]))):
+        warnings.warn(
+            "an input or the output differs in its last digits only and counts as constant; subtract what all rows "
+            "have in common, before it is rounded",
+            LVMOGPWarning,
+            stacklevel=4,
+        )
+    if np.ptp(given.outputs) == 0 and len(given.outputs) > 1:
+        warnings.warn(
+            f"all {len(given.outputs)} outputs equal {given.outputs[0]:g}; there is nothing to learn",
+            LVMOGPWarning,
+            stacklevel=4,
+        )
+
+
+def warn_unless_converged(outcome: Outcome) -> None:
+    """Say what to do about a fit that did not converge."""
+    if outcome.converged:
+        return
+    advice = "let it run" if outcome.status is Status.INTERRUPTED else "raise max_iter"
+    warnings.warn(
+        f"the fit did not converge: {outcome.status.value} ({outcome.n_iterations} iterations in all). "
+        f"Predictions can be used, but {advice} for a better fit",
+        ConvergenceWarning,
+        stacklevel=4,
+    )
+
+
+def warn_of_jitter(outcome: Outcome) -> None:
+    """Say what had to be added to a diagonal, where that is worth knowing."""
+    if outcome.notable_jitter is None:
+        return
+    warnings.warn(
+        f"{outcome.notable_jitter:.0e} of the variance had to be added to a diagonal to keep the algebra stable, and "
+        "predictions are that much less sharp: inducing points crowd, use fewer of them",
+        LVMOGPWarning,
+        stacklevel=4,
+    )
+
+
+def train(
+    given: Observations | ObservationStore,
+    options: Options,
+    on_progress: Report,
+    keeping: Keeping,
+    descriptions: Descriptions | None = None,
+) -> TrainedModel:
+    """The model of all observations; those of a store are not kept with it, since they were never loaded."""
+    # Drawn once: a RandomState would give each part of the fit another seed, and none to write down.
+    seeded = options._replace(random_state=options.seed)
+    origin = origin_here(seeded.seed)
+    return _trained(given, seeded, on_progress, keeping, descriptions)._replace(origin=origin)
+
+
+def _trained(
+    given: Observations | ObservationStore,
+    options: Options,
+    on_progress: Report,
+    keeping: Keeping,
+    descriptions: Descriptions | None,
+) -> TrainedModel:
+    if isinstance(given, ObservationStore):
+        return _by_minibatches(given, observations_of(given), options, on_progress, keeping)._replace(observations=None)
+    beyond = "y_std" if given.errors is not None else None if descriptions is None else "condition_features"
+    if is_stochastic(options, len(given.outputs), is_complete_grid=is_complete_grid(given), beyond=beyond):
+        return _by_minibatches(store_of(given), given, options, on_progress, keeping)
+    return _at_once(given, options, on_progress, keeping, descriptions)
+
+
+def _at_once(
+    observations: Observations,
+    options: Options,
+    on_progress: Report,
+    keeping: Keeping,
+    descriptions: Descriptions | None,
+) -> TrainedModel:
+    coordinates = None if descriptions is None else descriptions.coordinates(len(observations.ids))
+    order = canonical_order(observations, coordinates)
+    ordered = in_order(observations, order)
+    if coordinates is not None:
+        coordinates = coordinates._replace(values=coordinates.values[order.conditions])
+    checkpoints = keeping.opened(options, ordered.ids, _arrays(ordered, coordinates))
+    attempts = _attempts(ordered, options, on_progress, checkpoints, coordinates)
+    scaling, data, outcomes, _ = _best_attempt(attempts)
+    outcome = chosen(outcomes)
+    model = stored_in(_posterior(outcome.parameters, data), options.dtype)
+    model = eqx.tree_at(lambda tree: tree.parameters, model, of_conditions(model.parameters, order.places))
+    outcome = _in_places(outcome, order.places)
+    kept = outcome._replace(runners_up=())
+    fitted = trained_model(model, kept, ids=observations.ids, scaling=scaling, observations=observations)
+    bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
+    fitted = fitted._replace(
+        bounds_by_n_latent=bounds,
+        # A square has an infinite density at zero, of which there is nothing to say.
+        bounds_by_transform={each.scaling.transform_name: each.bound for each in attempts if np.isfinite(each.bound)},
+        descriptions=descriptions,
+    )
+    if options.inference != NUTS or outcome.status is Status.INTERRUPTED:
+        return fitted
+    return _with_draws(fitted, outcome, standardised(observations, scaling), options, on_progress)
+
+
+class _Attempt(NamedTuple):
+    # Fits of one transform of the output, and their best bound on the log density of outputs in the user's units.
+    scaling: Scaling
+    data: Data
+    outcomes: list[Outcome]
+    bound: float
+
+
+def _attempts(
+    observations: Observations,
+    options: Options,
+    on_progress: Report,
+    checkpoints: Checkpoints | None,
+    coordinates: Coordinates | None,
+) -> list[_Attempt]:
+    # Fits of all transforms that the options leave open.
+    attempts: list[_Attempt] = []
+    for transform in output_transforms(options, observations.outputs):
+        scaling = scaling_of(observations.inputs, observations.outputs, transform=transform)
+        data, inputs = standardised(observations, scaling), scaling.inputs(observations.inputs)
+        outcomes = search(
+            options,
+            data,
+            inputs,
+            scaling,
+            on_progress,
+            checkpoints,
+            coordinates=coordinates,
+            label=scaling.transform_name or "",
+        )
+        # log p(y) = log p(z) + Σ log dz/dy
+        bound = chosen(outcomes).bound + float(np.sum(scaling.log_slopes(observations.outputs)))
+        attempts.append(_Attempt(scaling, data, outcomes, bound))
+        if outcomes[-1].status is Status.INTERRUPTED:
+            return [_cut_short(each) for each in attempts]  # whichever is best
+    return attempts
+
+
+def _cut_short(attempt: _Attempt) -> _Attempt:
+    return attempt._replace(outcomes=[each._replace(status=Status.INTERRUPTED) for each in attempt.outcomes])
+
+
+def _best_attempt(attempts: list[_Attempt]) -> _Attempt:
+    # The first, which is the output itself, unless another is clearly better.
+    best = max(attempts, key=lambda each: each.bound)
+    return best if best.bound >= attempts[0].bound + _LEAST_GAIN_OF_A_TRANSFORM else attempts[0]
+
+
+def stored_in(model: Posterior, dtype: str) -> Posterior:
+    """The model in the precision that was asked for, with a warning where that does not do."""
+    stored = in_precision(model, dtype)
+    if dtype == "float32":
+        exact, rounded = (np.asarray(_trained_means(each), dtype=float) for each in (model, stored))
+        lost = float(np.max(np.abs(rounded - exact)))
+        if not lost < _NOTABLE_ROUNDING:
+            warnings.warn(
+                f"single precision moves predictions by up to {lost:.2g} standard deviations of the output, since "
+                'there is hardly any noise; use dtype="float64"',
+                LVMOGPWarning,
+                stacklevel=7,
+            )
+    return stored
+
+
+@compiled
+def _trained_means(model: Posterior) -> Float[Array, "M_X D"]:
+    # Curves of all conditions at the inducing inputs.
+    return grid_means(model.input_basis, trained_curves(model), model.input_basis.points)
+
+
+def _arrays(observations: Observations, coordinates: Coordinates | None) -> dict[str, np.ndarray]:
+    # All that a fit looks at.
+    found = {"inputs": observations.inputs, "outputs": observations.outputs, "conditions": observations.conditions}
+    if observations.errors is not None:
+        found["errors"] = observations.errors
+    if coordinates is not None:
+        found["coordinates"] = coordinates.values
+    return found
+
+
+def _in_places(outcome: Outcome, places: HostInt) -> Outcome:
+    # With the conditions where the user has them.
+    return outcome._replace(
+        parameters=of_conditions(outcome.parameters, places),
+        runners_up=tuple(of_conditions(each, places) for each in outcome.runners_up),
+    )
+
+
+def _with_draws(
+    fitted: TrainedModel, outcome: Outcome, data: Data, options: Options, on_progress: Report
+) -> TrainedModel:
+    starts = (outcome.parameters, *outcome.runners_up)
+    draws, account = sample_posterior(starts, data, *sampling_settings(options, data.n_observations), on_progress)
+    if not account.completed:
+        fitted = fitted._replace(outcome=fitted.outcome._replace(status=Status.INTERRUPTED))
+    fitted = fitted._replace(sampling=account)
+    if draws is None:
+        return fitted
+    return with_draws(fitted, in_precision(draws, options.dtype))
+
+
+def _by_minibatches(
+    store: ObservationStore, observations: Observations, options: Options, on_progress: Report, keeping: Keeping
+) -> TrainedModel:
+    if options.output_transform == AUTO:
+        raise SettingError(
+            'output_transform="auto" compares fits to all observations, and so many are fitted by minibatches; choose '
+            'None, "log" or "sqrt"'
+        )
+    shards, ids = shards_of(store, transform=TRANSFORMS[options.output_transform])
+    scaling = shards.scaling
+    columns = {"inputs": (scaling.input_mean, scaling.input_scale), "output": scaling[2:4]}
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    arrays |= {"counts": shards.counts, "n_shards": np.asarray([shards.n_shards])}
+    found = fit_large(
+        shards,
+        options,
+        on_progress=on_progress,
+        checkpoints=keeping.opened(options, ids, arrays),
+        checkpoint_seconds=keeping.seconds,
+    )
+    model = in_precision(found.posterior, options.dtype)
+    return trained_model(model, found.outcome, ids=ids, scaling=scaling, observations=observations)

@@ -1,0 +1,1 @@
+"""Users' data in memory: ids, observations, features of conditions, scaling and transforms."""

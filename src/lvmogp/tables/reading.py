@@ -1,0 +1,276 @@
+"""What users hand in, checked once at the door and turned into plain arrays."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lvmogp.errors import DataError, LVMOGPWarning
+from lvmogp.tables.columns import as_pandas, check_column_names, numeric_array, numeric_outputs, numeric_table
+from lvmogp.tables.ids import (
+    Id,
+    RowIds,
+    check_kinds,
+    check_sequence,
+    distinct_ids,
+    is_single_id,
+    plain_id,
+    read_ids,
+    row_conditions,
+    row_ids,
+)
+from lvmogp.tables.scaling import LARGEST
+from lvmogp.typing import HostFloat, HostInt
+
+
+class Inputs(NamedTuple):
+    """Rows of inputs with the names of their columns and, where a column holds it, the condition of each row."""
+
+    values: HostFloat
+    columns: tuple[str, ...] | None
+    row_ids: RowIds | None
+    date_columns: tuple[str, ...] = ()
+
+
+class Observations(NamedTuple):
+    """Rows that were observed; ``ids`` lists all conditions, ``conditions`` numbers them.
+
+    ``errors`` are known standard deviations of the measurements, one a row.
+    """
+
+    inputs: HostFloat
+    outputs: HostFloat
+    conditions: HostInt
+    ids: tuple[Id, ...]
+    columns: tuple[str, ...] | None
+    is_grid: bool
+    date_columns: tuple[str, ...] = ()
+    output_name: str | None = None
+    errors: HostFloat | None = None
+
+
+def read_inputs(
+    X: Any,
+    *,
+    condition: str | None = None,
+    columns: tuple[str, ...] | None = None,
+    n_columns: int | None = None,
+    trained_dates: tuple[str, ...] | None = None,
+) -> Inputs:
+    """Check a table of inputs; a condition column named ``condition`` is taken out of it.
+
+    ``columns``, ``n_columns`` and ``trained_dates`` are those of the training inputs, which a new table must have.
+    """
+    X = as_pandas(X)
+    own_ids, date_columns = None, ()
+    if isinstance(X, pd.DataFrame):
+        frame = X
+        check_column_names(frame, "X")
+        if condition is not None:
+            if condition not in frame.columns:
+                raise DataError(
+                    f"the condition column {condition!r} is not among the columns {list(map(str, frame.columns))}"
+                )
+            own_ids = row_ids(frame[condition])
+            frame = frame.drop(columns=[condition])
+        values, own_columns, date_columns = numeric_table(frame)
+    else:
+        if condition is not None:
+            raise DataError(
+                f"condition={condition!r} names a column, so X must be a pandas or polars DataFrame, got "
+                f"{type(X).__name__}; or pass conditions= beside a plain array"
+            )
+        own_columns, values = None, numeric_array(X, "X")
+    if values.ndim != 2:
+        raise DataError(
+            f"X must be two-dimensional (rows × columns), got shape {values.shape}. Reshape your data: a single "
+            "column with X.reshape(-1, 1), a single row with X.reshape(1, -1)"
+        )
+    if values.shape[1] == 0:
+        raise DataError(f"X has 0 feature(s) (shape={values.shape}) while a minimum of 1 is required.")
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        row, column = bad[0]
+        name = own_columns[column] if own_columns else int(column)
+        raise DataError(
+            f"X holds {len(bad)} NaN or infinite values, the first in row {row}, column {name!r}; inputs must be "
+            "finite (only outputs may be missing)"
+        )
+    if columns is not None and own_columns is not None and own_columns != columns:
+        if sorted(own_columns) != sorted(columns):
+            raise DataError(f"X must have the columns {list(columns)}, got {list(own_columns)}")
+        values = values[:, [own_columns.index(column) for column in columns]]
+        own_columns = columns
+    if trained_dates is not None and columns is not None and own_columns is not None:
+        _check_dates(date_columns, trained_dates)
+    if n_columns is not None and values.shape[1] != n_columns:
+        raise DataError(
+            f"X has {values.shape[1]} features, but LVMOGPRegressor is expecting {n_columns} features as input, as "
+            "it was fitted with"
+        )
+    return Inputs(values, own_columns, own_ids, date_columns)
+
+
+def _check_dates(found: tuple[str, ...], trained: tuple[str, ...]) -> None:
+    different = sorted(set(found) ^ set(trained))
+    if different:
+        name = different[0]
+        before, now = ("dates", "numbers") if name in trained else ("numbers", "dates")
+        raise DataError(f"column {name!r} of X held {before} when the model was fitted, but holds {now} now")
+
+
+def read_outputs(y: Any, n_rows: int) -> HostFloat:
+    """Outputs as a float array of one or two dimensions with a row for each row of X."""
+    values = numeric_outputs(as_pandas(y))
+    if values.ndim not in (1, 2):
+        raise DataError(f"y must have one dimension (long form) or two (inputs × conditions), got shape {values.shape}")
+    if len(values) != n_rows:
+        raise DataError(f"X has {n_rows} rows but y has {len(values)}; each row of X needs its output")
+    if np.any(np.isinf(values)):
+        first = np.argwhere(np.isinf(values))[0]
+        raise DataError(f"y is infinite in row {first[0]}; outputs must be finite, or NaN where not observed")
+    return values
+
+
+def read_errors(y_std: Any, outputs: HostFloat) -> HostFloat | None:
+    """Standard deviations of measurements, one number for all or one an output; where none was observed, any."""
+    if y_std is None:
+        return None
+    values = numeric_array(as_pandas(y_std), "y_std")
+    if values.shape == (len(outputs), 1) and outputs.ndim == 1:
+        values = values[:, 0]
+    if values.ndim > 0 and values.shape != outputs.shape:
+        raise DataError(
+            f"y_std must be one number or have the shape of y, {outputs.shape}, got shape {values.shape}; give the "
+            "standard deviation of each measurement"
+        )
+    values = np.broadcast_to(values, outputs.shape)
+    wrong = np.isfinite(outputs) & ~((values >= 0) & (values <= LARGEST))
+    if wrong.any():
+        raise DataError(
+            f"y_std must hold standard deviations, finite and not negative, got {values[wrong][0]:g}; use 0 where a "
+            f"measurement has no error but the noise, and at most {LARGEST:g}"
+        )
+    return np.array(values)
+
+
+def in_columns_of(y: Any, y_std: Any) -> Any:
+    """Errors of the outputs in the order of their columns: two tables are matched by the names of these."""
+    y_std = as_pandas(y_std)
+    if not (isinstance(y, pd.DataFrame) and isinstance(y_std, pd.DataFrame)) or y_std.shape[1] != y.shape[1]:
+        return y_std
+    if set(y_std.columns) != set(y.columns):
+        strange = next(name for name in y_std.columns if name not in set(y.columns))
+        raise DataError(
+            f"y_std has a column {strange!r} that y has not; name its columns as those of y, or pass it as an array"
+        )
+    return y_std[list(y.columns)]
+
+
+def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = None, y_std: Any = None) -> Observations:
+    """Check training data of either form and return the observed rows."""
+    if y is None:
+        raise DataError("fit(X, y, conditions=…) requires y to be passed, but the target y is None")
+    inputs, y = read_inputs(X, condition=condition), as_pandas(y)
+    if isinstance(conditions, Iterator):
+        conditions = list(conditions)
+    if conditions is not None:
+        check_sequence(conditions)
+    if len(inputs.values) == 0:
+        raise DataError("X has no rows; at least one observation is needed")
+    if inputs.row_ids is not None and conditions is not None:
+        raise DataError(f"conditions were given twice: in the column {condition!r} and as conditions=; use one")
+    outputs = read_outputs(y, len(inputs.values))
+    if outputs.ndim == 2 and outputs.shape[1] == 1 and _names_rows(inputs, y, conditions):
+        outputs = outputs[:, 0]
+    if outputs.ndim == 2 and inputs.row_ids is None:
+        ids = _grid_ids(y, outputs.shape[1], conditions)
+        return _observed_grid(inputs, outputs, ids, read_errors(in_columns_of(y, y_std), outputs))
+    if outputs.ndim == 2:
+        raise DataError("y must have one dimension when each row of X names its condition")
+    named = inputs.row_ids
+    if named is None:
+        named = row_conditions(0 if conditions is None else conditions, len(outputs))
+    ids = distinct_ids(named.distinct)
+    observed = np.isfinite(outputs)
+    _check_any_observed(observed)
+    if not observed.all():
+        warnings.warn(
+            f"{int((~observed).sum())} of {len(outputs)} rows have no output (NaN) and count as not observed",
+            LVMOGPWarning,
+            stacklevel=3,
+        )
+    numbers = named.numbers_in(ids)
+    errors = read_errors(y_std, outputs)
+    return Observations(
+        inputs.values[observed],
+        outputs[observed],
+        numbers[observed],
+        ids,
+        inputs.columns,
+        is_grid=False,
+        date_columns=inputs.date_columns,
+        output_name=_name_of(y),
+        errors=None if errors is None else errors[observed],
+    )
+
+
+def _name_of(y: Any) -> str | None:
+    if isinstance(y, pd.DataFrame):
+        return str(y.columns[0])
+    return None if not isinstance(y, pd.Series) or y.name is None else str(y.name)
+
+
+def _names_rows(inputs: Inputs, y: Any, conditions: Any) -> bool:
+    # Whether a single column of outputs is long form: each row has a condition, or there are no names at all.
+    if inputs.row_ids is not None or not isinstance(y, pd.DataFrame):
+        return True
+    return conditions is not None and not is_single_id(conditions) and len(conditions) == len(inputs.values)
+
+
+def is_complete_grid(observations: Observations) -> bool:
+    """Whether the data came as a grid without gaps, so that each condition has the same inputs in the same order."""
+    n_conditions = len(observations.ids)
+    if not observations.is_grid or len(observations.outputs) % n_conditions:
+        return False
+    by_condition = observations.inputs.reshape(n_conditions, -1, observations.inputs.shape[1])
+    counts = np.bincount(observations.conditions, minlength=n_conditions)
+    return bool(np.all(counts == counts[0]) and np.all(by_condition == by_condition[0]))
+
+
+def _grid_ids(y: Any, n_conditions: int, conditions: Any) -> tuple[Id, ...]:
+    if conditions is not None:
+        names = [plain_id(conditions)] if is_single_id(conditions) else read_ids(conditions)
+        if len(names) != n_conditions:
+            raise DataError(f"conditions has {len(names)} entries for {n_conditions} columns of y; give one a column")
+    elif isinstance(y, pd.DataFrame):
+        names = read_ids(y.columns)
+    else:
+        names = list(range(n_conditions))
+    check_kinds(names)
+    if len(set(names)) != len(names):
+        raise DataError("two columns of y have the same name; each condition needs a name of its own")
+    return tuple(names)
+
+
+def _observed_grid(inputs: Inputs, outputs: HostFloat, ids: tuple[Id, ...], errors: HostFloat | None) -> Observations:
+    observed = np.isfinite(outputs)
+    _check_any_observed(observed)
+    numbers, rows = np.nonzero(observed.T)
+    return Observations(
+        inputs.values[rows],
+        outputs[rows, numbers],
+        numbers,
+        ids,
+        inputs.columns,
+        is_grid=True,
+        date_columns=inputs.date_columns,
+        errors=None if errors is None else errors[rows, numbers],
+    )
+
+
+def _check_any_observed(observed: np.ndarray) -> None:
+    if not observed.any():
+        raise DataError("every output is NaN; at least one observation is needed")

@@ -1,0 +1,236 @@
+"""Functions of the output that are modelled in its place.
+
+A model of g = t(y) takes g for Gaussian given all latents. For each t here, mean and covariance of y = t⁻¹(g) follow in
+closed form (docs/mathematics.md, equation 54).
+"""
+
+import math
+from abc import abstractmethod
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.algebra.gaussians import normal_density, normal_distribution
+from lvmogp.errors import DataError
+from lvmogp.typing import Array, Float, HostFloat
+
+# Terms of a series whose rest is below a thousandth where it matters most, at a mean of zero.
+_N_SLOPES = 8
+
+
+class Transform(eqx.Module):
+    """A function t of the output, whose values g = t(y) are modelled."""
+
+    name: ClassVar[str]
+    # In words: what it asks of outputs, and what is wrong with those that it cannot take.
+    demand: ClassVar[str]
+    fault: ClassVar[str]
+    # The output that all smaller g stand for as well, if there is one.
+    lowest: ClassVar[float | None]
+
+    @abstractmethod
+    def forward(self, outputs: HostFloat) -> HostFloat:
+        """t(y)."""
+
+    @abstractmethod
+    def backward(self, values: HostFloat) -> HostFloat:
+        """t⁻¹(g)."""
+
+    @abstractmethod
+    def takes(self, outputs: HostFloat) -> np.ndarray:
+        """Whether there is a t(y), which may be infinite at the end of its range; what is missing may be anything."""
+
+    @abstractmethod
+    def log_slope(self, outputs: HostFloat) -> HostFloat:
+        """Logarithm of t'(y)."""
+
+    @abstractmethod
+    def errors(self, errors: HostFloat, outputs: HostFloat) -> HostFloat:
+        """Standard deviations of t(y) that follow from those of y."""
+
+    @abstractmethod
+    def mean(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """⟨y⟩ of a Gaussian g."""
+
+    @abstractmethod
+    def excess(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """⟨y⟩ − 1, with all its digits where ⟨y⟩ is near one."""
+
+    @abstractmethod
+    def variance(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """Var y of a Gaussian g."""
+
+    @abstractmethod
+    def covariance(self, mean: Float[Array, " n"], covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
+        """cov(y, y') of jointly Gaussian g."""
+
+    @abstractmethod
+    def divided(self, location: float, scale: float, outputs: HostFloat) -> tuple[HostFloat, HostFloat]:
+        """Another location and scale, for which t⁻¹(location + scale · f) is divided by these outputs."""
+
+
+class Logarithm(Transform):
+    """The logarithm g = log y of a positive output."""
+
+    name = "log"
+    demand, fault = "positive outputs", "zero or negative"
+    lowest = None
+
+    def forward(self, outputs: HostFloat) -> HostFloat:
+        """Log y."""
+        return np.log(outputs)
+
+    def backward(self, values: HostFloat) -> HostFloat:
+        """exp(g)."""
+        return np.exp(values)
+
+    def takes(self, outputs: HostFloat) -> np.ndarray:
+        """Whether y > 0."""
+        return ~(outputs <= 0)
+
+    def log_slope(self, outputs: HostFloat) -> HostFloat:
+        """−log y, since d log y = dy/y."""
+        return -np.log(outputs)
+
+    def errors(self, errors: HostFloat, outputs: HostFloat) -> HostFloat:
+        """s/y, to first order."""
+        return errors / outputs
+
+    def mean(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """exp(m + v/2)."""
+        return jnp.exp(mean + variance / 2)
+
+    def excess(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """exp(m + v/2) − 1."""
+        return jnp.expm1(mean + variance / 2)
+
+    def variance(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """(exp v − 1) ⟨y⟩²."""
+        return jnp.expm1(variance) * self.mean(mean, variance) ** 2
+
+    def covariance(self, mean: Float[Array, " n"], covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
+        """(exp c − 1) ⟨y⟩⟨y'⟩."""
+        centre = self.mean(mean, jnp.diag(covariance))
+        return jnp.expm1(covariance) * jnp.outer(centre, centre)
+
+    def divided(self, location: float, scale: float, outputs: HostFloat) -> tuple[HostFloat, HostFloat]:
+        """exp(l + sf)/y = exp(l − log y + sf)."""
+        return location - np.log(outputs), np.full_like(outputs, scale)
+
+
+class SquareRoot(Transform):
+    """The root g = √y of an output that is not negative; y = max(g, 0)², so that zero stands for all g ≤ 0."""
+
+    name = "sqrt"
+    demand, fault = "outputs of zero or more", "negative"
+    lowest = 0.0
+
+    def forward(self, outputs: HostFloat) -> HostFloat:
+        """√y."""
+        return np.sqrt(outputs)
+
+    def backward(self, values: HostFloat) -> HostFloat:
+        """max(g, 0)²."""
+        return np.maximum(values, 0.0) ** 2
+
+    def takes(self, outputs: HostFloat) -> np.ndarray:
+        """Whether y ≥ 0."""
+        return ~(outputs < 0)
+
+    def log_slope(self, outputs: HostFloat) -> HostFloat:
+        """−log 2√y, since d√y = dy/2√y; infinite where y is zero."""
+        with np.errstate(divide="ignore"):
+            return -np.log(2 * np.sqrt(outputs))
+
+    def errors(self, errors: HostFloat, outputs: HostFloat) -> HostFloat:
+        """½(√(y + s) − √(y − s)), which is s/2√y to first order and holds where y < s, at √(y + s)/2."""
+        return (np.sqrt(outputs + errors) - np.sqrt(np.maximum(outputs - errors, 0))) / 2
+
+    def mean(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """⟨max(g, 0)²⟩, which is m² + v less the part below zero."""
+        below, above = _parts_of_square(mean, variance)
+        return jnp.where(mean > 0, mean**2 + variance - below, above)
+
+    def excess(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """(m − 1)(m + 1) + v less the part below zero."""
+        below, above = _parts_of_square(mean, variance)
+        return jnp.where(mean > 0, (mean - 1) * (mean + 1) + variance - below, above - 1)
+
+    def variance(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """4m²v + 2v² of g², less what the parts below zero have in it; each form where it loses no digits."""
+        below, above = _parts_of_square(mean, variance)
+        fourth_below, fourth_above = _parts_of_fourth_power(mean, variance)
+        lost = fourth_below + below**2 - 2 * (mean**2 + variance) * below
+        return jnp.where(mean > 0, 4 * mean**2 * variance + 2 * variance**2 - lost, fourth_above - above**2)
+
+    def covariance(self, mean: Float[Array, " n"], covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
+        """Σ_k cᵏ/k! ⟨t⁽ᵏ⁾(g)⟩⟨t⁽ᵏ⁾(g')⟩ with t = max(g, 0)², on the diagonal what it adds up to."""
+        variance = jnp.diag(covariance)
+        deviation = jnp.sqrt(variance)
+        correlation = covariance / jnp.outer(deviation, deviation)
+        total, power = jnp.zeros_like(covariance), jnp.ones_like(covariance)
+        for slope in _slopes_of_square(mean, deviation):
+            power = power * correlation
+            total = total + power * jnp.outer(slope, slope)
+        return total - jnp.diag(jnp.diag(total)) + jnp.diag(self.variance(mean, variance))
+
+    def divided(self, location: float, scale: float, outputs: HostFloat) -> tuple[HostFloat, HostFloat]:
+        """max(l + sf, 0)²/y = max(l/√y + sf/√y, 0)²."""
+        root = np.sqrt(outputs)
+        return location / root, scale / root
+
+
+def _parts_of_square(mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> tuple[Array, Array]:
+    """⟨g²⟩ over g < 0, which is v [(a² + 1) Φ(−a) − aφ(a)] with a = m/√v, and over g > 0."""
+    score = mean / jnp.sqrt(variance)
+    density = normal_density(score)
+
+    def above(score: Array) -> Array:
+        return variance * jnp.maximum((score**2 + 1) * normal_distribution(score) + score * density, 0)
+
+    return above(-score), above(score)
+
+
+def _parts_of_fourth_power(mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> tuple[Array, Array]:
+    """⟨g⁴⟩ over g < 0, which is v² [(a⁴ + 6a² + 3) Φ(−a) − (a³ + 5a) φ(a)], and over g > 0."""
+    score = mean / jnp.sqrt(variance)
+    density = normal_density(score)
+
+    def above(score: Array) -> Array:
+        whole = (score**4 + 6 * score**2 + 3) * normal_distribution(score)
+        return variance**2 * jnp.maximum(whole + (score**3 + 5 * score) * density, 0)
+
+    return above(-score), above(score)
+
+
+def _slopes_of_square(mean: Float[Array, " n"], deviation: Float[Array, " n"]) -> list[Float[Array, " n"]]:
+    """sᵏ⟨t⁽ᵏ⁾(g)⟩/√k! of t = max(g, 0)² for k = 1 … N_SLOPES, s being the deviation of g.
+
+    ⟨t'⟩ = 2(mΦ(a) + sφ(a)), ⟨t''⟩ = 2Φ(a), and from there on 2(−1)ᵏ⁻³ He_{k−3}(a) φ(a)/sᵏ⁻².
+    """
+    score = mean / deviation
+    density = normal_density(score)
+    slopes = [score * normal_distribution(score) + density, normal_distribution(score)]
+    lower, hermite = jnp.zeros_like(score), jnp.ones_like(score)
+    for order in range(_N_SLOPES - len(slopes)):
+        slopes.append((-1) ** order * hermite * density)
+        lower, hermite = hermite, score * hermite - order * lower  # He_{k+1} = a He_k − k He_{k−1}
+    return [2 * deviation**2 * slope / math.factorial(k) ** 0.5 for k, slope in enumerate(slopes, start=1)]
+
+
+# By the names that users give; with None the output itself is modelled.
+TRANSFORMS: dict[str | None, Transform | None] = {None: None, "log": Logarithm(), "sqrt": SquareRoot()}
+
+
+def check_outputs(transform: Transform | None, outputs: HostFloat) -> None:
+    """Refuse outputs that the transform cannot take."""
+    if transform is None:
+        return
+    n_bad = int(np.sum(~transform.takes(outputs)))
+    if n_bad:
+        raise DataError(
+            f'output_transform="{transform.name}" needs {transform.demand}, but {n_bad} of {len(outputs)} are '
+            f"{transform.fault}; leave it out, or shift the outputs"
+        )

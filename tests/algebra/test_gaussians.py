@@ -1,0 +1,153 @@
+"""Closed forms about Gaussians against dense formulas, SciPy and Monte Carlo."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import brentq
+from scipy.stats import multivariate_normal, norm
+
+from lvmogp.algebra.gaussians import (
+    kl_factored_to_standard_normal,
+    kl_kronecker_to_standard_normal,
+    kl_to_standard_normal,
+    log_density,
+    mixture_log_density,
+    mixture_quantile,
+)
+
+
+def random_factor(rng, size):
+    root = rng.normal(size=(size, size + 2))
+    return np.linalg.cholesky(root @ root.T / size)
+
+
+def dense_kl_to_standard_normal(mean, covariance):
+    """½ (mᵀm + tr Σ − log|Σ| − M) with the matrix formed."""
+    return (mean @ mean + np.trace(covariance) - np.linalg.slogdet(covariance)[1] - len(mean)) / 2
+
+
+# Divergences
+
+
+def test_diagonal_kl_equals_the_dense_formula(rng):
+    mean, variance = rng.normal(size=(3, 2)), rng.uniform(0.1, 2.0, size=(3, 2))
+    expected = sum(dense_kl_to_standard_normal(m, np.diag(s)) for m, s in zip(mean, variance, strict=True))
+    assert_allclose(kl_to_standard_normal(jnp.asarray(mean), jnp.asarray(variance)), expected, rtol=1e-13)
+
+
+def test_factored_kl_equals_the_dense_formula(rng):
+    mean, factor = rng.normal(size=4), random_factor(rng, 4)
+    result = kl_factored_to_standard_normal(jnp.asarray(mean), jnp.asarray(factor))
+    assert_allclose(result, dense_kl_to_standard_normal(mean, factor @ factor.T), rtol=1e-13)
+
+
+def test_factored_kl_equals_monte_carlo(rng):
+    mean, factor = rng.normal(size=3), random_factor(rng, 3)
+    draws = rng.multivariate_normal(mean, factor @ factor.T, size=100_000)
+    own = multivariate_normal(mean, factor @ factor.T).logpdf(draws)
+    log_ratios = own - multivariate_normal(np.zeros(3)).logpdf(draws)
+    standard_error = log_ratios.std() / np.sqrt(len(draws))
+    result = kl_factored_to_standard_normal(jnp.asarray(mean), jnp.asarray(factor))
+    assert standard_error < 0.01 * result
+    assert abs(result - log_ratios.mean()) < 4 * standard_error
+
+
+def test_kronecker_kl_equals_the_kl_of_the_formed_covariance(rng):
+    mean, input_factor, latent_factor = rng.normal(size=(2, 3)), random_factor(rng, 2), random_factor(rng, 3)
+    covariance = np.kron(latent_factor @ latent_factor.T, input_factor @ input_factor.T)
+    expected = dense_kl_to_standard_normal(mean.T.ravel(), covariance)
+    result = kl_kronecker_to_standard_normal(*map(jnp.asarray, (mean, input_factor, latent_factor)))
+    assert_allclose(result, expected, rtol=1e-13)
+
+
+def test_no_divergence_from_the_prior_itself():
+    assert_allclose(kl_to_standard_normal(jnp.zeros((3, 2)), jnp.ones((3, 2))), 0)
+    assert_allclose(kl_factored_to_standard_normal(jnp.zeros(6), jnp.eye(6)), 0)
+    assert_allclose(kl_kronecker_to_standard_normal(jnp.zeros((2, 3)), jnp.eye(2), jnp.eye(3)), 0)
+
+
+# Densities
+
+
+def test_log_density_equals_scipy(rng):
+    residual, factor = rng.normal(size=4), random_factor(rng, 4)
+    expected = multivariate_normal(np.zeros(4), factor @ factor.T).logpdf(residual)
+    assert_allclose(log_density(jnp.asarray(residual), jnp.asarray(factor)), expected, rtol=1e-12)
+
+
+# Mixtures: five components an entry, a different mixture for each of four entries.
+
+
+def random_mixtures(rng):
+    means, variances = rng.normal(size=(5, 4), scale=2.0), rng.uniform(0.05, 2.0, size=(5, 4))
+    return means, variances, rng.dirichlet(np.ones(5), size=4).T
+
+
+def mixture_cdf(value, means, variances, weights):
+    return np.sum(weights * norm.cdf(value, means, np.sqrt(variances)), axis=0)
+
+
+quantile = jax.jit(mixture_quantile)
+
+
+def test_mixture_log_density_equals_scipy(rng):
+    means, variances, weights = random_mixtures(rng)
+    value = rng.normal(size=4)
+    expected = np.log(np.sum(weights * norm.pdf(value, means, np.sqrt(variances)), axis=0))
+    result = mixture_log_density(*map(jnp.asarray, (value, means, variances, np.log(weights))))
+    assert_allclose(result, expected, rtol=1e-12)
+
+
+def test_mixture_log_density_holds_far_out_where_densities_underflow():
+    result = mixture_log_density(
+        jnp.array([100.0]), jnp.array([[0.0], [1.0]]), jnp.ones((2, 1)), jnp.log(jnp.array([[0.5], [0.5]]))
+    )
+    expected = np.log(0.5) + np.logaddexp(norm.logpdf(100.0), norm.logpdf(99.0))
+    assert norm.pdf(99.0) == 0
+    assert_allclose(result, [expected], rtol=1e-13)
+
+
+@pytest.mark.parametrize("probability", [0.001, 0.025, 0.5, 0.8, 0.975])
+def test_mixture_quantile_inverts_the_distribution_function(rng, probability):
+    means, variances, weights = random_mixtures(rng)
+    result = quantile(*map(jnp.asarray, (probability, means, variances, weights)))
+    assert_allclose(mixture_cdf(np.asarray(result), means, variances, weights), probability, rtol=1e-11)
+
+
+def test_quantile_of_one_component_is_the_normal_one(rng):
+    mean, variance = rng.normal(size=(1, 4)), rng.uniform(0.1, 3.0, size=(1, 4))
+    result = quantile(jnp.asarray(0.9), jnp.asarray(mean), jnp.asarray(variance), jnp.ones((1, 4)))
+    assert_allclose(result, norm.ppf(0.9, mean[0], np.sqrt(variance[0])), rtol=1e-12)
+
+
+def test_components_of_zero_weight_are_ignored(rng):
+    means, variances, weights = random_mixtures(rng)
+    padded_means = np.concatenate([means, np.full((3, 4), 1e12)])
+    padded_variances = np.concatenate([variances, np.ones((3, 4))])
+    padded_weights = np.concatenate([weights, np.zeros((3, 4))])
+    padded = tuple(map(jnp.asarray, (padded_means, padded_variances, padded_weights)))
+    expected = quantile(*map(jnp.asarray, (0.3, means, variances, weights)))
+    assert_allclose(quantile(jnp.asarray(0.3), *padded), expected, rtol=1e-13)
+
+    value = jnp.asarray(rng.normal(size=4))
+    expected = mixture_log_density(value, *map(jnp.asarray, (means, variances, np.log(weights))))
+    result = mixture_log_density(value, padded[0], padded[1], jnp.log(padded[2]))
+    assert_allclose(result, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("probability", [1e-6, 0.025, 0.4, 0.975, 1 - 1e-6])
+def test_mixture_quantiles_equal_those_of_brentq(rng, probability):
+    # Narrow components far apart among wide ones, where plain Newton steps would fly away.
+    means, variances = rng.normal(size=(7, 40), scale=3.0), 10.0 ** rng.uniform(-4, 1, size=(7, 40))
+    weights = rng.dirichlet(np.full(7, 0.3), size=40).T
+    result = quantile(*map(jnp.asarray, (probability, means, variances, weights)))
+    centre = np.sum(weights * means, axis=0)
+    deviation = np.sqrt(np.sum(weights * (variances + (means - centre) ** 2), axis=0))
+    for entry in range(40):
+        own = [values[:, entry] for values in (means, variances, weights)]
+        root = brentq(lambda value, own=own: mixture_cdf(value, *own) - probability, -60, 60, xtol=1e-14, rtol=1e-14)
+        density = np.sum(own[2] * norm.pdf(root, own[0], np.sqrt(own[1])))
+        rounding = 4e-16 / density  # of the reference itself, whose distribution function is near one
+        assert abs(float(result[entry]) - root) <= 1e-12 * deviation[entry] + rounding + 2e-14 * abs(root)

@@ -1,0 +1,653 @@
+"""The command line: the library's numbers, one-line errors, whole files, exit codes."""
+
+import copy
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from contextlib import suppress
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from lvmogp.__about__ import __version__
+from lvmogp.cli.app import app
+from lvmogp.cli.interrupts import no_interrupt_is_lost
+from lvmogp.cli.printing import plain
+from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.inference.optimise import Status, StopFit
+from lvmogp.inference.restarts import Progress
+from lvmogp.insight.summary import leave_out_calibration, summary
+from lvmogp.progress import in_words, time_left
+
+SMALL = ["--latents", "1", "--restarts", "1", "--inducing-inputs", "6"]
+SETTINGS = {"n_latent": 1, "n_restarts": 1, "n_inducing_inputs": 6, "random_state": 0}
+RUN = [sys.executable, "-m", "lvmogp"]
+
+
+def lvmogp(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def succeeded(*arguments):
+    result = lvmogp(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def failed(*arguments, code=1):
+    """The one line that an error prints."""
+    result = lvmogp(*arguments)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def data():
+    rng = np.random.default_rng(0)
+    speed = rng.uniform(1, 5, 30).round(2)
+    number = np.arange(30) % 5
+    distance = (speed**2 * (1 + number / 4) + 0.1 * rng.standard_normal(30)).round(3)
+    return pd.DataFrame({"speed": speed, "tyre": [f"00{each}" for each in number], "distance": distance})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("commands")
+    data().to_csv(path / "data.csv", index=False)
+    pd.DataFrame({"speed": [1.5, 3.0, 4.5]}).to_csv(path / "new.csv", index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted(folder):
+    """What fitting the data printed; the model is in brakes.lvmogp."""
+    return succeeded(
+        "fit",
+        folder / "data.csv",
+        "--output",
+        "distance",
+        "--condition",
+        "tyre",
+        "--model",
+        folder / "brakes.lvmogp",
+        *SMALL,
+    )
+
+
+@pytest.fixture
+def model(folder, fitted, tmp_path):
+    """A model file of one's own."""
+    path = tmp_path / "own.lvmogp"
+    path.write_bytes((folder / "brakes.lvmogp").read_bytes())
+    return path
+
+
+@pytest.fixture(scope="module")
+def direct():
+    """The same fit by the library."""
+    frame = data()
+    return LVMOGPRegressor(condition="tyre", **SETTINGS).fit(frame[["speed", "tyre"]], frame["distance"])
+
+
+# Fit
+
+
+def test_fit_is_the_library_fit(folder, fitted, direct):
+    saved = LVMOGPRegressor.load(folder / "brakes.lvmogp")
+    assert saved.outcome_.bound == direct.outcome_.bound
+    assert saved.conditions_ == ("000", "001", "002", "003", "004")
+    assert saved.model_.output_name == "distance"
+    assert saved.condition == "tyre"
+
+
+def test_fit_says_what_it_understood_and_found(folder, fitted, direct):
+    found = summary(direct)
+    assert re.search(r"file +\S*data.csv  comma-separated, decimal point, UTF-8", fitted.stdout)
+    assert re.search(r"points +30 points of 5 conditions", fitted.stdout)
+    assert re.search(r"inputs +speed\n", fitted.stdout)
+    assert re.search(rf"bound +{found.bound:.1f}  {found.status}", fitted.stdout)
+    assert re.search(rf"noise +{found.noise_sd:.4g}  standard deviation of distance", fitted.stdout)
+    assert re.search(rf"left-out error +{found.leave_out.rmse:.4g}  of points left out", fitted.stdout)
+    assert f"{found.latent_relevance['relevance'][0]:.2f}" in fitted.stdout
+    assert "Model written to" in fitted.stdout
+
+
+def test_fit_as_json_holds_the_summary(folder, tmp_path, direct):
+    text = (folder / "data.csv").read_text() + "3.0,000,\n3.0,,2\n"
+    (tmp_path / "data.csv").write_text(text)
+    arguments = ["--output", "distance", "--condition", "tyre", "--model", tmp_path / "m.lvmogp", "--json"]
+    result = succeeded("fit", tmp_path / "data.csv", *arguments, *SMALL)
+    document = json.loads(result.stdout)
+    assert document["summary"]["bound"] == pytest.approx(summary(direct).bound, rel=1e-9)
+    assert document["summary"]["noise"][0]["condition"] == "000"
+    assert document["data"]["left_out"] == {"distance": 1, "tyre": 1}
+    assert document["model"] == str(tmp_path / "m.lvmogp")
+
+
+def test_fit_of_a_wide_table_with_dates_decimal_commas_and_numbers_as_names(tmp_path):
+    times = pd.date_range("2024-01-01", periods=6)
+    grid = pd.DataFrame({str(number): np.sin(np.arange(6) / 3) * (1 + number / 3) for number in range(5)}).round(4)
+    grid.iloc[2, 1] = np.nan
+    grid.insert(0, "when", times.strftime("%d.%m.%Y"))
+    grid.to_csv(tmp_path / "wide.csv", sep=";", decimal=",", index=False)
+    result = succeeded(
+        "fit", tmp_path / "wide.csv", "--wide", "--model", tmp_path / "m.lvmogp", *SMALL, "--max-iter", 5
+    )
+    assert "semicolon-separated, decimal comma" in result.stdout
+    assert "29 points of 5 conditions" in result.stdout
+    assert "when (dates)" in result.stdout
+    assert re.search(r"missing +1 cell of 30", result.stdout)
+    values = grid.drop(columns="when").rename(columns=int)
+    expected = LVMOGPRegressor(max_iter=5, **SETTINGS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected.fit(pd.DataFrame({"when": times}), values)
+    saved = LVMOGPRegressor.load(tmp_path / "m.lvmogp")
+    assert saved.conditions_ == (0, 1, 2, 3, 4)
+    assert saved.outcome_.bound == expected.outcome_.bound
+    # without a condition, all of them are predicted
+    grid[["when"]].head(2).to_csv(tmp_path / "new.csv", index=False)
+    rows = json.loads(succeeded("predict", tmp_path / "m.lvmogp", tmp_path / "new.csv", "--json").stdout)["rows"]
+    assert [row["condition"] for row in rows] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert rows[0]["when"] == "2024-01-01T00:00:00"
+    frame = pd.DataFrame({"when": times[:2]})
+    np.testing.assert_allclose([row["mean"] for row in rows], expected.predict(frame).T.ravel(), rtol=1e-9)
+    # the id of the file is a number, that of the command line is text
+    one = json.loads(
+        succeeded("predict", tmp_path / "m.lvmogp", tmp_path / "new.csv", "--condition", 3, "--json").stdout
+    )
+    np.testing.assert_allclose([row["mean"] for row in one["rows"]], expected.predict(frame, 3), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output", "distanse", "--condition", "tyre"], r"no column 'distanse' \(did you mean 'distance'\?\)"),
+        (["--output", "distance"], "name the columns of the output and of the condition with --output and --condition"),
+        (["--wide", "--condition", "tyre"], "--wide has one column per condition, so there is no --condition column"),
+        (["--output", "distance", "--condition", "tyre", "--input-kernel", "nonsense"], "nonsense"),
+        (["--output", "distance", "--condition", "tyre", "--input", "tyre"], "column 'tyre' was named twice"),
+    ],
+)
+def test_fit_refuses(folder, tmp_path, arguments, message):
+    assert re.search(message, failed("fit", folder / "data.csv", "--model", tmp_path / "m.lvmogp", *arguments))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fit_tells_the_line_of_text_among_numbers(folder, tmp_path):
+    (tmp_path / "data.csv").write_text((folder / "data.csv").read_text() + "fast,000,3\n")
+    line = failed(
+        "fit", tmp_path / "data.csv", "--output", "distance", "--condition", "tyre", "--model", tmp_path / "m"
+    )
+    assert "got 'fast' in line 32; correct it" in line
+
+
+def test_targets_are_checked_before_the_fit(folder, tmp_path):
+    arguments = ["fit", folder / "data.csv", "--output", "distance", "--condition", "tyre", "--model"]
+    assert f"there is no folder {tmp_path / 'none'}" in failed(*arguments, tmp_path / "none" / "m.lvmogp")
+    assert "is a folder; give the path of a file to write" in failed(*arguments, tmp_path)
+    assert "is the file that is read; write to another one" in failed(*arguments, folder / "data.csv")
+
+
+def test_a_folder_that_cannot_be_written_to_is_known_before_the_fit(folder, tmp_path, monkeypatch):
+    def fail(**_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("lvmogp.cli.table_work.tempfile.TemporaryFile", fail)
+    line = failed(
+        "fit", folder / "data.csv", "--output", "distance", "--condition", "tyre", "--model", tmp_path / "m.lvmogp"
+    )
+    assert f"the folder {tmp_path} cannot be written to (Read-only file system); choose another one" in line
+
+
+def test_usage_errors_exit_with_2(folder):
+    assert lvmogp("fit", folder / "data.csv").exit_code == 2
+    assert lvmogp("fit", folder / "data.csv", "--model", "m", "--latents", "none").exit_code == 2
+    assert lvmogp("predict", "m", "d", "--level", "2").exit_code == 2
+
+
+# Predict
+
+
+def test_predictions_are_those_of_the_library(folder, fitted, direct):
+    result = succeeded("predict", folder / "brakes.lvmogp", folder / "new.csv", "--condition", "003", "--level", 0.8)
+    (folder / "printed.csv").write_text(result.stdout)
+    frame = pd.read_csv(folder / "printed.csv", dtype={"tyre": str})
+    inputs = pd.read_csv(folder / "new.csv")
+    mean, deviation = direct.predict(inputs, "003", return_std=True)
+    lower, upper = direct.predict_interval(inputs, "003", level=0.8)
+    median = direct.predict_quantiles(inputs, "003", levels=[0.5])[:, 0]
+    assert list(frame.columns) == ["speed", "tyre", "mean", "sd", "median", "lower", "upper"]
+    assert frame["tyre"].tolist() == ["003"] * 3
+    answers = {"mean": mean, "sd": deviation, "median": median, "lower": lower, "upper": upper}
+    for name, expected in answers.items():
+        np.testing.assert_allclose(frame[name], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx", ".parquet"])
+def test_predictions_in_a_file_with_the_condition_of_each_row(folder, fitted, direct, tmp_path, suffix):
+    rows = data().iloc[:4].drop(columns="distance").rename(columns={"tyre": "wheel"})
+    rows.to_excel(tmp_path / "new.xlsx", index=False)
+    target = tmp_path / f"out{suffix}"
+    arguments = ["--condition-column", "wheel", "--output-file", target, "--function"]
+    succeeded("predict", folder / "brakes.lvmogp", tmp_path / "new.xlsx", *arguments)
+    readers = {
+        ".csv": lambda path: pd.read_csv(path, dtype={"wheel": str}),
+        ".xlsx": pd.read_excel,
+        ".parquet": pd.read_parquet,
+    }
+    frame = readers[suffix](target)
+    _, deviation = direct.predict(rows[["speed"]], rows["wheel"], return_std=True, include_noise=False)
+    np.testing.assert_allclose(frame["sd"], deviation, rtol=1e-9)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"new.xlsx", target.name})
+
+
+def test_rows_that_cannot_be_predicted_are_noted(folder, fitted, tmp_path):
+    (tmp_path / "new.csv").write_text("speed,tyre\n1,000\n,001\n2,\n")
+    result = succeeded("predict", folder / "brakes.lvmogp", tmp_path / "new.csv", "--json")
+    assert json.loads(result.stdout)["n_rows"] == 1
+    assert "note: some rows cannot be predicted and are left out: 1 without 'speed', 1 without 'tyre'" in result.stderr
+
+
+def test_conditions_never_seen(folder, fitted, direct):
+    arguments = ["predict", folder / "brakes.lvmogp", folder / "new.csv", "--condition", "03"]
+    assert re.search(r"no condition '03' \(did you mean '0\d3'\?\).*--unseen prior", failed(*arguments))
+    rows = json.loads(succeeded(*arguments, "--unseen", "prior", "--json").stdout)["rows"]
+    prior = LVMOGPRegressor.load(folder / "brakes.lvmogp").set_params(unseen="prior")
+    np.testing.assert_allclose([row["mean"] for row in rows], prior.predict(pd.read_csv(folder / "new.csv"), "03"))
+
+
+def test_points_have_no_column_of_errors(folder, fitted):
+    points = ["--condition", "new", "--point", "speed=20,distance=30", "--error-column", "sd"]
+    assert "leave it out where there is no file of points" in failed("add-condition", folder / "brakes.lvmogp", *points)
+
+
+def test_a_condition_is_needed(folder, fitted):
+    line = failed("predict", folder / "brakes.lvmogp", folder / "new.csv")
+    assert "new.csv has no column 'tyre'; name another column with --condition-column, or one condition for" in line
+
+
+def test_models_that_are_none(folder, tmp_path):
+    assert "there is no model file at" in failed("predict", tmp_path / "m.lvmogp", folder / "new.csv")
+    assert "is not a model file, or it is damaged" in failed("conditions", folder / "new.csv")
+
+
+def test_errors_as_json(tmp_path):
+    result = lvmogp("conditions", tmp_path / "m.lvmogp", "--json")
+    assert result.exit_code == 1
+    assert "there is no model file" in json.loads(result.stdout)["error"]
+
+
+# Conditions
+
+
+def test_a_condition_added_from_points_is_that_of_the_library(model, direct):
+    arguments = ["add-condition", model, "--condition", "new", "--json"]
+    result = succeeded(*arguments, "--point", "speed=2,distance=6.5", "--point", "distance=14, speed=3")
+    direct.add_condition("new", [[2.0], [3.0]], [6.5, 14.0])
+    expected = direct.latents_.iloc[-1]
+    alike = direct.similarities().loc["new"].drop("new").idxmax()
+    direct.remove_condition("new")
+    (found,) = json.loads(result.stdout)["added"]
+    assert found["mean_1"] == pytest.approx(expected["mean_1"], rel=1e-9)
+    assert found["sd_1"] == pytest.approx(expected["sd_1"], rel=1e-9)
+    assert found["points"] == 2
+    assert found["most like"].startswith(alike)
+    assert LVMOGPRegressor.load(model).conditions_[-1] == "new"
+
+
+def test_several_conditions_from_a_file_into_another_model(model, tmp_path):
+    before = model.read_bytes()
+    (tmp_path / "few.csv").write_text("tyre;distance;speed\nx;6,5;2\ny;9,25;2\ny;;3\n")
+    target = tmp_path / "other.lvmogp"
+    result = succeeded("add-condition", model, tmp_path / "few.csv", "--out", target)
+    assert "note: some rows say nothing and are left out: 1 without 'distance'" in result.stderr
+    assert re.search(r"x +[-+]\d\.\d\d ± \d\.\d\d +1 ", result.stdout)
+    assert model.read_bytes() == before
+    assert LVMOGPRegressor.load(target).conditions_[-2:] == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give the points of the new condition as a file, or with --point, one of the two"),
+        (["--point", "speed=2,distance=3"], "say which condition the points belong to with --condition NAME"),
+        (
+            ["--condition", "z", "--point", "speed=2"],
+            r"must be given as speed=…,distance=… \(decimals with a point\), got",
+        ),
+        (["--condition", "z", "--point", "speed=2,5,distance=3"], "must be given as speed=…,distance=…"),
+        (["--condition", "z", "--point", "speed=two,distance=3"], "the values of a point must be numbers"),
+        (["--condition", "003", "--point", "speed=2,distance=3"], "condition '003' was part of the training"),
+    ],
+)
+def test_add_condition_refuses_and_leaves_the_model(model, arguments, message):
+    before = model.read_bytes()
+    assert re.search(message, failed("add-condition", model, *arguments))
+    assert model.read_bytes() == before
+    assert [path.name for path in model.parent.iterdir()] == ["own.lvmogp"]
+
+
+def test_conditions_are_the_latents(folder, fitted, direct):
+    rows = json.loads(succeeded("conditions", folder / "brakes.lvmogp", "--json").stdout)["conditions"]
+    assert [row["condition"] for row in rows] == list(direct.conditions_)
+    np.testing.assert_allclose([row["mean_1"] for row in rows], direct.latents_["mean_1"], rtol=1e-9)
+    assert [row["points"] for row in rows] == [6] * 5
+    printed = succeeded("conditions", folder / "brakes.lvmogp").stdout.splitlines()
+    assert printed[0] == "condition,mean_1,sd_1,added,points"
+    assert len(printed) == 6
+
+
+def test_show_tells_settings_seed_and_what_the_fit_was_made_with(folder, fitted, direct):
+    found = json.loads(succeeded("show", folder / "brakes.lvmogp", "--json").stdout)
+    assert found["origin"] == direct.origin_._asdict()
+    assert found["settings"].items() >= {**SETTINGS, "condition": "tyre"}.items()
+    assert (found["n_conditions"], found["n_added"], found["n_observations"]) == (5, 0, 30)
+    assert (found["inputs"], found["output"], found["bound"]) == (["speed"], "distance", direct.outcome_.bound)
+    printed = succeeded("show", folder / "brakes.lvmogp").stdout
+    assert "30 points of 5 conditions" in printed
+    (chosen,) = re.findall(r"^settings +(.*)$", printed, flags=re.MULTILINE)
+    assert set(chosen.split(", ")) >= {"condition='tyre'", "n_inducing_inputs=6", "n_latent=1", "n_restarts=1"}
+    assert "noise=" not in chosen  # as it comes
+    assert re.search(r"^seed +0$", printed, flags=re.MULTILINE)
+    assert re.search(rf"^made with .*lvmogp {re.escape(__version__)}, .*python ", printed, flags=re.MULTILINE)
+
+
+def test_report_writes_the_page_of_the_model(folder, fitted, direct, tmp_path):
+    succeeded("report", folder / "brakes.lvmogp", "-o", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    document = json.loads(re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL).group(1))
+    found = json.dumps(document)
+    assert all(name in found for name in direct.conditions_)
+    assert f"{direct.outcome_.bound:.2f}" in found
+
+
+# What goes wrong outside
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(28, "No space left on device", "brakes.lvmogp"), "error: brakes.lvmogp: No space left on device"),
+        (MemoryError(), "error: there is not enough memory"),
+        (RuntimeError("odd\nthings"), "error: unexpected RuntimeError: odd things; run the command again with --debug"),
+    ],
+)
+def test_anything_unexpected_is_one_line(model, monkeypatch, error, message):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("lvmogp.cli.commands.conditions", fail)
+    assert message in failed("conditions", model)
+    assert "Traceback" in lvmogp("conditions", model, "--debug").output
+
+
+def test_a_full_disk_leaves_the_old_model(model, monkeypatch):
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    before = model.read_bytes()
+    monkeypatch.setattr("lvmogp.storage.tensor_file.os.fsync", fail)
+    line = failed("add-condition", model, "--condition", "z", "--point", "speed=2,distance=3")
+    assert line == f"error: {model}: No space left on device; free some space on that disk, or write to another one"
+    assert model.read_bytes() == before
+    assert [path.name for path in model.parent.iterdir()] == ["own.lvmogp"]
+
+
+def test_plain_values_for_json():
+    found = plain({"a": np.float64(np.nan), 1: (np.int64(3), True, None), "c": pd.Timestamp("2024-01-02")})
+    assert found == {"a": None, "1": [3, True, None], "c": "2024-01-02 00:00:00"}
+
+
+# Help
+
+
+def test_help_is_quick_and_has_examples():
+    names = ["fit", "predict", "add-condition", "conditions", "report", "demo", "reproduce"]
+    for name in names:
+        assert f"Example: lvmogp {name}" in lvmogp(name, "--help").stdout
+    heavy = {"jax", "pandas", "sklearn", "matplotlib", "numpy"}
+    code = f"import sys, lvmogp.cli.app; print(sorted({heavy} & set(sys.modules)))"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "[]\n"
+
+
+# Stopping early
+
+
+def test_a_fit_can_be_stopped_with_the_best_so_far(direct, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one start after the other
+    frame = data()
+    seen = []
+
+    def stop(progress):
+        seen.append(progress)
+        if len(seen) == 7:
+            raise StopFit
+
+    stopped = LVMOGPRegressor(condition="tyre", **(SETTINGS | {"n_restarts": 3}))
+    with pytest.warns(UserWarning, match=r"did not converge: interrupted \(7 iterations in all\).*but let it run"):
+        stopped.fit(frame[["speed", "tyre"]], frame["distance"], on_progress=stop)
+    outcome = stopped.outcome_
+    assert outcome.status is Status.INTERRUPTED
+    assert len(outcome.restarts) == 1
+    assert outcome.history == tuple(progress.bound for progress in seen)
+    assert outcome.bound >= max(outcome.history)
+    assert outcome.bound < direct.outcome_.bound
+
+
+def test_what_was_found_before_the_stop_counts(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    frame = data()
+
+    def stop(progress):
+        if progress.n_latent == 2 or progress.restart == 2:
+            raise StopFit
+
+    once = LVMOGPRegressor(condition="tyre", max_iter=15, **(SETTINGS | {"n_restarts": 2}))
+    with pytest.warns(UserWarning, match="interrupted"):
+        once.fit(frame[["speed", "tyre"]], frame["distance"], on_progress=stop)
+    assert [restart.status for restart in once.outcome_.restarts] == [Status.ITERATION_LIMIT, Status.INTERRUPTED]
+    assert once.outcome_.status is Status.INTERRUPTED
+    assert once.outcome_.bound == max(restart.bound for restart in once.outcome_.restarts)
+
+
+def interrupted_fit(folder, target, *options):
+    """Start a fit in another process, press Ctrl-C once it says what it understood, and wait."""
+    command = [
+        *RUN,
+        "fit",
+        str(folder / "data.csv"),
+        "--output",
+        "distance",
+        "--condition",
+        "tyre",
+        "--model",
+        str(target),
+    ]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [*command, "--restarts", "20", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert "data.csv" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    return process.returncode, errors
+
+
+def test_ctrl_c_keeps_the_best_model_on_request(folder, tmp_path):
+    code, errors = interrupted_fit(folder, tmp_path / "m.lvmogp", "--keep-on-interrupt")
+    assert code == 130
+    assert "note: interrupted; the best model so far is in" in errors
+    assert "Traceback" not in errors
+    kept = LVMOGPRegressor.load(tmp_path / "m.lvmogp")
+    assert kept.outcome_.status is Status.INTERRUPTED
+    assert [path.name for path in tmp_path.iterdir()] == ["m.lvmogp"]
+
+
+def test_ctrl_c_otherwise_leaves_nothing(folder, tmp_path):
+    code, errors = interrupted_fit(folder, tmp_path / "m.lvmogp")
+    assert code == 130
+    assert "error: interrupted" in errors
+    assert "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_that_python_swallows_interrupts_in_the_end():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), no_interrupt_is_lost(), suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    with no_interrupt_is_lost() as pressed:
+        assert not pressed()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+class Dying:
+    """Fails when it is collected, where Python ignores it."""
+
+    def __init__(self, fail):
+        self.fail = fail
+
+    def __del__(self):
+        self.fail()
+
+
+def test_an_interrupt_that_python_swallows_is_not_printed(monkeypatch):
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: printed.append(ignored.exc_type))
+    with pytest.raises(KeyboardInterrupt), no_interrupt_is_lost():
+        Dying(lambda: signal.raise_signal(signal.SIGINT))
+    assert printed == []
+    with no_interrupt_is_lost():
+        Dying(lambda: [].pop())
+    assert printed == [IndexError]
+    Dying(lambda: [].pop())
+    assert printed == [IndexError, IndexError]
+
+
+# Time left
+
+
+def test_time_left_follows_the_starts_before():
+    estimate = time_left()
+
+    def report(restart: int, iteration: int, ended: set[int]) -> Progress:
+        return Progress(2, restart, 4, "x", iteration, 0.0, ended=frozenset(ended))
+
+    estimate(report(1, 1, set()), 0.0)
+    estimate(report(1, 100, set()), 100.0)
+    share, seconds = estimate(report(2, 50, {1}), 150.0)  # half of a start that will need 100
+    assert share == pytest.approx(1.5 / 4)
+    assert seconds == pytest.approx(150.0 * 2.5 / 1.5)
+    share, seconds = estimate(report(3, 20, {1}), 160.0)  # beside it, a fifth of another
+    assert share == pytest.approx(1.7 / 4)
+    assert seconds == pytest.approx(160.0 * 2.3 / 1.7)
+    share, _ = estimate(report(1, 1, set()), 161.0)  # another kernel begins anew
+    assert share < 0.01
+    share, _ = estimate(Progress(3, 1, 4, "x", 1, 0.0), 162.0)  # as does another number of latents
+    assert share < 0.01
+
+
+def test_durations_in_words():
+    assert [in_words(seconds) for seconds in (0.4, 61, 600, 7200)] == ["0 s", "61 s", "10 min", "2.0 h"]
+
+
+# Measurements
+
+
+@pytest.mark.parametrize("source", ["grid", "file"])
+def test_suggestions_are_those_of_the_library(folder, model, direct, source):
+    speeds = pd.DataFrame({"speed": np.linspace(1, 5, 9)})
+    speeds.assign(note="x").to_csv(folder / "candidates.csv", index=False)
+    asked = ["--grid", "speed=1:5:9"] if source == "grid" else ["--candidates", folder / "candidates.csv"]
+    result = succeeded("suggest", model, "--condition", "009", *asked, "--n", 2, "--json")
+    document = json.loads(result.stdout)
+    expected = direct.suggest("009", speeds, n=2)
+    assert document["sd_before"] == pytest.approx(expected.sd_before, rel=1e-9)
+    assert [row["speed"] for row in document["measurements"]] == expected.inputs[:, 0].tolist()
+    np.testing.assert_allclose([row["sd_after"] for row in document["measurements"]], expected.sd_after, rtol=1e-9)
+    assert document["notes"] == [
+        "the model knows no condition '009'; it is taken to be new, with nothing measured so far"
+    ]
+
+
+def test_suggestions_for_people(folder, model, direct):
+    asked = ["--condition", "003", "--goal", "latents"]
+    result = succeeded("suggest", model, *asked)
+    expected = direct.suggest("003", goal="latents")
+    assert f"003  6 points so far; sd of the latents now {expected.sd_before:.4g}" in result.stdout
+    assert f"{expected.inputs[0, 0]:.4g}" in result.stdout
+    assert f"{expected.sd_after[0]:.4g}" in result.stdout
+    far = succeeded("suggest", model, "--condition", "new", "--region", folder / "new.csv", "--json")
+    assert json.loads(far.stdout)["sd_before"] == pytest.approx(
+        direct.suggest("new", region=pd.DataFrame({"speed": [1.5, 3.0, 4.5]})).sd_before, rel=1e-9
+    )
+
+
+def test_suggestions_that_cannot_be_made(folder, model):
+    asked = ["suggest", model, "--condition", "new"]
+    assert "one of the two" in failed(*asked, "--grid", "speed=1:5:9", "--candidates", folder / "new.csv")
+    assert "a grid needs each input once, as in --grid speed=FROM:TO:COUNT, got 'load=2'" in failed(
+        *asked, "--grid", "load=2"
+    )
+    assert "the values of a grid must be FROM:TO:COUNT or one value, got '1:5'" in failed(*asked, "--grid", "speed=1:5")
+    assert "n must be a whole number from 1 to the 1 candidates" in failed(*asked, "--grid", "speed=2", "--n", 2)
+
+
+def test_calibration_is_that_of_the_library(folder, model, direct, tmp_path):
+    frame = data().assign(distance=lambda table: table["distance"] + np.where(table["tyre"] == "002", 2, 0))
+    frame.to_csv(tmp_path / "held-out.csv", index=False)
+    asked = ["calibration", model, tmp_path / "held-out.csv", "--plot", tmp_path / "calibration.png"]
+    document = json.loads(succeeded(*asked, "--json").stdout)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        expected = direct.calibration(frame[["speed", "tyre"]], frame["distance"])
+    assert document["coverage"] == expected.as_dict()["coverage"]
+    assert document["notes"] == [
+        *(str(each.message) for each in caught),
+        *expected.remarks[int(expected.intervals_are_off) :],
+    ]
+    assert (tmp_path / "calibration.png").read_bytes().startswith(b"\x89PNG")
+    shown = succeeded("calibration", model, tmp_path / "held-out.csv").stdout
+    assert "30 observations of 5 conditions" in shown
+    assert re.search(r"^002 +6 ", shown, flags=re.MULTILINE)
+
+
+def test_calibration_knows_of_errors_and_of_conditions_never_seen(folder, model, direct, tmp_path):
+    frame = data().assign(distance=lambda table: table["distance"] + 0.5, error=np.linspace(0, 2, len(data())))
+    frame.loc[frame["tyre"] == "002", "tyre"] = "new"
+    frame.to_csv(tmp_path / "held-out.csv", index=False)
+    asked = ["calibration", model, tmp_path / "held-out.csv", "--error-column", "error"]
+    assert "knows no condition 'new'" in failed(*asked)
+    document = json.loads(succeeded(*asked, "--unseen", "prior", "--json").stdout)
+    library = copy.copy(direct)
+    library.unseen = "prior"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = library.calibration(frame[["speed", "tyre"]], frame["distance"], y_std=frame["error"])
+        without = library.calibration(frame[["speed", "tyre"]], frame["distance"])
+    assert document["coverage"] == expected.as_dict()["coverage"]
+    assert document["log_density"] == pytest.approx(expected.log_density, rel=1e-9)
+    assert abs(expected.log_density - without.log_density) > 0.1
+    assert "name a file of held-out observations" in failed("calibration", model, "--error-column", "error")
+
+
+def test_calibration_without_data_leaves_out_the_training_data(model, direct):
+    document = json.loads(succeeded("calibration", model, "--json").stdout)
+    expected = leave_out_calibration(direct)
+    np.testing.assert_allclose(document["rmse"], expected.rmse, rtol=1e-6)
+    bare = LVMOGPRegressor.load(model)
+    bare.save(model, include_data=False)
+    assert "give held-out data as a file" in failed("calibration", model)

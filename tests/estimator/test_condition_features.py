@@ -1,0 +1,632 @@
+"""Known features of conditions: coordinates of variance zero, special cases, missing values, new conditions."""
+
+import copy
+import datetime
+import json
+import pickle
+import warnings
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from small_models import MISSING, described_parameters, grid_case, long_case
+from test_commands import succeeded
+
+from lvmogp import LVMOGPRegressor
+from lvmogp.algebra.constraints import join, split
+from lvmogp.cli.files.features import read_features
+from lvmogp.cli.table_work import add_described, add_points, predict_table
+from lvmogp.conditions.evidence import evidence
+from lvmogp.conditions.new_condition import log_posterior, noise_prior
+from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditionError
+from lvmogp.fitted.model import latent_gaussian, with_draws
+from lvmogp.ground.compiling import compiled
+from lvmogp.insight.relevance import feature_relevance, latent_relevance
+from lvmogp.kernels.covariances import RBF
+from lvmogp.model.bounds import collapsed
+from lvmogp.model.draws import Draws
+from lvmogp.model.layouts import standardised
+from lvmogp.model.parameters import Parameters
+from lvmogp.model.posterior import curves_at
+from lvmogp.plots import plot_latent_space, plot_latents, plot_new_condition, plot_relevance
+from lvmogp.tables.feature_tables import _encoded_table, read_descriptions, read_later, read_row, warn_of_constants
+from lvmogp.tables.features import feature_table
+from paper.baselines.relations import OneHot
+
+compiled_bound = compiled(collapsed)
+
+
+def all_coordinates(parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances of all coordinates, put together in a loop."""
+    known = parameters.known
+    mean = np.hstack([parameters.latent_mean, known.values])
+    variance = np.hstack([parameters.latent_variance, np.zeros(known.values.shape)])
+    for place, (condition, coordinate) in enumerate(zip(*MISSING, strict=True)):
+        mean[condition, 1 + coordinate] = known.missing_mean[place]
+        variance[condition, 1 + coordinate] = known.missing_variance[place]
+    return mean, variance
+
+
+# The bound
+
+
+@pytest.mark.parametrize("case", [grid_case, long_case])
+def test_known_coordinates_are_latents_of_no_variance_and_no_cost(case):
+    parameters = described_parameters()
+    mean, variance = all_coordinates(parameters)
+    plain = Parameters(
+        input_kernel=parameters.input_kernel,
+        latent_kernel=parameters.latent_kernel,
+        inducing_inputs=parameters.inducing_inputs,
+        inducing_latents=parameters.inducing_latents,
+        latent_mean=jnp.asarray(mean),
+        latent_variance=jnp.asarray(np.maximum(variance, 1e-13)),
+        noise_variance=parameters.noise_variance,
+    )
+    found, expected = compiled_bound(parameters, case().data), compiled_bound(plain, case().data)
+    np.testing.assert_allclose(found.fit, expected.fit, rtol=1e-10)
+    unknown = variance > 0
+    divergences = (mean**2 + variance - np.log(np.where(unknown, variance, 1.0)) - 1) / 2
+    np.testing.assert_allclose(found.kl_latents, divergences[unknown].sum(), rtol=1e-12)
+
+
+def test_gradients_are_those_of_finite_differences_and_known_values_are_not_free():
+    parameters, data = described_parameters(), long_case().data
+    vector, fixed, structure = split(parameters)
+    n_known = parameters.known.values.size + 2 * len(MISSING[0])
+    n_numbers = sum(np.size(leaf) for leaf in jax.tree.leaves(parameters))
+    assert len(vector) == n_numbers - n_known
+
+    def bound(free):
+        return collapsed(join(free, fixed, structure), data).total
+
+    gradient = jax.jit(jax.grad(bound))(vector)
+    value = jax.jit(bound)
+    step = 1e-5
+    for place in range(len(vector)):
+        nudge = jnp.zeros(len(vector)).at[place].set(step)
+        slope = (value(vector + nudge) - value(vector - nudge)) / (2 * step)
+        np.testing.assert_allclose(gradient[place], slope, rtol=2e-5, atol=2e-6)
+
+
+# The special case without latents: a GP over inputs beside one-hot factors
+
+
+def factor_data(seed: int = 41) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame]:
+    """Six conditions, crossed of three motors and two screws, at uneven inputs."""
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {"motor": list("ABCABC"), "screw": [True, True, True, False, False, False]}, index=list("uvwxyz")
+    )
+    numbers = np.repeat(np.arange(6), 5)
+    x = rng.uniform(0, 1, 30)
+    shift = {"A": 0.0, "B": 0.7, "C": 1.5}
+    y = np.sin(4 * x + [shift[table["motor"].iloc[n]] for n in numbers]) + 0.5 * table["screw"].to_numpy()[numbers]
+    y = y + 0.05 * rng.standard_normal(30)
+    return pd.DataFrame({"x": x, "linkage": table.index[numbers]}), y, table
+
+
+def exact_gp(model: LVMOGPRegressor, frame: pd.DataFrame, y: np.ndarray, table: pd.DataFrame):
+    """Log marginal likelihood and predictions of the dense GP on [x, one-hot], from the fitted hyperparameters."""
+    fitted = model.model_
+    parameters, scaling = fitted.posterior.parameters, fitted.scaling
+    levels = np.hstack(
+        [
+            np.equal.outer(table["motor"].to_numpy(), list("ABC")),
+            np.equal.outer(table["screw"].to_numpy(), [False, True]),
+        ]
+    )
+    lengthscales = np.asarray(parameters.latent_kernel.lengthscale) * fitted.descriptions.scale  # in units of 0 and 1
+    if isinstance(parameters.latent_kernel, RBF):
+        relation = OneHot(
+            jnp.asarray(np.stack([np.argmax(levels[:, :3], axis=1), 3 + np.argmax(levels[:, 3:], axis=1)], axis=1)),
+            jnp.asarray(lengthscales),
+        )
+        correlation = np.asarray(relation.matrix())
+    else:
+        steps = (levels[:, None].astype(float) - levels[None]) / lengthscales
+        distance = np.sqrt(3 * np.sum(steps**2, axis=2))
+        correlation = (1 + distance) * np.exp(-distance)  # Matérn 3/2
+    between = correlation * float(parameters.latent_kernel.variance)
+
+    def prior(first, second):
+        (x, rows), (other, columns) = first, second
+        apart = (x[:, None] - other[None]) / float(parameters.input_kernel.lengthscale[0])
+        own = float(parameters.input_kernel.variance) * np.exp(-(apart**2) / 2)
+        return own * between[np.ix_(rows, columns)]
+
+    def points(x, conditions):
+        return scaling.inputs(np.asarray(x)[:, None])[:, 0], table.index.get_indexer(conditions)
+
+    seen = points(frame["x"], frame["linkage"])
+    covariance = prior(seen, seen) + float(parameters.noise_variance[0]) * np.eye(len(y))
+    values = scaling.outputs(y)
+    evidence = -values @ np.linalg.solve(covariance, values) / 2 - np.linalg.slogdet(2 * np.pi * covariance)[1] / 2
+
+    def predict(x, conditions):
+        new = points(x, conditions)
+        gain = np.linalg.solve(covariance, prior(seen, new)).T
+        variance = np.diag(prior(new, new) - gain @ prior(seen, new)) + float(parameters.noise_variance[0])
+        return scaling.location(gain @ values), np.sqrt(scaling.variance(variance))
+
+    return evidence, predict
+
+
+def without_latents(latent_kernel: str):
+    """A model without latents, with as many inducing points as there are inputs and conditions."""
+    frame, y, table = factor_data()
+    model = LVMOGPRegressor(n_latent=0, condition="linkage", n_inducing_inputs=30, latent_kernel=latent_kernel)
+    return model.fit(frame, y, condition_features=table), frame, y, table
+
+
+@pytest.fixture(scope="module")
+def factors():
+    return without_latents("rbf")
+
+
+@pytest.mark.parametrize("latent_kernel", ["rbf", pytest.param("matern32", marks=pytest.mark.long)])
+def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp(factors, latent_kernel):
+    model, frame, y, table = factors if latent_kernel == "rbf" else without_latents(latent_kernel)
+    evidence, predict = exact_gp(model, frame, y, table)
+    data = standardised(model.model_.observations, model.model_.scaling)
+    bound = compiled_bound(model.outcome_.parameters, data)
+    np.testing.assert_allclose(bound.total, evidence, atol=2e-3)
+    np.testing.assert_allclose(bound.steadied, model.outcome_.bound, rtol=1e-9)
+    grid = np.linspace(0, 1, 12)
+    asked = np.repeat(["u", "z"], 6)
+    mean, std = model.predict(pd.DataFrame({"x": grid, "linkage": asked}), return_std=True)
+    expected_mean, expected_std = predict(grid, asked)
+    np.testing.assert_allclose(mean, expected_mean, atol=1e-4)
+    np.testing.assert_allclose(std, expected_std, rtol=1e-3)
+    assert model.n_latent_ == 0
+    assert list(model.latents_.columns) == ["condition", "added"]
+
+
+@pytest.mark.long
+def test_the_number_of_latents_left_open_may_be_none():
+    frame, y, table = factor_data()
+    model = LVMOGPRegressor("auto", condition="linkage", n_inducing_inputs=8, n_restarts=1, max_iter=60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(frame, y, condition_features=table)
+    assert list(model.bounds_by_n_latent_)[:2] == [0, 1]
+    bounds = model.bounds_by_n_latent_
+    assert model.outcome_.bound == bounds[model.n_latent_] > max(bounds.values()) - 1  # a latent must earn its place
+
+
+# New conditions
+
+
+@pytest.fixture(scope="module")
+def slopes():
+    """Lines whose slope is a feature that is known but for an offset, which is latent; the feature misses once."""
+    rng = np.random.default_rng(42)
+    n_conditions = 10
+    slope, offset = rng.uniform(-1, 1, n_conditions), rng.normal(size=n_conditions)
+    numbers = np.repeat(np.arange(n_conditions), 8)
+    x = rng.uniform(-1, 1, len(numbers))
+    y = slope[numbers] * x + 0.5 * offset[numbers] + 0.03 * rng.standard_normal(len(numbers))
+    given = slope.copy()
+    given[3] = np.nan
+    table = pd.DataFrame({"slope": given}, index=range(n_conditions))
+    model = LVMOGPRegressor(n_latent=1, n_restarts=2, n_inducing_inputs=6, n_inducing_latents=10)
+    return model.fit(x[:, None], y, conditions=numbers, condition_features=table), slope, offset
+
+
+def test_features_leave_the_rest_to_the_latents(slopes):
+    model, slope, offset = slopes
+    # The latent may be any mixture of what is not known with what is: together they tell the offset.
+    both = np.column_stack([model.latents_["mean_1"], slope, np.ones(len(slope))])
+    left = offset - both @ np.linalg.lstsq(both, offset)[0]
+    assert np.var(left) < 0.05 * np.var(offset)  # features alone leave 0.8 of it
+    table = model.condition_features_
+    assert list(table.columns) == ["condition", "slope", "added"]
+    np.testing.assert_array_equal(table["slope"].isna(), np.arange(10) == 3)
+    known = model.model_.posterior.parameters.known
+    found = model.model_.descriptions.mean[0] + model.model_.descriptions.scale[0] * float(known.missing_mean[0])
+    assert abs(found - slope[3]) < 0.15  # the missing feature was inferred
+    np.testing.assert_array_equal(feature_relevance(model)["feature"], ["slope"])
+    assert feature_relevance(model)["relevance"][0] > 0.1
+    assert latent_relevance(model)["relevance"][0] > 0.1
+
+
+def test_a_new_condition_keeps_its_known_coordinates_and_integrates_the_others(slopes):
+    model, _, _ = slopes
+    posterior = model.model_.posterior
+    scaling, descriptions = model.model_.scaling, model.model_.descriptions
+    X, y = np.array([[-0.5], [0.8]]), np.array([0.9, 0.2])
+    seen = evidence(posterior, scaling.inputs(X), scaling.outputs(y))
+    value = float(descriptions.standardised(np.array([-0.6]))[0])
+    grid = np.linspace(-6, 6, 4001)
+    thetas = jnp.asarray(np.column_stack([grid, np.full(len(grid), value)]))
+    projected, prior = posterior.covariance.projection(seen.features), noise_prior(posterior)
+    heights = jax.jit(jax.vmap(lambda theta: log_posterior(theta, posterior, seen, projected, prior)))(thetas)
+    density = np.exp(heights - heights.max())
+    density /= density.sum()
+    mean = density @ grid
+    sd = np.sqrt(density @ (grid - mean) ** 2)
+    for method, tolerance in (("exact", 0.02), ("gaussian", 0.2)):
+        added = copy.copy(model).add_condition("new", X, y, features={"slope": -0.6}, method=method)
+        latents = latent_gaussian(added.model_, added.model_.added["new"])
+        np.testing.assert_allclose(latents.mean[0], [mean, value], atol=tolerance * sd)
+        np.testing.assert_allclose(latents.variance[0, 1], 0.0, atol=1e-20)
+        np.testing.assert_allclose(np.sqrt(latents.variance[0, 0]), sd, rtol=0.03 if method == "exact" else 0.3)
+        row = added.condition_features_.iloc[-1]
+        assert row["condition"] == "new"
+        assert row["slope"] == -0.6
+        assert row["added"]
+
+
+def test_a_condition_without_data_is_predicted_from_its_features_and_the_prior_of_its_latents(slopes):
+    model, _, _ = slopes
+    posterior, descriptions = model.model_.posterior, model.model_.descriptions
+    X = np.linspace(-1, 1, 5)[:, None]
+    mean, std = model.predict(X, "never", condition_features={"never": {"slope": 0.7}}, return_std=True)
+    # Gauss–Hermite over the latent, the feature held.
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    value = float(descriptions.standardised(np.array([0.7]))[0])
+    at = [model.predict_at_latent(X, [node], features=[0.7], return_std=True) for node in nodes]
+    weights = weights / weights.sum()
+    expected = weights @ np.array([each[0] for each in at])
+    second = weights @ np.array([each[1] ** 2 + each[0] ** 2 for each in at])
+    np.testing.assert_allclose(mean, expected, atol=2e-3)
+    np.testing.assert_allclose(std, np.sqrt(second - expected**2), rtol=5e-3)
+    direct = curves_at(posterior, jnp.array([[nodes[7], value]]))
+    features = posterior.input_basis.features(jnp.asarray(model.model_.scaling.inputs(X)))
+    np.testing.assert_allclose(
+        at[7][0], model.model_.scaling.location(np.asarray(features @ direct.weights[0])), rtol=1e-10
+    )
+    # Everything else that can be asked of a described condition, through the same door.
+    asked = {"conditions": "never", "condition_features": {"never": [0.7]}}
+    lower, upper = model.predict_interval(X, **asked)
+    assert np.all((lower < mean) & (mean < upper))
+    assert model.sample(X, n=2, **asked).shape == (2, 5)
+    density = model.log_predictive_density(X, mean, **asked)
+    assert np.all(np.isfinite(density))
+    with pytest.warns(LVMOGPWarning, match="50 % intervals hold 100 %"):
+        checked = model.calibration(X, mean, **asked, levels=[0.5])
+    assert (checked.rmse, checked.log_density) == (pytest.approx(0, abs=1e-9), pytest.approx(np.mean(density)))
+    assert np.all(np.abs(model.predictive_cdf(X, mean, **asked) - 0.5) < 0.2)
+    assert np.all(np.isfinite(model.predict_gradient(X, **asked)[0]))
+    with pytest.raises(UnknownConditionError):
+        model.predict(X, "never")
+
+
+@pytest.mark.long
+def test_all_known_and_no_latents_needs_no_particles():
+    frame, y, table = factor_data()
+    left_out = (frame["linkage"] == "z").to_numpy()
+    model = LVMOGPRegressor(n_latent=0, condition="linkage", n_inducing_inputs=25)
+    model.fit(frame[~left_out], y[~left_out], condition_features=table)
+    # Described by the table of the fit, though never observed.
+    model.unseen = "prior"
+    mean, std = model.predict(frame[left_out], return_std=True)
+    _, predict = exact_gp(model, frame[~left_out], y[~left_out], table)
+    expected_mean, expected_std = predict(frame["x"][left_out], frame["linkage"][left_out])
+    np.testing.assert_allclose(mean, expected_mean, atol=2e-4)
+    np.testing.assert_allclose(std, expected_std, rtol=2e-3)
+    few = np.flatnonzero(left_out)[:2]
+    X, added = frame.drop(columns="linkage").iloc[few], copy.copy(model)
+    for method in ("exact", "gaussian"):
+        added.add_condition(method, X, y[few], features=table.loc["z"], method=method)
+    assert len(added.model_.added["exact"].posterior.weights) == 1
+    # The dense GP with those two observations as well.
+    rows = [*np.flatnonzero(~left_out), *few]
+    _, predict = exact_gp(model, frame.iloc[rows], y[rows], table)
+    mean, std = added.predict(frame.drop(columns="linkage")[left_out], "exact", return_std=True)
+    expected_mean, expected_std = predict(frame["x"][left_out], frame["linkage"][left_out])
+    np.testing.assert_allclose(mean, expected_mean, atol=1e-3)
+    np.testing.assert_allclose(std, expected_std, rtol=1e-2)
+
+
+# Keeping a model
+
+
+@pytest.mark.long
+def test_a_model_with_features_survives_saving_pickling_and_absorbing(slopes, tmp_path):
+    model, _, _ = slopes
+    full = copy.copy(model)
+    full.add_condition("known", [[0.1], [0.5]], [0.3, 0.6], features=[0.4])
+    full.add_condition("unknown", [[-0.9], [0.1], [0.9]], [-0.7, 0.0, 0.8])
+    full.save(tmp_path / "model.lvmogp")
+    X = np.linspace(-1, 1, 4)[:, None]
+    asked = [*("known", "unknown"), 3, 0]
+    for other in (LVMOGPRegressor.load(tmp_path / "model.lvmogp"), pickle.loads(pickle.dumps(full))):
+        for name in asked:
+            np.testing.assert_allclose(other.predict(X, name), full.predict(X, name), rtol=1e-12)
+        pd.testing.assert_frame_equal(other.condition_features_, full.condition_features_)
+        later = {"never": {"slope": None}}
+        np.testing.assert_allclose(
+            other.predict(X, "never", condition_features=later),
+            full.predict(X, "never", condition_features=later),
+            rtol=1e-12,
+        )
+    before = full.latents_
+    absorbed = copy.copy(full).absorb()
+    np.testing.assert_allclose(absorbed.latents_["mean_1"], before["mean_1"], rtol=1e-12)
+    latents = absorbed.model_.posterior.parameters.latents
+    added = [latent_gaussian(full.model_, full.model_.added[name]) for name in ("known", "unknown")]
+    np.testing.assert_allclose(latents.mean[-2:], np.vstack([each.mean for each in added]), rtol=1e-12)
+    np.testing.assert_allclose(latents.variance[-2:], np.vstack([each.variance for each in added]), atol=1e-20)
+    assert absorbed.condition_features_["slope"].tolist()[-2:] == [0.4, pytest.approx(np.nan, nan_ok=True)]
+    assert not absorbed.condition_features_["added"].any()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["exact", "gaussian"])
+def test_latents_beside_many_features_may_have_any_kernel(method, tmp_path):
+    """One latent and five coordinates of features under a kernel that only quadrature can integrate."""
+    frame, y, table = factor_data()
+    model = LVMOGPRegressor(n_latent=1, condition="linkage", latent_kernel="matern32", n_restarts=1, unseen="prior")
+    model.fit(frame, y, condition_features=table)
+    measured = np.sin(4 * np.array([0.2, 0.9]) + 0.7)  # as motor B turns without a screw
+    model.add_condition("new", [[0.2], [0.9]], measured, features={"motor": "B", "screw": False}, method=method)
+    model.save(tmp_path / "model.lvmogp")
+    loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
+    X = np.linspace(0, 1, 4)[:, None]
+    for name in ("new", "u"):
+        np.testing.assert_allclose(loaded.predict(X, name), model.predict(X, name), rtol=1e-12)
+    near = model.similarities().loc["new"]
+    pd.testing.assert_series_equal(loaded.similarities().loc["new"], near, rtol=1e-10)
+    assert near["y"] == near.drop("new").max()  # the other condition with motor B and no screw
+    before = model.predict(X, "new")
+    np.testing.assert_allclose(before, np.sin(4 * X[:, 0] + 0.7), atol=0.2)
+    np.testing.assert_allclose(copy.copy(model).absorb().predict(X, "new"), before, atol=0.1)
+
+
+# What people see
+
+
+def test_pictures_of_a_model_without_latents_say_so(factors):
+    model, frame, y, _ = factors
+    words = plot_latent_space(model).texts[0].get_text()
+    assert words.endswith("motor, screw")
+    ticks = [label.get_text() for label in plot_relevance(model).get_yticklabels()]
+    assert ticks == ["x", "motor", "screw"]
+    with pytest.raises(SettingError, match="dimension must be a number from 1 to 0"):
+        plot_latents(model, np.arange(6))
+    panels = plot_new_condition(model, frame[["x"]].iloc[:2], y[:2], features={"motor": "A", "screw": True})
+    assert panels[0, 0].texts[0].get_text().endswith("motor, screw")
+    plt.close("all")
+
+
+@pytest.mark.long
+def test_the_density_of_a_described_condition_is_that_of_its_latent(slopes):
+    model, _, _ = slopes
+    X, y = np.array([[0.3]]), np.array([0.5])
+    panels = plot_new_condition(model, X, y, steps=[1], features=[-0.6])
+    grid, density = panels[0, 0].lines[0].get_data()
+    added = copy.copy(model).add_condition("new", X, y, features=[-0.6])
+    latent = added.model_.added["new"].posterior
+    np.testing.assert_allclose(density @ grid / density.sum(), latent.latent_mean[0], atol=0.02)
+    panels = plot_new_condition(model, X, y, steps=[1])  # without its feature: a histogram of the particles
+    heights, edges, _ = panels[0, 0].patches[0].get_data()
+    found = copy.copy(model).add_condition("new", X, y).model_.added["new"].posterior.latent_mean[0]
+    np.testing.assert_allclose(heights @ (edges[1:] + edges[:-1]) / 2 / heights.sum(), found, atol=0.05)
+    plt.close("all")
+
+
+def test_files_of_features_predict_and_add_conditions(factors, tmp_path):
+    model, _, _, _ = factors
+    (tmp_path / "linkages.csv").write_text("linkage;screw;motor\nz;False;C\nnew;True;\nother;False;B\n")
+    features = read_features(tmp_path / "linkages.csv", condition="linkage", known=model.conditions_)
+    assert features.index.tolist() == ["z", "new", "other"]
+    assert features["motor"].isna().tolist() == [False, True, False]
+    assert features["motor"].dropna().tolist() == ["C", "B"]
+    (tmp_path / "asked.csv").write_text("linkage,x\nother,0.5\nz,0.5\n")
+    settings = {"condition": None, "condition_column": None, "level": 0.95, "function": False, "unseen": "error"}
+    own = copy.copy(model)
+    found = predict_table(own, tmp_path / "asked.csv", condition_features=tmp_path / "linkages.csv", **settings)
+    asked = pd.DataFrame({"x": [0.5]})
+    expected = model.predict(asked, "other", condition_features={"other": {"motor": "B", "screw": False}})
+    np.testing.assert_allclose(found.frame["mean"], [expected[0], model.predict(asked, "z")[0]], rtol=1e-12)
+    described = ["--condition-features", tmp_path / "linkages.csv", "--json"]
+    own.save(tmp_path / "m.lvmogp")
+    suggested = succeeded("suggest", tmp_path / "m.lvmogp", "--condition", "other", "--grid", "x=-1:1:5", *described)
+    best = model.suggest("other", np.linspace(-1, 1, 5)[:, None], condition_features=features)
+    assert json.loads(suggested.stdout)["measurements"][0]["x"] == best.inputs[0, 0]
+    assert json.loads(suggested.stdout)["sd_before"] == pytest.approx(best.sd_before, rel=1e-9)
+    (tmp_path / "seen.csv").write_text("linkage,x,y\nother,0.5,1\nz,0.5,2\n")
+    checked = succeeded("calibration", tmp_path / "m.lvmogp", tmp_path / "seen.csv", "--output", "y", *described)
+    errors = np.array([expected[0] - 1, model.predict(asked, "z")[0] - 2])
+    assert json.loads(checked.stdout)["rmse"] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-9)
+    added = add_described(own, features, condition=None)
+    assert added.points == {"new": 0, "other": 0}
+    np.testing.assert_allclose(own.predict(asked, "other"), expected, rtol=1e-12)
+    assert own.condition_features_["motor"].iloc[-2:].fillna("missing").tolist() == ["missing", "B"]
+    with pytest.raises(DataError, match="have no row for condition 'third'"):
+        add_points(own, ["x=0.5,y=1"], condition="third", output="y", features=features)
+    with pytest.raises(DataError, match="describes no condition that is new to the model and called 'z'"):
+        add_described(own, features, condition="z")
+    (tmp_path / "linkages.csv").write_text("linkage;screw\nz;False\n;True\n")
+    with pytest.raises(DataError, match="has no id in column 'linkage' in line 3"):
+        read_features(tmp_path / "linkages.csv", condition="linkage", known=())
+
+
+def test_whole_numbers_in_files_are_the_ids_of_the_table_of_features(factors, tmp_path):
+    """A condition of which features alone are kept is predicted from these, not from the prior."""
+    model, frame, y, table = factors
+    numbers = {name: 100 + place for place, name in enumerate(table.index)}
+    later = table.iloc[[0]].set_axis([777], axis=0)
+    whole = copy.copy(model)
+    whole.fit(
+        frame.assign(linkage=frame["linkage"].map(numbers)),
+        y,
+        condition_features=pd.concat([table.rename(index=numbers), later]),
+    )
+    (tmp_path / "asked.csv").write_text("linkage,x\n777,0.5\n")
+    settings = {"condition_features": None, "condition_column": None, "level": 0.95, "function": False}
+    asked = pd.DataFrame({"x": [0.5]})
+    expected = whole.predict(asked, 777, condition_features=later)
+    for condition in (None, "777"):
+        found = predict_table(whole, tmp_path / "asked.csv", condition=condition, unseen="prior", **settings)
+        np.testing.assert_allclose(found.frame["mean"], expected, rtol=1e-9)
+
+
+def test_relevance_under_draws_moves_the_coordinates_of_a_category_together(factors):
+    """Draws that all are the fit itself have the relevances of the fit."""
+    model, _, _, _ = factors
+    drawn, parameters = copy.copy(model), model.model_.posterior.parameters
+    coordinates = np.asarray(parameters.latents.mean)
+
+    def repeated(leaf):
+        return jnp.asarray(np.stack([np.asarray(leaf)] * 2))
+
+    draws = Draws(
+        input_kernel=jax.tree.map(repeated, parameters.input_kernel),
+        latent_kernel=jax.tree.map(repeated, parameters.latent_kernel),
+        latents=repeated(coordinates),
+        noise_variance=repeated(parameters.noise_variance),
+        chain=jnp.zeros(2, int),
+        log_weight=jnp.full(2, np.log(0.5)),
+    )
+    drawn.model_ = with_draws(model.model_, draws)
+    found, expected = feature_relevance(drawn), feature_relevance(model)
+    assert found["feature"].tolist() == expected["feature"].tolist()
+    np.testing.assert_allclose(found["relevance"], expected["relevance"], atol=0.02)
+
+
+# Tables
+
+
+ROWS = [[1.0, "x"], [2.5, "y"], [4.0, "x"]]
+NAMES = ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pd.DataFrame(ROWS, columns=["size", "kind"], index=list("abc")),
+        pd.DataFrame(ROWS[::-1], columns=["size", "kind"], index=list("cba")),
+        pd.DataFrame(ROWS, columns=["size", "kind"]).assign(tyre=list("abc")),
+        {name: {"size": size, "kind": kind} for name, (size, kind) in zip(NAMES, ROWS, strict=True)},
+        dict(zip(NAMES, ROWS, strict=True)),
+        ROWS,
+        np.array(ROWS, dtype=object),
+    ],
+)
+def test_tables_of_all_forms_say_the_same(table):
+    found = read_descriptions(table, NAMES, "tyre")
+    expected = np.array([[1.0, 1, 0], [2.5, 0, 1], [4.0, 1, 0]])
+    np.testing.assert_array_equal(found.values, expected)
+    np.testing.assert_allclose(found.standardised(found.values), (expected - expected.mean(0)) / expected.std(0))
+    assert [(each.kind, each.levels) for each in found.features] == [("number", ()), ("category", ("x", "y"))]
+    assert found.ids == NAMES
+
+
+def test_missing_values_dates_and_rows_for_later():
+    table = pd.DataFrame(
+        {
+            "made": [datetime.date(2020, 1, 1), None, datetime.date(2020, 1, 11), datetime.date(2021, 1, 1)],
+            "wet": [True, False, None, True],
+            "kind": pd.Categorical([3, 7, None, 9]),
+        },
+        index=["a", "b", "c", "later"],
+    )
+    with pytest.warns(LVMOGPWarning, match="no trained condition has the level '9' of the feature 'kind'"):
+        found = read_descriptions(table, NAMES, None)
+    first = 18262.0
+    expected = [
+        [first, 0, 1, 1, 0],
+        [np.nan, 1, 0, 0, 1],
+        [first + 10, *[np.nan] * 4],
+        [first + 366, 0, 1, np.nan, np.nan],
+    ]
+    np.testing.assert_array_equal(found.values, expected)
+    np.testing.assert_allclose(found.mean, [first + 5, 0.5, 0.5, 0.5, 0.5])  # of the trained ones
+    back = feature_table(found, found.values)
+    assert back["made"][0] == pd.Timestamp("2020-01-01")
+    assert back["made"][1] is None
+    assert back["wet"] == [True, False, None, True]
+    assert back["kind"] == [3, 7, None, None]  # a level that was never trained counts as missing
+    np.testing.assert_array_equal(found.row("later"), expected[3])
+    assert found.row("never") is None
+    assert found.coordinate_names == ("made", "wet = False", "wet = True", "kind = 3", "kind = 7")
+
+
+def test_names_of_features_need_not_be_text():
+    known = read_descriptions(pd.DataFrame(ROWS, index=list("abc")), NAMES, None)
+    assert [feature.name for feature in known.features] == ["0", "1"]
+    later = pd.DataFrame([[3.0, "y"]], index=["d"])
+    np.testing.assert_array_equal(read_later(known, later, None)["d"], [3.0, 0, 1])
+    np.testing.assert_array_equal(read_row(known, later.loc["d"]), [3.0, 0, 1])
+    np.testing.assert_array_equal(read_later(known, {"d": {0: 3.0, 1: "y"}}, None)["d"], [3.0, 0, 1])
+
+
+def test_levels_that_are_whole_numbers_are_known_beside_gaps():
+    known = read_descriptions(pd.DataFrame({"kind": pd.Categorical([3, 7, 3])}, index=NAMES), NAMES, None)
+    later = pd.DataFrame({"kind": [7, None]})  # which pandas makes floats
+    np.testing.assert_array_equal(_encoded_table(known, later), [[0, 1], [np.nan, np.nan]])
+    with pytest.raises(DataError, match="no trained condition has the level '7.5'"):
+        _encoded_table(known, pd.DataFrame({"kind": [7.5]}))
+
+
+WRONG_TABLES = {
+    "has no row for 'b'": {"a": [1], "c": [2]},
+    "has 2 rows for 3 conditions": [[1], [2]],
+    "more than one row for condition 'a'": pd.DataFrame({"v": [1, 2, 3, 4]}, index=["a", "a", "b", "c"]),
+    "missing for all trained conditions": {"a": [None], "b": [None], "c": [None]},
+    "must hold numbers, dates, or categories": {"a": [1], "b": ["x"], "c": [2]},
+    "different lengths": {"a": [1], "b": [1, 2], "c": [2]},
+    "has no columns": pd.DataFrame(index=list("abc")),
+    "is infinite for a condition": {"a": [1], "b": [np.inf], "c": [2]},
+    "or beyond 1e\\+140; pass None": {"a": [1], "b": [1e200], "c": [2]},
+    "is infinite for a condition, or beyond": {"a": [1], "b": [10**400], "c": [2]},
+    "two columns of condition_features": pd.DataFrame([[1, 2]] * 3, columns=["v", "v"], index=list("abc")),
+    "or an array with a row for each condition, got str": "abc",
+    "or an array with a row for each condition, got set": {1.0, 2.0, 3.0},
+    "or an array with a row for each condition, got float": 3.0,
+}
+
+
+@pytest.mark.parametrize("words", WRONG_TABLES)
+def test_tables_that_cannot_be_are_refused_in_words(words):
+    with pytest.raises(DataError, match=words):
+        read_descriptions(WRONG_TABLES[words], NAMES, None)
+
+
+WRONG_ROWS = {
+    "knows no feature 'colour'": {"colour": "red"},
+    "no trained condition has the level 'z'": {"kind": "z"},
+    "holds numbers, got 'tall'": {"size": "tall"},
+    "has the 2 features": [1.0],
+    "one row, got a table of 2 rows": pd.DataFrame({"size": [1.0, 2.0]}),
+}
+
+
+@pytest.mark.parametrize("words", WRONG_ROWS)
+def test_rows_of_new_conditions_are_checked(words):
+    known = read_descriptions(ROWS, NAMES, None)
+    known = known._replace(
+        features=tuple(each._replace(name=name) for each, name in zip(known.features, ("size", "kind"), strict=True))
+    )
+    with pytest.raises(DataError, match=words):
+        read_row(known, WRONG_ROWS[words])
+    np.testing.assert_array_equal(read_row(known, {"kind": "y"}), [np.nan, 0, 1])
+    with pytest.raises(DataError, match="must say which condition each row belongs to"):
+        read_later(known, [[1.0, "x"]], None)
+
+
+def test_features_are_refused_where_they_cannot_be_used(slopes):
+    X, y, ids = np.zeros((4, 1)), np.arange(4.0), list("aabb")
+    with pytest.raises(SettingError, match="n_latent=0 leaves nothing"):
+        LVMOGPRegressor(n_latent=0).fit(X, y, ids)
+    with pytest.raises(SettingError, match="cannot take condition_features"):
+        LVMOGPRegressor(inference="stochastic").fit(X, y, ids, condition_features=[[1], [2]])
+    model, _, _ = slopes
+    with pytest.raises(DataError, match="need all features"):
+        model.predict_at_latent([[0.0]], [0.0])
+    known = read_descriptions([[5, 1], [5, 2]], ("a", "b"), None)
+    with pytest.warns(LVMOGPWarning, match="'feature 1' is the same for all trained conditions"):
+        warn_of_constants(known, 2)
+
+
+def test_a_model_without_features_wants_none(slopes):
+    model = copy.copy(slopes[0])
+    model.model_ = model.model_._replace(descriptions=None)
+    assert model.condition_features_ is None
+    with pytest.raises(DataError, match="fitted without features"):
+        model.add_condition("e", [], [], features=[1.0])

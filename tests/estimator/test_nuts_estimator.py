@@ -1,0 +1,236 @@
+"""Fully Bayesian inference through the estimator, on data small enough to know what to expect."""
+
+import json
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from lvmogp import LVMOGPRegressor, Priors, SettingError, StopFit
+from lvmogp.cli.app import app
+from lvmogp.errors import ConvergenceWarning
+from lvmogp.inference.nuts.chains import SamplerSettings
+from lvmogp.inference.options import Options, sampling_settings
+from lvmogp.insight.summary import summary
+from lvmogp.model.draws import aligned
+
+N, D = 9, 5
+X = np.linspace(0, 3, N)[:, None]
+FACTORS = np.linspace(0.5, 2.0, D)
+SETTINGS = {"inference": "nuts", "n_chains": 2, "n_warmup": 60, "n_draws": 40, "n_restarts": 2, "random_state": 0}
+
+
+def outputs():
+    rng = np.random.default_rng(3)
+    return 10 + np.sin(2 * X) * FACTORS + 0.1 * rng.normal(size=(N, D))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return LVMOGPRegressor(1, **SETTINGS).fit(X, outputs(), conditions=list("abcde"))
+
+
+def rbf(kernel, first, second):
+    scaled = (first[:, None] - second[None]) / kernel.lengthscale
+    return kernel.variance * np.exp(-np.sum(scaled**2, axis=-1) / 2)
+
+
+def dense_predictions(model, x):
+    """Posterior mean of each condition's curve, averaged over draws: one dense system a draw."""
+    draws, scaling = model.model_.draws, model.model_.scaling
+    inputs, asked = scaling.inputs(X), scaling.inputs(x)
+    y = scaling.outputs(outputs()).T.ravel()
+    total = 0.0
+    for number in range(draws.n_draws):
+        input_kernel, latent_kernel = jax.tree.map(
+            lambda leaf, number=number: np.asarray(leaf[number]), (draws.input_kernel, draws.latent_kernel)
+        )
+        latents = np.asarray(draws.latents[number])
+        among = rbf(latent_kernel, latents, latents)
+        noise = np.asarray(draws.noise_variance[number])
+        covariance = np.kron(among, rbf(input_kernel, inputs, inputs)) + noise * np.eye(N * D)
+        between = np.kron(among, rbf(input_kernel, asked, inputs))
+        weight = np.exp(float(draws.log_weight[number]))
+        total = total + weight * (between @ np.linalg.solve(covariance, y)).reshape(D, -1).T
+    return scaling.location(total)
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_observations", "expected"),
+    [
+        ({}, 500, (16, 160, 60)),
+        ({}, 501, (4, 300, 250)),
+        ({"n_chains": 8}, 100, (8, 300, 250)),
+        ({"n_chains": 20}, 10_000, (20, 160, 60)),
+        ({"n_warmup": 50}, 100, (16, 50, 60)),
+        ({"n_draws": 5}, 10_000, (4, 300, 5)),
+    ],
+)
+def test_few_observations_have_many_short_chains(asked, n_observations, expected):
+    given = LVMOGPRegressor(inference="nuts", random_state=7, **asked).get_params()
+    options = Options(**{name: given[name] for name in Options._fields})
+    _, settings = sampling_settings(options, n_observations)
+    assert settings == SamplerSettings(*expected, seed=options.seed)
+
+
+@pytest.mark.parametrize("n_conditions", [11, 12], ids=["few", "many"])
+def test_with_few_observations_every_other_chain_starts_hot(monkeypatch, n_conditions):
+    monkeypatch.setattr("lvmogp.inference.nuts.sampling.FEW_OBSERVATIONS", 11 * N)
+    asked = []
+
+    def without_chains(target, starts, variances, settings, report=None, *, hot=()):
+        asked.extend(hot)
+        return {}, True
+
+    monkeypatch.setattr("lvmogp.inference.nuts.sampling.run_chains", without_chains)
+    many = np.tile(outputs(), 3)[:, :n_conditions]
+    with pytest.warns(ConvergenceWarning):
+        LVMOGPRegressor(1, **SETTINGS | {"n_chains": 5, "n_restarts": 1, "max_iter": 5}).fit(X, many)
+    assert asked == ([1, 3] if n_conditions == 11 else [])
+
+
+def test_draws_explain_the_data(model):
+    draws, account = model.model_.draws, model.sampling_
+    assert draws.n_draws == 80
+    np.testing.assert_array_equal(draws.chain, np.repeat([0, 1], 40))
+    np.testing.assert_allclose(np.exp(draws.log_weight).sum(), 1)
+    assert account.completed
+    assert set(account.agreement) == {"log posterior", "predictions", "latent kernel matrix", "noise"}
+    between = X[:-1] + 0.19
+    np.testing.assert_allclose(dense_predictions(model, between), 10 + np.sin(2 * between) * FACTORS, atol=0.25)
+    # Noise of 0.1, known from 45 observations to about a fifth.
+    noise = np.sqrt(np.median(draws.noise_variance)) * model.model_.scaling.output_scale
+    assert 0.07 < noise < 0.15
+
+
+def test_the_variance_that_is_redundant_stays_one_and_kernels_are_as_described(model):
+    draws = model.model_.draws
+    np.testing.assert_array_equal(draws.latent_kernel.variance, 1)
+    assert draws.latent_kernel.fixed == ()
+    assert jax.tree.structure(draws.latent_kernel) == jax.tree.structure(model.latent_kernel_)
+
+
+def test_the_same_seed_gives_the_same_draws(model):
+    again = LVMOGPRegressor(1, **SETTINGS).fit(X, outputs(), conditions=list("abcde"))
+    np.testing.assert_array_equal(again.model_.draws.latents, model.model_.draws.latents)
+
+
+def test_draws_survive_pickling(model):
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.model_.draws.latents, model.model_.draws.latents)
+    assert again.sampling_.remarks == model.sampling_.remarks
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # ArviZ announces its next version
+def test_a_file_keeps_the_draws_and_how_they_were_found(model, tmp_path):
+    model.save(tmp_path / "model.lvmogp")
+    loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
+    np.testing.assert_array_equal(loaded.predict(X, "b"), model.predict(X, "b"))
+    before, after = model.sampling_, loaded.sampling_
+    assert str(after) == str(before)
+    assert (after.chains, after.n_warmup, after.completed) == (before.chains, before.n_warmup, before.completed)
+    assert after.agreement == before.agreement
+    for one, other in zip(after.statistics, before.statistics, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_remarks_of_chains_are_among_those_of_the_model(model):
+    found = summary(model)
+    assert found.n_draws == 80
+    assert set(model.sampling_.remarks) <= set(found.remarks)
+
+
+def test_the_command_line_draws_from_the_posterior(tmp_path, model):
+    table = pd.DataFrame({"x": np.repeat(X[:, 0], D), "y": outputs().ravel(), "tyre": np.tile(list("abcde"), N)})
+    table.to_csv(tmp_path / "data.csv", index=False)
+    options = ["--inference", "nuts", "--chains", "2", "--warmup", "60", "--draws", "40", "--restarts", "2"]
+    arguments = ["fit", str(tmp_path / "data.csv"), "--output", "y", "--condition", "tyre", "--latents", "1"]
+    result = CliRunner().invoke(app, [*arguments, "--model", str(tmp_path / "model.lvmogp"), *options, "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["summary"]["n_draws"] == 80
+    loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
+    assert loaded.get_params()["n_chains"] == 2
+    points = pd.DataFrame({"x": X[:, 0]})
+    # Rows of a table are no grid, so these are other draws from the same posterior.
+    np.testing.assert_allclose(loaded.predict(points, "b"), model.predict(X, "b"), atol=0.05)
+
+
+def test_arviz_reads_the_draws(model):
+    pytest.importorskip("arviz")
+    data = model.to_arviz()
+    draws = model.model_.draws
+    reference = model.model_.posterior.parameters.latent_mean
+    np.testing.assert_array_equal(
+        data.posterior["latents"].sel(chain=1, draw=3, condition="c"), aligned(draws, reference)[43, 2]
+    )
+    np.testing.assert_array_equal(
+        data.posterior["input_kernel_lengthscale"].sel(chain=0, column=0), draws.input_kernel.lengthscale[:40, 0]
+    )
+    np.testing.assert_array_equal(data.posterior["noise_variance"].sel(chain=1), draws.noise_variance[40:, 0])
+    assert set(data.posterior) == {
+        "input_kernel_lengthscale",
+        "input_kernel_variance",
+        "latent_kernel_lengthscale",
+        "noise_variance",
+        "latents",
+    }
+    statistics = model.sampling_.statistics
+    np.testing.assert_array_equal(data.sample_stats["energy"].sel(chain=0), statistics.energy[:40])
+    np.testing.assert_array_equal(data.sample_stats["n_steps"].sel(chain=1), statistics.n_leapfrogs[40:])
+    assert np.all(2 ** data.sample_stats["tree_depth"] > data.sample_stats["n_steps"])
+    np.testing.assert_array_equal(data.sample_stats["log_weight"].sel(chain=1), draws.log_weight[40:])
+
+
+def test_arviz_has_nothing_to_read_without_draws():
+    variational = LVMOGPRegressor(1, n_restarts=1).fit(X, outputs())
+    assert variational.sampling_ is None
+    with pytest.raises(SettingError, match="there are no draws to hand to ArviZ"):
+        variational.to_arviz()
+
+
+def test_without_arviz_the_error_says_how_to_install_it(model, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "arviz", None)
+    with pytest.raises(SettingError, match=r'to_arviz needs ArviZ.*pip install "lvmogp\[arviz\]"'):
+        model.to_arviz()
+
+
+@pytest.mark.long
+def test_noise_per_condition_and_long_data_and_priors():
+    y = outputs()
+    noisy = y + np.random.default_rng(0).normal(size=y.shape) * np.array([0, 0, 0, 0, 1.0])
+    noisy[2, 1] = np.nan  # no longer a grid
+    priors = Priors(noise_spread=(1.0, 0.5))
+    settings = {**SETTINGS, "noise": "per-condition", "priors": priors, "dtype": "float32"}
+    model = LVMOGPRegressor(1, **settings).fit(X, noisy)
+    draws = model.model_.draws
+    assert draws.latents.dtype == jnp.float32
+    noise = np.median(np.asarray(draws.noise_variance), axis=0)
+    assert noise.shape == (D,)
+    assert noise[4] > 5 * noise[:4].max()
+
+
+@pytest.mark.parametrize("n_reports", [1, 6])
+def test_a_stop_keeps_what_is_there(monkeypatch, n_reports):
+    monkeypatch.setattr("lvmogp.inference.nuts.chains._PIECE_SECONDS", 1e-9)  # one step a piece
+    seen = []
+
+    def stop(progress):
+        if progress.recipe == "nuts":
+            seen.append(progress)
+            if len(seen) == n_reports:
+                raise StopFit
+
+    settings = {**SETTINGS, "n_warmup": 1, "n_restarts": 1}
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model = LVMOGPRegressor(1, **settings).fit(X, outputs(), on_progress=stop)
+    assert not model.sampling_.completed
+    if n_reports == 1:
+        assert model.sampling_.remarks[0].startswith("Sampling was interrupted")
+    else:
+        assert 4 <= model.model_.draws.n_draws <= 6
+    assert (seen[-1].n_restarts, seen[-1].iteration, seen[-1].share) == (2, n_reports, n_reports / (2 * 41))
+    assert np.all(np.isfinite(model.predict(X)))

@@ -1,0 +1,220 @@
+"""Fits of a transform of the output, from the data to answers in the user's units."""
+
+import copy
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from lvmogp import DataError, LVMOGPRegressor, ObservationStore, SettingError, StopFit
+from lvmogp.inference.options import Options, output_transforms
+from lvmogp.tables.transforms import Logarithm, SquareRoot
+
+N, D = 12, 6
+X = np.linspace(0.0, 10.0, N)[:, None]
+FACTORS = np.linspace(-1.5, 1.5, D)
+ROOTS = 1.2 + np.sin(X + 0.5 * FACTORS) * (1 + 0.3 * FACTORS)  # some near zero
+NOISE = 0.1 * np.random.default_rng(0).normal(size=(N, D))
+X_NEW = np.array([[0.4], [2.7], [6.1], [9.3]])
+NAMES = [name for name in ("a", "new") for _ in range(2)]
+N_DRAWS = 4000
+
+
+def regressor(**settings):
+    return LVMOGPRegressor(**({"n_latent": 1, "n_restarts": 1, "random_state": 0} | settings))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    model = regressor(output_transform="sqrt").fit(X, (ROOTS + NOISE) ** 2, conditions=list("abcdef"))
+    return model.add_condition("new", [[0.5], [4.0]], (1.2 + np.sin([0.95, 4.45]) * 1.27) ** 2)
+
+
+@pytest.fixture(scope="module")
+def draws(fitted):
+    return fitted.sample(X_NEW, NAMES, N_DRAWS, include_noise=True, random_state=1)
+
+
+def test_a_square_root_is_what_is_fitted(fitted):
+    plain = regressor().fit(X, np.abs(ROOTS + NOISE), conditions=list("abcdef"))
+    assert fitted.outcome_.bound == pytest.approx(plain.outcome_.bound, rel=1e-9)
+    mean, std = plain.predict(X_NEW, "a", return_std=True)
+    expected = SquareRoot().mean(jnp.asarray(mean), jnp.asarray(std**2))
+    assert_allclose(fitted.predict(X_NEW, "a"), expected, rtol=1e-2)  # up to the nodes of its latents
+    assert fitted.output_transform_ == "sqrt"
+    assert plain.output_transform_ is None
+
+
+def test_samples_are_as_predicted(fitted, draws):
+    mean, covariance = fitted.predict(X_NEW, NAMES, return_cov=True)
+    scale = np.sqrt(np.diag(covariance))
+    assert np.all(draws >= 0)
+    assert np.all(np.abs(draws.mean(axis=0) - mean) < 4.5 * scale / np.sqrt(N_DRAWS))
+    assert_allclose(np.cov(draws.T) / np.outer(scale, scale), covariance / np.outer(scale, scale), atol=0.12)
+    lower, upper = fitted.predict_interval(X_NEW, NAMES, level=0.8)
+    assert_allclose(np.mean(draws < lower, axis=0), 0.1, atol=0.02)
+    assert_allclose(np.mean(draws > upper, axis=0), 0.1, atol=0.02)
+    assert_allclose(np.mean(draws <= mean, axis=0), fitted.predictive_cdf(X_NEW, mean, NAMES), atol=0.03)
+
+
+def test_quantiles_are_inverse_to_probabilities_and_densities_their_slopes(fitted):
+    found = fitted.predict_quantiles(X_NEW, NAMES, levels=[0.02, 0.5, 0.9])
+    for level, values in zip((0.02, 0.5, 0.9), np.asarray(found).T, strict=True):
+        assert_allclose(fitted.predictive_cdf(X_NEW, values, NAMES), level, rtol=1e-6)
+        step = 1e-5 * values
+        ends = [fitted.predictive_cdf(X_NEW, values + side * step, NAMES) for side in (-1, 1)]
+        density = fitted.log_predictive_density(X_NEW, values, NAMES)
+        assert_allclose(np.exp(density), (ends[1] - ends[0]) / (2 * step), rtol=1e-5)
+
+
+def test_gradients_are_finite_differences(fitted):
+    by_mean, by_variance = fitted.predict_gradient(X_NEW, NAMES)
+    step = 1e-5
+    ends = [fitted.predict(X_NEW + side * step, NAMES, return_std=True) for side in (-1, 1)]
+    assert_allclose(by_mean[:, 0], (ends[1][0] - ends[0][0]) / (2 * step), rtol=1e-4, atol=1e-6)
+    assert_allclose(by_variance[:, 0], (ends[1][1] ** 2 - ends[0][1] ** 2) / (2 * step), rtol=1e-4, atol=1e-6)
+
+
+def test_latents_predict_in_the_units_of_the_output(fitted):
+    there, std = fitted.predict_at_latent(X_NEW, [[0.3]], return_std=True)
+    parts = regressor().set_params(output_transform=None)
+    parts.model_ = fitted.model_._replace(scaling=fitted.model_.scaling._replace(transform=None))
+    root, spread = parts.predict_at_latent(X_NEW, [[0.3]], return_std=True)
+    gaussian = jnp.asarray(root), jnp.asarray(spread**2)
+    assert_allclose(there, SquareRoot().mean(*gaussian), rtol=1e-9)
+    assert_allclose(std**2, SquareRoot().variance(*gaussian), rtol=1e-9)
+
+
+def test_a_file_keeps_the_transform(fitted, tmp_path):
+    fitted.save(tmp_path / "roots.lvmogp")
+    loaded = LVMOGPRegressor.load(tmp_path / "roots.lvmogp")
+    assert loaded.output_transform_ == "sqrt"
+    assert loaded.bounds_by_transform_ == fitted.bounds_by_transform_
+    assert_array_equal(loaded.predict(X_NEW, NAMES), fitted.predict(X_NEW, NAMES))
+
+
+def test_absorbed_conditions_stay_in_their_units(fitted):
+    absorbed = copy.copy(fitted).absorb()
+    assert_allclose(absorbed.predict(X_NEW, "new"), fitted.predict(X_NEW, "new"), rtol=0.2)
+
+
+def test_zeros_have_a_root_and_negative_outputs_none(fitted, tmp_path):
+    model = copy.copy(fitted)
+    model.add_condition("zeros", [[1.0], [2.0]], [0.0, 0.0])
+    assert np.all(model.predict([[1.0], [2.0]], "zeros") < 0.3)
+    counts = np.random.default_rng(2).poisson(2 * ROOTS**2).astype(float)
+    assert np.any(counts == 0)
+    of_counts = regressor(output_transform="sqrt").fit(X, counts)
+    of_counts.save(tmp_path / "counts.lvmogp")
+    assert LVMOGPRegressor.load(tmp_path / "counts.lvmogp").bounds_by_transform_ == {}
+    lower, upper = of_counts.predict_interval(X, 0)
+    assert np.all((lower <= counts[:, 0]) & (counts[:, 0] <= upper))  # zeros among them
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        judged = of_counts.calibration(X, counts)
+    assert np.isfinite(judged.log_density)
+    assert judged.coverage["coverage"].iloc[-1] > 0.9
+    with pytest.raises(DataError, match='"sqrt" needs outputs of zero or more'):
+        model.add_condition("negative", [[1.0]], [-0.1])
+    with pytest.raises(DataError, match='output_transform="sqrt" needs outputs of zero or more, but 1 of 2 are neg'):
+        regressor(output_transform="sqrt").fit([[1.0], [2.0]], [1.0, -1.0], ["a", "b"])
+
+
+def test_a_calibration_knows_the_transform(fitted):
+    rng = np.random.default_rng(3)
+    rows = np.tile(X_NEW, (50, 1))
+    outputs = fitted.sample(X_NEW, "b", 50, include_noise=True, random_state=rng.integers(1000)).reshape(-1)
+    found = fitted.calibration(rows, outputs, ["b"] * len(rows))
+    assert not found.intervals_are_off
+
+
+# The transform that the bound prefers
+
+
+def choose(outputs, **settings):
+    names = [str(number) for number in range(outputs.shape[1])]
+    return regressor(output_transform="auto", **settings).fit(X, outputs, conditions=names)
+
+
+@pytest.mark.parametrize(
+    ("transform", "outputs"),
+    [
+        (None, 10 + ROOTS + 2 * NOISE),
+        ("sqrt", (5 + ROOTS + 6 * NOISE) ** 2),
+        ("log", np.exp(ROOTS + 6 * NOISE)),
+    ],
+)
+def test_the_bound_chooses(transform, outputs):
+    """Noise of one size in what was transformed."""
+    model = choose(outputs)
+    assert model.output_transform_ == transform
+    assert set(model.bounds_by_transform_) == {None, "log", "sqrt"}
+    same = regressor(output_transform=transform).fit(X, outputs, conditions=[str(number) for number in range(D)])
+    assert_array_equal(model.predict(X_NEW), same.predict(X_NEW))
+    assert model.bounds_by_transform_[transform] == same.bounds_by_transform_[transform]
+
+
+def test_bounds_of_transforms_are_in_the_units_of_the_output():
+    outputs = np.exp(ROOTS + NOISE)
+    found, larger = choose(outputs).bounds_by_transform_, choose(1000 * outputs).bounds_by_transform_
+    for name, bound in found.items():
+        assert larger[name] == pytest.approx(bound - outputs.size * np.log(1000), abs=1e-3)
+
+
+def test_what_is_tried_depends_on_the_outputs_and_on_who_answers():
+    options = Options(**{name: getattr(regressor(output_transform="auto"), name) for name in Options._fields})
+    positive, with_zero = np.array([1.0, 2.0]), np.array([0.0, 2.0])
+    assert output_transforms(options, positive) == [None, Logarithm(), SquareRoot()]
+    assert output_transforms(options._replace(inference="nuts"), positive) == [None, SquareRoot()]
+    assert output_transforms(options, with_zero) == [None]
+    assert output_transforms(options._replace(output_transform="sqrt"), with_zero) == [SquareRoot()]
+
+
+@pytest.mark.filterwarnings("ignore:the fit did not converge")
+def test_a_choice_that_is_stopped_keeps_the_best_so_far():
+    n_ended = []
+
+    def stop(progress):
+        if progress.iteration == 1:
+            n_ended.append(progress)
+        if len(n_ended) == 2:
+            raise StopFit
+
+    names = [str(number) for number in range(D)]
+    model = regressor(output_transform="auto")
+    model.fit(X, np.exp(ROOTS + NOISE), conditions=names, on_progress=stop)
+    assert not model.outcome_.converged
+    assert set(model.bounds_by_transform_) == {None, "log"}
+
+
+def test_a_choice_goes_on_from_its_checkpoints(tmp_path):
+    names, outputs = [str(number) for number in range(D)], np.exp(ROOTS + NOISE)
+    first = regressor(output_transform="auto").fit(X, outputs, conditions=names, checkpoint=tmp_path)
+    seen = []
+    again = regressor(output_transform="auto").fit(
+        X, outputs, conditions=names, checkpoint=tmp_path, resume=True, on_progress=seen.append
+    )
+    assert not seen
+    assert_array_equal(again.predict(X_NEW), first.predict(X_NEW))
+
+
+def test_minibatches_do_not_choose():
+    store = ObservationStore(X, np.exp(ROOTS[:, 0]), np.arange(N) % 2)
+    with pytest.raises(SettingError, match='output_transform="auto" compares fits to all observations'):
+        regressor(output_transform="auto").fit(store)
+    with pytest.raises(SettingError, match='output_transform="auto" compares fits to all observations'):
+        regressor(output_transform="auto", inference="stochastic").fit(X, np.exp(ROOTS))
+
+
+def test_where_roots_may_be_negative_intervals_reach_zero(fitted):
+    far = np.array([[60.0]])
+    (lower,), (upper,) = fitted.predict_interval(far, "a", level=0.98)
+    values = fitted.sample(far, "a", 20_000, include_noise=True, random_state=5)[:, 0]
+    assert lower == 0
+    assert_allclose(np.mean(values > upper), 0.01, atol=0.003)
+    at_zero = fitted.predictive_cdf(far, [0.0], "a")[0]
+    assert 0.02 < at_zero < 0.9
+    assert_allclose(np.mean(values == 0), at_zero, atol=0.01)
+    assert_allclose(fitted.log_predictive_density(far, [0.0], "a"), np.log(at_zero), rtol=1e-9)

@@ -1,0 +1,125 @@
+"""What is in the package, what importing it costs, and what it asks for."""
+
+import inspect
+import io
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+
+import lvmogp
+
+PACKAGE = Path(lvmogp.__file__).parent
+ROOT = Path(__file__).parents[2]
+# Compressed, as in a wheel; 450 kB when this was written, a fifth of it the drawing library of the page.
+MOST_KILOBYTES = 600
+# What the estimator cannot do without, and what these import themselves.
+NEEDED = {
+    "equinox",
+    "jax",
+    "jaxtyping",
+    "joblib",
+    "numpy",
+    "pandas",
+    "safetensors",
+    "scipy",
+    "sklearn",
+    "threadpoolctl",
+}
+HEAVY = ["arviz", "matplotlib", "numpyro", "openpyxl", "playwright", "polars", "torch", "typer"]
+
+
+def imported_by(code):
+    """Top-level packages, other than Python's own, that a fresh process has once it has run the code."""
+    ask = "import sys; print(*sorted({name.split('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)))"
+    process = subprocess.run([sys.executable, "-c", f"{code}\n{ask}"], check=True, stdout=subprocess.PIPE, text=True)
+    return set(process.stdout.split())
+
+
+def test_importing_the_package_imports_nothing_else():
+    assert imported_by("import lvmogp") - imported_by("") == {"lvmogp"}
+
+
+def test_the_estimator_imports_what_it_needs_and_nothing_for_pictures_or_files():
+    found = imported_by("from lvmogp import LVMOGPRegressor")
+    assert found >= NEEDED
+    assert [name for name in HEAVY if name in found] == []
+
+
+@pytest.mark.parametrize("name", ["pyarrow", "torch", "arviz", "polars", "openpyxl"])
+def test_what_is_optional_is_never_imported_at_the_top_of_a_module(name):
+    lines = [line for path in PACKAGE.rglob("*.py") for line in path.read_text().splitlines()]
+    assert [line for line in lines if line.startswith((f"import {name}", f"from {name}"))] == []
+
+
+def test_the_content_of_the_wheel_is_small():
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for path in PACKAGE.rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                wheel.write(path, path.relative_to(PACKAGE.parent))
+    assert len(archive.getvalue()) < 1_000 * MOST_KILOBYTES
+
+
+@pytest.mark.skipif("LVMOGP_WHEEL" not in os.environ, reason="there is a wheel in make test-package only")
+def test_the_wheel_holds_the_package_and_nothing_else():
+    with zipfile.ZipFile(os.environ["LVMOGP_WHEEL"]) as wheel:
+        names = {name for name in wheel.namelist() if not name.split("/")[0].endswith(".dist-info")}
+    own = {path.relative_to(PACKAGE.parent).as_posix() for path in PACKAGE.rglob("*") if path.is_file()}
+    assert names == {name for name in own if "__pycache__" not in name}
+    assert {"lvmogp/py.typed", "lvmogp/cli.py"} <= names
+    assert any(name.startswith("lvmogp/page/") for name in names)
+
+
+def test_types_travel_with_the_package():
+    assert (PACKAGE / "py.typed").read_text() == ""
+
+
+def public_modules():
+    """Files that define a public name: one of the package itself, or one that a page of the reference documents."""
+    names = {f"lvmogp.{name}" for name in lvmogp.__all__}
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        names |= set(re.findall(r"^::: (lvmogp[\w.]*)", page.read_text(), re.MULTILINE))
+    homes = set()
+    for name in names:
+        found = pkgutil.resolve_name(name)
+        if inspect.ismodule(found):
+            homes.add(found)
+            found = [getattr(found, each) for each in getattr(found, "__all__", ())]
+        for each in found if isinstance(found, list) else [found]:
+            module = inspect.getmodule(each)
+            if module is not None and module.__name__.startswith("lvmogp"):
+                homes.add(module)
+    return {Path(module.__file__).relative_to(PACKAGE.parents[0]).as_posix() for module in homes}
+
+
+@pytest.mark.skipif(not (ROOT / "src").is_dir(), reason="needs the source tree")
+def test_every_module_with_a_public_name_is_type_checked_strictly():
+    strict = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]["strict"])
+    assert {f"src/{path}" for path in public_modules()} - strict == set()
+    assert [path for path in strict if not (ROOT / path).is_file()] == []
+
+
+def test_every_dependency_has_a_lower_bound_and_none_an_upper_one_but_where_it_is_known_to_break():
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    everything = [
+        *stated["dependencies"],
+        *(line for group in stated["optional-dependencies"].values() for line in group),
+    ]
+    assert [line for line in everything if ">=" not in line] == []
+    assert [line for line in stated["dependencies"] if "<" in line] == []
+    assert len(requires("lvmogp")) >= len(stated["dependencies"])
+
+
+def test_the_page_about_versions_names_the_lower_bounds():
+    page = (ROOT / "docs" / "trust-package.md").read_text()
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    bounds = [line.split(",")[0].split(">=") for line in stated]
+    assert [name for name, lowest in bounds if f"| {name} | {lowest} |" not in page] == []

@@ -1,0 +1,416 @@
+"""Checkpoints: whole or not there at all, the last few kept, damage told of, and fits that go on bit for bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+
+from lvmogp import LVMOGPRegressor, StopFit
+from lvmogp.errors import ConvergenceWarning, LVMOGPWarning, SettingError
+from lvmogp.inference.minibatch.resuming import load_running
+from lvmogp.inference.restarts import MINIBATCHES
+from lvmogp.storage.checkpoints import Checkpoints, checkpoints, clear_checkpoints, fingerprint
+from lvmogp.storage.tensor_file import ModelFile
+
+RUN = [sys.executable, "-m", "lvmogp"]
+SMALL = {"n_inducing_inputs": 6, "n_inducing_latents": 4, "random_state": 0}
+
+
+def content(number: int) -> ModelFile:
+    return ModelFile({"values": np.arange(50.0) + number}, {"number": number})
+
+
+def saved(folder: Path, *numbers: int, series: str = "steps") -> Checkpoints:
+    """A folder with these checkpoints, opened to resume from them."""
+    store = checkpoints(folder, "this fit", resume=True)
+    for number in numbers:
+        store.save(series, number, content(number))
+    return store
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def newest(folder: Path, series: str = "steps") -> Path:
+    return max(folder.glob(f"{series}-*.checkpoint"))
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def cut_to_nothing(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flip_a_bit(path: Path) -> None:
+    payload = bytearray(path.read_bytes())
+    payload[-100] ^= 1
+    path.write_bytes(payload)
+
+
+# What is kept
+
+
+def test_what_was_saved_comes_back(tmp_path):
+    store = saved(tmp_path / "a" / "b", 100, 50)
+    number, (tensors, document) = store.latest("steps")
+    assert number == 100
+    assert document["number"] == 100
+    np.testing.assert_array_equal(tensors["values"], np.arange(50.0) + 100)
+    assert store.one_of("steps", 50).document["number"] == 50
+    assert store.one_of("steps", 70) is None
+    assert store.latest("other") is None
+
+
+def test_the_last_three_of_a_series_are_kept(tmp_path):
+    store = saved(tmp_path, 999_950, 1_000_000, 1_000_050, 1_000_100, 1_000_150)
+    store.save("others", 1, content(1))
+    assert names(tmp_path) == [
+        "others-000000001.checkpoint",
+        *(f"steps-00{number}.checkpoint" for number in (1_000_050, 1_000_100, 1_000_150)),
+    ]
+
+
+def test_a_series_may_be_kept_whole(tmp_path):
+    store = saved(tmp_path)
+    for number in range(5):
+        store.save("restarts", number, content(number), keep_all=True)
+    assert [store.one_of("restarts", number).document["number"] for number in range(5)] == list(range(5))
+
+
+def test_a_fit_that_does_not_resume_reads_nothing(tmp_path):
+    store = saved(tmp_path, 1)._replace(resume=False)
+    assert store.latest("steps") is None
+    assert store.one_of("steps", 1) is None
+
+
+# What is damaged
+
+
+@pytest.mark.parametrize("damage", [truncate, cut_to_nothing, flip_a_bit])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(tmp_path, damage):
+    store = saved(tmp_path, 1, 2, 3)
+    damage(newest(tmp_path))
+    with pytest.warns(LVMOGPWarning, match=r"damaged checkpoint is passed over.*steps-000000003\.checkpoint"):
+        number, found = store.latest("steps")
+    assert number == 2
+    assert found.document["number"] == 2
+
+
+def test_nothing_but_damaged_checkpoints_is_as_none(tmp_path):
+    store = saved(tmp_path, 1, 2)
+    for path in tmp_path.iterdir():
+        truncate(path)
+    with pytest.warns(LVMOGPWarning) as warned:
+        assert store.latest("steps") is None
+    assert len(warned) == 2
+    with pytest.warns(LVMOGPWarning, match="steps-000000001"):
+        assert store.one_of("steps", 1) is None
+
+
+@pytest.mark.parametrize("function", ["replace", "fsync"])
+def test_a_failure_while_writing_leaves_what_was_there_and_nothing_else(tmp_path, monkeypatch, function):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    store = saved(tmp_path, 1)
+    before = names(tmp_path)
+    monkeypatch.setattr(f"lvmogp.storage.tensor_file.os.{function}", fail)
+    words = r"could not be written \(No space left on device: .*steps-000000002\.checkpoint\); the fit goes on"
+    with pytest.warns(LVMOGPWarning, match=words):
+        store.save("steps", 2, content(2))
+    monkeypatch.undo()
+    assert names(tmp_path) == before
+    assert store.latest("steps")[0] == 1
+
+
+def test_what_a_killed_process_left_half_written_is_cleared(tmp_path):
+    saved(tmp_path, 1)
+    (tmp_path / ".steps-000000002.checkpoint.0123456789abcdef").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    saved(tmp_path)
+    assert names(tmp_path) == ["notes.txt", "steps-000000001.checkpoint"]
+    clear_checkpoints(tmp_path)
+    assert names(tmp_path) == ["notes.txt"]
+
+
+# What is refused
+
+
+def test_checkpoints_of_other_data_are_refused(tmp_path):
+    saved(tmp_path, 1)
+    other = checkpoints(tmp_path, "that fit", resume=True)
+    with pytest.raises(SettingError, match="belong to other data or settings; resume with those"):
+        other.latest("steps")
+    with pytest.raises(SettingError, match="belong to other data or settings"):
+        other.one_of("steps", 1)
+
+
+def test_a_folder_with_checkpoints_is_not_written_over(tmp_path):
+    saved(tmp_path, 1)
+    with pytest.raises(SettingError, match="holds checkpoints of an earlier fit; resume that fit, name another"):
+        checkpoints(tmp_path, "this fit", resume=False)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match=r"file/folder cannot be made: Not a directory"):
+        checkpoints(tmp_path / "file" / "folder", "this fit", resume=False)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("lvmogp.storage.checkpoints.os.access", lambda *_: False)  # root may write anywhere
+    with pytest.raises(SettingError, match="cannot be written to; name another one"):
+        checkpoints(tmp_path, "this fit", resume=False)
+
+
+def test_a_fingerprint_tells_settings_and_arrays_apart():
+    values = np.arange(6.0)
+    digests = [
+        fingerprint({"a": 1}, {"x": values}),
+        fingerprint({"a": 2}, {"x": values}),
+        fingerprint({"a": 1}, {"y": values}),
+        fingerprint({"a": 1}, {"x": values.reshape(2, 3)}),
+        fingerprint({"a": 1}, {"x": values.astype(np.float32)}),
+        fingerprint({"a": 1}, {"x": np.nextafter(values, 9)}),
+    ]
+    assert len(set(digests)) == len(digests)
+    assert fingerprint({"a": 1, "b": 2}, {"x": values[::2]}) == fingerprint({"b": 2, "a": 1}, {"x": values[::2].copy()})
+
+
+# Fits by minibatches
+
+
+def observations(n_rows: int = 600, n_conditions: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    latents = rng.normal(size=(n_conditions, 2))
+    inputs, conditions = rng.uniform(-1.5, 1.5, (n_rows, 1)), rng.integers(0, n_conditions, n_rows)
+    curves = np.sin(2 * inputs[:, 0] + latents[conditions, 0]) + 0.5 * latents[conditions, 1]
+    return inputs, curves + 0.1 * rng.normal(size=n_rows), conditions
+
+
+@pytest.fixture
+def short_course(monkeypatch):
+    """Three stages of two windows of ten steps each, the last of which is averaged."""
+    shorten(monkeypatch)
+
+
+def shorten(patch):
+    patch.setattr("lvmogp.inference.minibatch.descent.STEPS_PER_WINDOW", 10)
+    patch.setattr("lvmogp.inference.minibatch.schedule._FEWEST_WINDOWS", 2)
+    patch.setattr("lvmogp.inference.minibatch.schedule._SIGNIFICANT", 1e9)
+    patch.setattr("lvmogp.inference.options._PILOT_ITERATIONS", 5)
+
+
+def by_minibatches(**settings) -> LVMOGPRegressor:
+    return LVMOGPRegressor(inference="stochastic", batch_size=64, **(SMALL | settings))
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> LVMOGPRegressor:
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        return by_minibatches().fit(*observations())
+
+
+def stopped_after(n_windows: int, folder: Path, **settings) -> None:
+    """A fit by minibatches that writes a checkpoint after each window, until it is stopped."""
+
+    def stop(progress):
+        if progress.recipe == MINIBATCHES and progress.iteration >= 10 * n_windows:
+            raise StopFit
+
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        by_minibatches(**settings).fit(*observations(), on_progress=stop, checkpoint=folder, checkpoint_seconds=0)
+
+
+def assert_same(found: LVMOGPRegressor, wanted: LVMOGPRegressor) -> None:
+    """Bit for bit."""
+    leaves, expected = (jax.tree.leaves(model.model_.posterior) for model in (found, wanted))
+    assert len(leaves) == len(expected) > 10
+    for leaf, other in zip(leaves, expected, strict=True):
+        assert np.array_equal(leaf, other)
+    assert found.outcome_.bound == wanted.outcome_.bound
+    assert found.outcome_.status is wanted.outcome_.status
+    assert [each.history for each in found.outcome_.restarts] == [each.history for each in wanted.outcome_.restarts]
+
+
+@pytest.mark.usefixtures("short_course")
+@pytest.mark.parametrize("n_windows", [1, 5])
+def test_a_fit_by_minibatches_goes_on_bit_for_bit(tmp_path, undisturbed, n_windows):
+    stopped_after(n_windows, tmp_path)
+    assert len(names(tmp_path)) == min(n_windows, 3)
+    seen = []
+    resumed = by_minibatches().fit(*observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True)
+    assert [progress.iteration for progress in seen] == [10 * number for number in range(n_windows + 1, 7)]
+    assert resumed.outcome_.converged
+    assert_same(resumed, undisturbed)
+
+
+@pytest.mark.usefixtures("short_course")
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit])
+def test_a_fit_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, undisturbed, damage):
+    stopped_after(4, tmp_path)
+    damage(newest(tmp_path))
+    seen = []
+    with pytest.warns(LVMOGPWarning, match=r"passed over.*steps-000000040\.checkpoint"):
+        resumed = by_minibatches().fit(*observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True)
+    assert seen[0].iteration == 40
+    assert_same(resumed, undisturbed)
+
+
+@pytest.mark.usefixtures("short_course")
+def test_a_fit_whose_last_checkpoint_is_its_end_is_not_repeated(tmp_path, undisturbed):
+    by_minibatches().fit(*observations(), checkpoint=tmp_path, checkpoint_seconds=1e9)
+    assert names(tmp_path) == ["steps-000000060.checkpoint"]  # the end is written whatever the interval
+    seen = []
+    resumed = by_minibatches().fit(*observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True)
+    assert seen == []
+    assert_same(resumed, undisturbed)
+
+
+@pytest.mark.usefixtures("short_course")
+def test_resuming_from_an_empty_folder_begins_anew(tmp_path, undisturbed):
+    assert_same(by_minibatches().fit(*observations(), checkpoint=tmp_path, resume=True), undisturbed)
+
+
+@pytest.mark.usefixtures("short_course")
+@pytest.mark.long
+def test_noise_per_condition_is_taken_up_as_well(tmp_path):
+    whole = by_minibatches(noise="per-condition", n_latent=1).fit(*observations())
+    stopped_after(2, tmp_path, noise="per-condition", n_latent=1)
+    resumed = by_minibatches(noise="per-condition", n_latent=1).fit(*observations(), checkpoint=tmp_path, resume=True)
+    assert_same(resumed, whole)
+
+
+@pytest.mark.usefixtures("short_course")
+def test_a_fit_to_other_data_or_with_other_settings_is_not_taken_up(tmp_path):
+    stopped_after(1, tmp_path)
+    inputs, outputs, conditions = observations()
+    others = {
+        "settings": (by_minibatches(n_inducing_inputs=7), (inputs, outputs, conditions)),
+        "inputs": (by_minibatches(), (inputs + 1, outputs, conditions)),
+        "ids": (by_minibatches(), (inputs, outputs, conditions + 1)),
+        "outputs": (by_minibatches(), (inputs, 2 * outputs, conditions)),
+    }
+    for model, data in others.values():
+        with pytest.raises(SettingError, match="belong to other data or settings"):
+            model.fit(*data, checkpoint=tmp_path, resume=True)
+    with pytest.raises(SettingError, match="holds checkpoints of an earlier fit"):
+        by_minibatches().fit(*observations(), checkpoint=tmp_path)
+
+
+@pytest.mark.usefixtures("short_course")
+def test_a_fit_without_a_folder_cannot_resume():
+    for model in (by_minibatches(), LVMOGPRegressor(**SMALL)):
+        with pytest.raises(SettingError, match="resume=True needs to know the folder"):
+            model.fit(*observations(), resume=True)
+
+
+@pytest.mark.usefixtures("short_course")
+def test_a_checkpoint_holds_all_that_a_run_needs(tmp_path):
+    stopped_after(5, tmp_path)
+    stored = [load_file(path) for path in sorted(tmp_path.iterdir())]
+    assert {name.split(".")[0] for name in stored[-1]} == {"start", "state", "average"}
+    assert all(np.array_equal(stored[0][name], stored[-1][name]) for name in stored[0] if name.startswith("start."))
+    assert not np.array_equal(stored[0]["state.table"], stored[-1]["state.table"])
+    digest = next(iter(tmp_path.iterdir()))
+    with pytest.raises(SettingError, match="other data or settings"):
+        load_running(Checkpoints(digest.parent, "another fit", resume=True))
+
+
+# Fits with restarts
+
+
+def with_restarts(**settings) -> LVMOGPRegressor:
+    return LVMOGPRegressor(n_latent=1, n_restarts=3, max_iter=12, **(SMALL | settings))
+
+
+def few_observations():
+    return tuple(values[:60] for values in observations())
+
+
+def test_a_fit_with_restarts_goes_on_at_the_last_that_ended(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one start after the other
+
+    def stop(progress):
+        if progress.restart == 2 and progress.iteration == 3:
+            raise StopFit
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        whole = with_restarts().fit(*few_observations())
+        with_restarts().fit(*few_observations(), on_progress=stop, checkpoint=tmp_path)
+        assert names(tmp_path) == ["latents1kernel0-000000000.checkpoint"]
+        seen = []
+        resumed = with_restarts().fit(*few_observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True)
+    assert [(progress.restart, progress.iteration) for progress in seen[:2]] == [(2, 1), (2, 2)]
+    assert {progress.restart for progress in seen} == {2, 3}
+    assert_same(resumed, whole)
+    assert [each.bound for each in resumed.outcome_.restarts] == [each.bound for each in whole.outcome_.restarts]
+    assert resumed.outcome_.n_evaluations == whole.outcome_.n_evaluations
+
+
+def test_a_damaged_restart_is_repeated(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        whole = with_restarts().fit(*few_observations(), checkpoint=tmp_path)
+        flip_a_bit(tmp_path / "latents1kernel0-000000001.checkpoint")
+        seen = []
+        with pytest.warns(LVMOGPWarning, match="latents1kernel0-000000001"):
+            resumed = with_restarts().fit(
+                *few_observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True
+            )
+    assert {progress.restart for progress in seen} == {2}
+    assert_same(resumed, whole)
+
+
+# A process that is killed
+
+
+def fit_command(folder: Path, model: str, *options: str) -> list[str]:
+    files = ["fit", str(folder / "data.parquet"), "--model", str(folder / model), "--quiet"]
+    roles = ["--output", "y", "--condition", "id"]
+    sizes = ["--inducing-inputs", "6", "--inducing-latents", "4", "--batch-size", "64", "--max-iter", "500"]
+    return [*RUN, *files, *roles, *sizes, "--inference", "stochastic", *options]
+
+
+def test_a_killed_process_loses_nothing_that_was_written(tmp_path):
+    inputs, outputs, conditions = observations()
+    frame = pd.DataFrame({"x": inputs[:, 0], "y": outputs, "id": [f"c{each}" for each in conditions]})
+    frame.to_parquet(tmp_path / "data.parquet", row_group_size=200)
+    kept = tmp_path / "kept"
+    options = ("--checkpoint", str(kept), "--checkpoint-seconds", "0")
+    killed = subprocess.Popen(fit_command(tmp_path, "killed.lvmogp", *options))
+    try:
+        until = time.monotonic() + 120
+        while len(list(kept.glob("steps-*.checkpoint"))) < 2:
+            assert killed.poll() is None, "the fit ended before it could be killed"
+            assert time.monotonic() < until, "no second checkpoint within two minutes"
+            time.sleep(0.005)
+    finally:
+        killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    assert not (tmp_path / "killed.lvmogp").exists()
+    written = int(newest(kept).name.split("-")[1].split(".")[0])
+    assert 100 <= written < 500
+
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    for model, more in (("killed.lvmogp", (*options, "--resume")), ("whole.lvmogp", ())):
+        subprocess.run(fit_command(tmp_path, model, *more), check=True, env=environment)
+    found, wanted = load_file(tmp_path / "killed.lvmogp"), load_file(tmp_path / "whole.lvmogp")
+    assert found.keys() == wanted.keys()
+    assert len(found) > 10
+    assert [name for name in wanted if not np.array_equal(found[name], wanted[name])] == []
+    assert list(kept.iterdir()) == []  # once the model is safe

@@ -1,0 +1,302 @@
+"""Several processes that fit one model: the same parameters as one process, each reading its part only."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from lvmogp import LVMOGPRegressor
+from lvmogp.cli.app import app
+from lvmogp.cli.files.parquet import Part, open_parquet
+from lvmogp.cli.large_work import Processes
+from lvmogp.errors import SettingError
+from lvmogp.inference.minibatch.distributed import (
+    Coordinates,
+    first_bytes,
+    gathered_documents,
+    gathered_rows,
+    join_processes,
+    merged_moments,
+    summed,
+)
+from lvmogp.inference.minibatch.fit import Fitted, Shards, fit_large
+from lvmogp.inference.minibatch.prefetch import Feed, minibatch
+from lvmogp.tables.ids import numbers_of
+from lvmogp.tables.scaling import Scaling
+from lvmogp.tables.sources import Rows, column_moments, scaling_from, source_of
+
+pytest.importorskip("pyarrow")
+RUN = [sys.executable, "-m", "lvmogp"]
+ROLES = {"output": "y", "condition": "id"}
+SETTINGS = {"n_inducing_inputs": 6, "n_inducing_latents": 4, "batch_size": 64, "max_iter": 100, "random_state": 0}
+SIZES = ["--inducing-inputs", "6", "--inducing-latents", "4", "--batch-size", "64", "--max-iter", "100"]
+OPTIONS = ["--inference", "stochastic", *SIZES]
+
+
+def write_uneven(folder: Path) -> Path:
+    """Two row groups: the first without condition e, the second without condition a, in another order."""
+    rng = np.random.default_rng(0)
+    latents = rng.normal(size=(6, 2))
+    numbers = np.concatenate([rng.integers(0, 4, 350), [5] * 20, rng.integers(1, 6, 230)])
+    inputs = rng.uniform(-1.5, 1.5, 600)
+    outputs = np.sin(2 * inputs + latents[numbers, 0]) + 0.5 * latents[numbers, 1] + 0.1 * rng.normal(size=600)
+    frame = pd.DataFrame({"x": inputs, "y": outputs, "id": np.array(list("abcdef"))[numbers]})
+    frame.to_parquet(folder / "data.parquet", row_group_size=370)
+    return folder / "data.parquet"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def begun(data: Path, model: Path, *options: str) -> list[subprocess.Popen]:
+    """The same command twice, but for the number of the process."""
+    meeting = ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--json"]
+    roles = ["--output", "y", "--condition", "id", "--model", str(model)]
+    return [
+        subprocess.Popen(
+            [*RUN, "fit", str(data), *roles, *OPTIONS, *meeting, "--process", str(number), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
+        )
+        for number in range(2)
+    ]
+
+
+def in_two_processes(data: Path, model: Path, *options: str) -> list[subprocess.CompletedProcess]:
+    """Both processes, once they have ended."""
+    running = begun(data, model, *options)
+    return ended(running)
+
+
+def ended(running: list[subprocess.Popen]) -> list[subprocess.CompletedProcess]:
+    try:
+        spoken = [process.communicate(timeout=240) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    return [
+        subprocess.CompletedProcess(process.args, process.returncode, *words)
+        for process, words in zip(running, spoken, strict=True)
+    ]
+
+
+def in_one_process(data: Path) -> Fitted:
+    """The same two shards read by one process, so that its minibatches are those of the two."""
+    model = LVMOGPRegressor(inference="stochastic", **SETTINGS)
+    parts = [open_parquet(data, **ROLES, part=Part(number, 2)) for number in range(2)]
+    with parts[0] as first, parts[1] as second, jax.default_matmul_precision("highest"):
+        ids = tuple(sorted({*first.ids, *second.ids}))
+        sources = tuple(
+            source_of(store.rows._replace(conditions=numbers_of(store.ids, ids)[store.conditions]), len(ids))
+            for store in (first, second)
+        )
+        moments = [column_moments(source) for source in sources]
+        scaling = scaling_from(moments[0].merged(moments[1]))
+        counts = sources[0].counts + sources[1].counts
+        return fit_large(Shards(sources, counts, scaling, 2, 0), model._options())
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """A fit by two processes: what both said, and the folder of its data and model."""
+    folder = tmp_path_factory.mktemp("together")
+    ended = in_two_processes(write_uneven(folder), folder / "model.lvmogp")
+    assert [each.returncode for each in ended] == [0, 0], ended[0].stderr + ended[1].stderr
+    return ended, folder
+
+
+def test_two_processes_find_what_one_finds(together):
+    _, folder = together
+    alone = in_one_process(folder / "data.parquet")
+    model = LVMOGPRegressor.load(folder / "model.lvmogp").model_
+    assert model.outcome.n_iterations == 100
+    leaves, expected = jax.tree.leaves(model.posterior.parameters), jax.tree.leaves(alone.posterior.parameters)
+    assert len(leaves) == len(expected) >= 8
+    for leaf, other in zip(leaves, expected, strict=True):
+        np.testing.assert_allclose(leaf, other, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(model.posterior.mean, alone.posterior.mean, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(model.outcome.bound, alone.outcome.bound, rtol=1e-8)
+
+
+def test_ids_spread_unevenly_are_those_of_one_model(together):
+    _, folder = together
+    assert LVMOGPRegressor.load(folder / "model.lvmogp").conditions_ == tuple("abcdef")
+
+
+def test_the_first_process_alone_tells_what_came_of_it(together):
+    (first, second), folder = together
+    document = json.loads(first.stdout)  # and nothing but JSON
+    assert document["model"] == str(folder / "model.lvmogp")
+    assert document["data"]["n_rows"] == 600
+    assert second.stdout == ""
+
+
+@pytest.mark.long
+def test_two_processes_go_on_from_the_checkpoints_of_the_first(together, tmp_path):
+    _, folder = together
+    # As if both had been killed after the first window: a fit of one window, with the fingerprint of the whole one.
+    script = tmp_path / "killed.py"
+    script.write_text(
+        "import os, sys\n"
+        "import lvmogp.inference.minibatch.fit as large\n"
+        "keep = large.save_running\n"
+        "def killed(*arguments):\n"
+        "    keep(*arguments)\n"
+        "    os._exit(9)\n"
+        "large.save_running = killed\n"
+        "from lvmogp.cli.app import main\n"
+        "main()\n"
+    )
+    options = ("--checkpoint", str(tmp_path / "kept"), "--checkpoint-seconds", "0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[__name__], "RUN", [sys.executable, str(script)])
+        in_two_processes(folder / "data.parquet", tmp_path / "model.lvmogp", *options)
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["steps-000000050.checkpoint"]
+    ended = in_two_processes(folder / "data.parquet", tmp_path / "model.lvmogp", *options, "--resume")
+    assert [each.returncode for each in ended] == [0, 0], ended[0].stderr + ended[1].stderr
+    found, wanted = load_file(tmp_path / "model.lvmogp"), load_file(folder / "model.lvmogp")
+    assert [name for name in wanted if not np.array_equal(found[name], wanted[name])] == []
+
+
+# Processes that are lost
+
+
+def worker_of(process: subprocess.Popen) -> int:
+    """The process that works, of which the one that was started tells how it ended."""
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(child)
+
+
+def disturbed(data: Path, model: Path, disturb) -> list[subprocess.CompletedProcess]:
+    """A fit that goes on for long, disturbed after its first checkpoint."""
+    kept = model.parent / "kept"
+    running = begun(data, model, "--max-iter", "100000", "--checkpoint", str(kept), "--checkpoint-seconds", "0")
+    try:
+        until = time.monotonic() + 120
+        while not list(kept.glob("steps-*.checkpoint")):
+            assert [each.poll() for each in running] == [None, None], "the fit ended before it could be disturbed"
+            assert time.monotonic() < until, "no checkpoint within two minutes"
+            time.sleep(0.01)
+        disturb(running)
+    except BaseException:
+        for process in running:
+            process.kill()
+        raise
+    return ended(running)
+
+
+DISTURBANCES = {
+    "worker 0 killed": lambda running: os.kill(worker_of(running[0]), signal.SIGKILL),
+    "worker 1 killed": lambda running: os.kill(worker_of(running[1]), signal.SIGKILL),
+    "process 0 killed": lambda running: running[0].kill(),
+    "process 1 killed": lambda running: running[1].kill(),
+    "Ctrl-C in 0": lambda running: running[0].send_signal(signal.SIGINT),
+    "Ctrl-C in 1": lambda running: running[1].send_signal(signal.SIGINT),
+    "Ctrl-C in both": lambda running: [each.send_signal(signal.SIGINT) for each in running],
+}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for the children of a process")
+@pytest.mark.long
+@pytest.mark.parametrize("name", DISTURBANCES)
+def test_all_processes_end_in_words_when_one_is_lost(tmp_path, name):
+    model, kept = tmp_path / "model.lvmogp", tmp_path / "kept"
+    both = disturbed(write_uneven(tmp_path), model, DISTURBANCES[name])
+    way_on = f"the same command with --resume goes on from the last checkpoint in {kept}"
+    for number, each in enumerate(both):
+        if name == f"process {number} killed":  # it has no words left, but what worked for it is gone
+            assert each.returncode == -signal.SIGKILL
+            continue
+        words = [line for line in each.stderr.splitlines() if line.startswith("error: ")]
+        assert len(words) == 1, each.stderr
+        assert json.loads(each.stdout) == {"error": words[0].removeprefix("error: ")}
+        assert "Traceback" not in each.stderr
+        lost = "another process of this fit was lost" in words[0] and each.returncode == 1
+        if name == "Ctrl-C in both":  # the end of the one may reach the other before its own Ctrl-C
+            assert lost or (each.returncode, words[0]) == (130, f"error: interrupted; {way_on}")
+        elif name == f"Ctrl-C in {number}":
+            assert (each.returncode, words[0]) == (130, f"error: interrupted; {way_on}")
+        elif name == f"worker {number} killed":
+            assert each.returncode == 1
+            assert "this process was ended from outside (SIGKILL)" in words[0]
+        else:
+            assert lost, each.stderr
+        assert "--resume" in words[0]
+    assert not model.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"data.parquet", "kept"}
+    assert len(list(kept.glob("steps-*.checkpoint"))) > 0
+
+
+# One process
+
+
+def test_one_process_has_everything():
+    rows = Rows(np.zeros((2, 1)), np.arange(2.0), np.zeros(2, int))
+    moments = column_moments(source_of(rows, 1))
+    assert gathered_rows(rows) is rows
+    assert merged_moments(moments) is moments
+    assert gathered_documents(["a"]) == [["a"]]
+    np.testing.assert_array_equal(summed(np.arange(3)), np.arange(3))
+    assert first_bytes(b"abc") == b"abc"
+
+
+@pytest.mark.parametrize(("batch_size", "n_shards", "n_devices"), [(64, 2, 1), (10, 1, 4), (2, 3, 2), (100, 3, 8)])
+def test_every_device_has_the_same_number_of_observations(batch_size, n_shards, n_devices):
+    rng = np.random.default_rng(0)
+    source = source_of(Rows(rng.normal(size=(40, 1)), rng.normal(size=40), rng.integers(0, 3, 40)), 3)
+    scaling = Scaling(np.zeros(1), np.ones(1), 0.0, 1.0, None)
+    feed = Feed([source], scaling, n_shards, 0, n_devices, batch_size, "float64", 0)
+    found = minibatch(feed, 0)
+    assert len(found.outputs) % n_devices == 0
+    assert len(found.outputs) * n_shards >= batch_size
+    np.testing.assert_allclose(found.weights.sum(), 40)  # this shard's observations
+
+
+# What is refused
+
+
+def test_coordinates_are_all_given_or_none():
+    with pytest.raises(SettingError, match="coordinator, the number of processes and the number of this process tog"):
+        join_processes(Coordinates("127.0.0.1:1", 2, None))
+
+
+def test_a_process_that_cannot_join_says_so(monkeypatch):
+    def fail(**_):
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr("jax.distributed.initialize", fail)
+    with pytest.raises(SettingError, match=r"could not join the others \(coordinator_address should be defined\.\)"):
+        join_processes(Coordinates())
+
+
+def refused(*arguments: str) -> str:
+    ended = CliRunner().invoke(app, ["fit", *arguments, "--model", "m.lvmogp", "--output", "y", "--condition", "id"])
+    assert ended.exit_code == 1
+    return ended.stderr
+
+
+def test_processes_that_cannot_work_together_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_uneven(tmp_path)
+    assert "belong to --distributed; add it" in refused("data.parquet", "--process", "0")
+    (tmp_path / "data.csv").write_text("x,y,id\n1,2,a\n")
+    words = "--distributed fits Parquet files by minibatches; give a .parquet file or a folder of them"
+    assert words in refused("data.csv", "--inference", "stochastic", "--distributed")
+    assert words in refused("data.parquet", "--distributed")
+    assert Processes(False, Coordinates()).total(7) == 7

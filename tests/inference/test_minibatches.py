@@ -1,0 +1,231 @@
+"""Minibatches: which observations they hold, and that their bounds average to the bound of all."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import PER_CONDITION, SHARED, as_long, long_case, small_parameters
+
+from lvmogp.ground.compiling import compiled
+from lvmogp.inference.minibatch.bound import (
+    BlockConditions,
+    Grams,
+    InducingGaussian,
+    Shared,
+    expected_log_likelihood,
+    kl_inducing,
+)
+from lvmogp.inference.minibatch.minibatches import Minibatch, block_shape, blocks, rows_of_step, shuffled
+from lvmogp.inference.minibatch.steps import covariance_of
+from lvmogp.kernels.covariances import Matern52
+from lvmogp.model.bounds import explicit
+from lvmogp.model.expected_likelihood import quadratic
+from lvmogp.model.inducing_features import basis, latent_moments
+from lvmogp.model.parameters import FullInducing, Parameters
+from lvmogp.model.posterior import KroneckerCovariance
+
+compiled_expected = compiled(expected_log_likelihood)
+compiled_explicit = compiled(explicit)
+compiled_quadratic = compiled(quadratic)
+
+
+# Which observations.
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 10, 997, 1024, 1025])
+def test_an_order_holds_every_row_once(n_rows):
+    assert sorted(shuffled(np.arange(n_rows), n_rows, key=5)) == list(range(n_rows))
+
+
+def test_a_part_of_an_order_is_that_part():
+    whole = shuffled(np.arange(1000), 1000, key=3)
+    np.testing.assert_array_equal(shuffled(np.arange(200, 300), 1000, key=3), whole[200:300])
+
+
+def test_orders_look_random_and_differ():
+    n_rows = 20_000
+    first, second = (shuffled(np.arange(n_rows), n_rows, key) for key in (1, 2))
+    # Pairs of neighbours fall into the cells of a 10 × 10 table about equally often: χ² of 99 degrees of freedom.
+    counts, _, _ = np.histogram2d(first[::2], first[1::2], bins=10)
+    expected = n_rows / 2 / 100
+    assert 50 < np.sum((counts - expected) ** 2 / expected) < 160
+    assert np.mean(first == second) < 0.001
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
+
+
+def test_minibatches_of_an_epoch_hold_every_row_once_and_epochs_differ():
+    steps = [rows_of_step(step, 8, 30, seed=0) for step in range(15)]  # four epochs of thirty rows
+    rows = np.concatenate(steps)
+    epochs = rows.reshape(4, 30)
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(30))
+    assert not np.array_equal(epochs[0], epochs[1])
+    np.testing.assert_array_equal(rows_of_step(7, 8, 30, seed=0), steps[7])
+    assert not np.array_equal(rows_of_step(7, 8, 30, seed=1), steps[7])
+
+
+@pytest.mark.parametrize("n_conditions", [1, 3, 40, 1000])
+@pytest.mark.parametrize("spread", ["even", "uneven"])
+def test_blocks_hold_each_observation_once_with_its_condition(rng, n_conditions, spread):
+    size = 128
+    chances = np.ones(n_conditions) if spread == "even" else 1 / np.arange(1, n_conditions + 1) ** 2
+    conditions = rng.choice(n_conditions, size, p=chances / chances.sum())
+    places, block_condition = blocks(conditions, n_conditions)
+    assert places.shape == block_shape(size, n_conditions)
+    filled = places < size
+    assert sorted(places[filled]) == list(range(size))
+    owners = np.broadcast_to(block_condition[:, None], places.shape)[filled]
+    np.testing.assert_array_equal(owners, conditions[places[filled]])
+    # An empty block has no first observation, by which it is known.
+    np.testing.assert_array_equal(filled[:, 0], filled.any(axis=1))
+
+
+# Their bounds.
+
+
+def shared_of(parameters: Parameters) -> Shared:
+    own_noise = not parameters.has_shared_noise
+    return Shared(
+        parameters.input_kernel,
+        parameters.latent_kernel,
+        parameters.inducing_inputs,
+        parameters.inducing_latents,
+        jnp.zeros(0) if own_noise else parameters.noise_variance,
+    )
+
+
+def conditions_in(parameters: Parameters, counts: np.ndarray, block_condition: np.ndarray) -> BlockConditions:
+    latents = jax.tree.map(lambda leaf: leaf[block_condition], parameters.latents)
+    noise = parameters.noise_per_condition[block_condition]
+    return BlockConditions(latents, noise, jnp.asarray(counts[block_condition], float))
+
+
+def all_rows(observations) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    inputs, outputs = (np.concatenate(parts) for parts in zip(*observations, strict=True))
+    return inputs, outputs, np.repeat(np.arange(len(observations)), [len(values) for _, values in observations])
+
+
+def batch_of(observations, rows: np.ndarray, dtype=float) -> Minibatch:
+    inputs, outputs, conditions = all_rows(observations)
+    places, block_condition = blocks(conditions[rows], len(observations))
+    return Minibatch(
+        jnp.asarray(inputs[rows], dtype),
+        jnp.asarray(outputs[rows], dtype),
+        jnp.full(len(rows), len(outputs) / len(rows), dtype),
+        jnp.asarray(places),
+        jnp.asarray(block_condition),
+    )
+
+
+def some_inducing(parameters: Parameters, seed: int = 6) -> InducingGaussian:
+    rng = np.random.default_rng(seed)
+    shape = (parameters.inducing_inputs.shape[0], parameters.inducing_latents.shape[0])
+    roots = [rng.normal(size=(size, size)) for size in shape]
+    grams = Grams(*(jnp.asarray(root @ root.T) for root in roots))
+    return InducingGaussian(jnp.asarray(rng.normal(size=shape)), covariance_of(grams))
+
+
+def dense(covariance: KroneckerCovariance) -> np.ndarray:
+    return np.linalg.inv(np.asarray(covariance.precision()))
+
+
+def estimates(parameters: Parameters, inducing: InducingGaussian, parts: list[np.ndarray], dtype=float) -> list[float]:
+    observations = long_case().observations
+    counts = np.asarray([len(values) for _, values in observations])
+    found = []
+    for rows in parts:
+        batch = batch_of(observations, rows, dtype)
+        conditions = conditions_in(parameters, counts, np.asarray(batch.block_condition))
+        expected, _ = compiled_expected(shared_of(parameters), conditions, inducing, batch)
+        found.append(float(expected) - float(kl_inducing(inducing)))
+    return found
+
+
+def full_bound(parameters: Parameters, inducing: InducingGaussian) -> float:
+    factor = jnp.asarray(np.linalg.cholesky(dense(inducing.covariance)))
+    explicit_form = eqx.tree_at(
+        lambda tree: tree.inducing, parameters, FullInducing(inducing.mean, factor), is_leaf=lambda leaf: leaf is None
+    )
+    return float(compiled_explicit(explicit_form, long_case().data).total)
+
+
+@pytest.mark.parametrize("n_latent", [1, 2])
+@pytest.mark.parametrize("noise", [SHARED, PER_CONDITION])
+def test_bounds_of_a_partition_average_to_the_bound_of_all(rng, n_latent, noise):
+    parameters = small_parameters(n_latent, noise=noise)
+    inducing = some_inducing(parameters)
+    parts = np.split(rng.permutation(18), 6)  # six minibatches of three
+    found = estimates(parameters, inducing, parts)
+    assert np.ptp(found) > 1  # each is another estimate
+    np.testing.assert_allclose(np.mean(found), full_bound(parameters, inducing), rtol=1e-11)
+
+
+def test_a_latent_kernel_without_closed_forms_works_too():
+    parameters = eqx.tree_at(
+        lambda tree: tree.latent_kernel, small_parameters(1), Matern52(jnp.array([1.1]), jnp.array(0.9))
+    )
+    inducing = some_inducing(parameters)
+    (found,) = estimates(parameters, inducing, [np.arange(18)])
+    np.testing.assert_allclose(found, full_bound(parameters, inducing), rtol=1e-11)
+
+
+def test_single_precision_agrees_to_its_own_tolerance():
+    parameters = small_parameters(2)
+    inducing = some_inducing(parameters)
+    (found,) = estimates(parameters, inducing, [np.arange(18)], np.float32)
+    np.testing.assert_allclose(found, full_bound(parameters, inducing), rtol=2e-5)
+
+
+def test_conditions_weighted_by_their_shards_stay_unbiased():
+    # Two shards of six and twelve rows, each giving two rows to every minibatch of four.
+    parameters = small_parameters(1)
+    inducing = some_inducing(parameters)
+    observations = long_case().observations
+    counts = np.asarray([len(values) for _, values in observations])
+    found = []
+    for first in range(0, 6, 2):
+        for second in range(6, 18, 2):
+            rows = np.r_[first : first + 2, second : second + 2]
+            batch = eqx.tree_at(lambda tree: tree.weights, batch_of(observations, rows), jnp.array([3.0, 3, 6, 6]))
+            conditions = conditions_in(parameters, counts, np.asarray(batch.block_condition))
+            found.append(float(compiled_expected(shared_of(parameters), conditions, inducing, batch)[0]))
+    whole = full_bound(parameters, inducing) + float(kl_inducing(inducing))
+    np.testing.assert_allclose(np.mean(found), whole, rtol=1e-11)
+
+
+def test_the_divergence_of_q_v_is_the_dense_one():
+    parameters = small_parameters(2)
+    inducing = some_inducing(parameters)
+    mean, variance = np.asarray(inducing.mean).ravel(), dense(inducing.covariance)
+    wanted = (mean @ mean + np.trace(variance) - np.linalg.slogdet(variance)[1] - len(mean)) / 2
+    np.testing.assert_allclose(float(kl_inducing(inducing)), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("noise", [SHARED, PER_CONDITION])
+def test_grams_are_the_partial_traces_of_the_quadratic_form(noise):
+    parameters = small_parameters(2, noise=noise)
+    observations = long_case().observations
+    counts = np.asarray([len(values) for _, values in observations])
+    batch = batch_of(observations, np.arange(18))
+    conditions = conditions_in(parameters, counts, np.asarray(batch.block_condition))
+    _, found = compiled_expected(shared_of(parameters), conditions, some_inducing(parameters), batch)
+    n_inputs, n_latents = 4, 3
+    gram = np.asarray(compiled_quadratic(parameters, as_long(observations)).dense_gram())
+    gram = gram.reshape(n_latents, n_inputs, n_latents, n_inputs)
+    np.testing.assert_allclose(found.inputs, np.einsum("hxhy->xy", gram), rtol=1e-10)
+    np.testing.assert_allclose(found.latents, np.einsum("hxkx->hk", gram), rtol=1e-10)
+
+
+def test_on_a_grid_the_grams_give_the_optimal_covariance(rng):
+    parameters = small_parameters(2)
+    inputs = rng.uniform(-2, 2, (7, 2))
+    observations = [(inputs, rng.normal(size=7)) for _ in range(4)]
+    batch = batch_of(observations, np.arange(28))
+    conditions = conditions_in(parameters, np.full(4, 7), np.asarray(batch.block_condition))
+    _, grams = compiled_expected(shared_of(parameters), conditions, some_inducing(parameters), batch)
+    latent_basis = basis(parameters.latent_kernel, parameters.inducing_latents)
+    features = basis(parameters.input_kernel, parameters.inducing_inputs).features(jnp.asarray(inputs))
+    second = latent_moments(latent_basis, parameters.latents).second
+    gram = np.kron(np.sum(second, axis=0) / float(parameters.noise_variance[0]), features.T @ features)
+    np.testing.assert_allclose(dense(covariance_of(grams)), np.linalg.inv(np.eye(12) + gram), rtol=1e-7, atol=1e-12)

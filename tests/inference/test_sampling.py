@@ -1,0 +1,380 @@
+"""Chains find posteriors that are known: the prior where nothing is observed, quadrature where little is unknown."""
+
+from collections import Counter
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import norm
+from small_models import PER_CONDITION, SHARED, D, grid_case, long_case, number, small_parameters
+
+from benchmarks import simulation_based_calibration as calibration
+from lvmogp.algebra.constraints import split
+from lvmogp.inference.nuts.chains import SamplerSettings, Target, log_posterior, run_chains
+from lvmogp.inference.nuts.gibbs import log_likelihoods_of_scattered, log_likelihoods_on_grid, redrawn_latents
+from lvmogp.inference.nuts.likelihoods import log_likelihood
+from lvmogp.inference.nuts.priors import Priors, log_prior
+from lvmogp.inference.nuts.unknowns import OwnNoise, SharedNoise, Unknowns, unknowns_at
+from lvmogp.inference.optimise import StopFit
+from lvmogp.kernels.covariances import RBF, Linear, Periodic, RationalQuadratic, gram
+from lvmogp.model.layouts import GridData
+from lvmogp.model.likelihood_data import scattered
+
+PRIORS = Priors().checked()
+
+
+# Priors
+
+
+def log_normal(value, median, spread):
+    return np.sum(norm.logpdf(np.log(np.asarray(value)), np.log(median), spread))
+
+
+def written_out(unknowns, priors):
+    """The prior of the unknowns below, one hyperparameter after the other."""
+    rational, periodic, linear = unknowns.input_kernel.terms
+    latent, noise = unknowns.latent_kernel, unknowns.noise
+    return (
+        log_normal(rational.lengthscale, priors.input_lengthscale[0] * np.sqrt(2), priors.input_lengthscale[1])
+        + log_normal(rational.shape, *priors.other)
+        + log_normal(periodic.lengthscale, *priors.other)
+        + log_normal(periodic.variance, *priors.variance)
+        + log_normal(linear.variance, *priors.variance)
+        + log_normal(latent.lengthscale, priors.latent_lengthscale[0] * np.sqrt(3), priors.latent_lengthscale[1])
+        + log_normal(latent.variance, *priors.variance)
+        + np.sum(norm.logpdf(np.asarray(unknowns.latents)))
+        + log_normal(noise.variance, float(noise.median), float(noise.spread))
+        + D * np.log(float(noise.spread))
+        + log_normal(noise.median, *priors.noise_variance)
+        + log_normal(noise.spread, *priors.noise_spread)
+    )
+
+
+def random_unknowns(rng):
+    positive = lambda *shape: jnp.asarray(np.exp(rng.normal(size=shape)))  # noqa: E731
+    kernel = (
+        RationalQuadratic(positive(2), number(1.3), shape=positive(), fixed="variance")
+        + Periodic(number(2.0), positive(1), positive(), columns=1)
+        + Linear(positive(2))
+    )
+    latents = jnp.asarray(rng.normal(size=(D, 3)))
+    noise = OwnNoise(jnp.asarray(rng.normal(size=D)), positive(), positive())
+    return Unknowns(kernel, RBF(positive(3), positive()), latents, noise)
+
+
+def test_priors_are_products_of_log_normal_densities(rng):
+    priors = Priors(
+        input_lengthscale=(0.7, 0.9),
+        latent_lengthscale=(1.4, 0.6),
+        variance=(2.0, 1.1),
+        other=(0.8, 0.5),
+        noise_variance=(0.2, 0.7),
+        noise_spread=(0.4, 0.3),
+    )
+    first, second = random_unknowns(rng), random_unknowns(rng)
+    difference = log_prior(first, priors) - log_prior(second, priors)
+    np.testing.assert_allclose(difference, written_out(first, priors) - written_out(second, priors), rtol=1e-10)
+
+
+# Chains
+
+
+def nothing_observed(data):
+    return eqx.tree_at(
+        lambda tree: (tree.outputs, tree.present),
+        data,
+        (jnp.zeros_like(data.outputs), jnp.zeros_like(data.present)),
+    )
+
+
+def target_of(unknowns, data, priors=PRIORS):
+    vector, fixed_leaves, structure = split(unknowns)
+    return Target(data, fixed_leaves, structure, priors), vector
+
+
+def run(target, vector, settings, report=None, *, hot=()):
+    starts = jnp.tile(vector, (settings.n_chains, 1))
+    chains, ended = run_chains(target, starts, jnp.ones_like(starts), settings, report, hot=hot)
+    return list(chains.values()), ended
+
+
+def test_without_observations_draws_come_from_the_prior():
+    parameters = small_parameters(2, noise=PER_CONDITION)
+    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    target, vector = target_of(unknowns, nothing_observed(scattered(long_case().data)))
+    chains, ended = run(target, vector, SamplerSettings(2, 200, 800, 0))
+    assert ended
+    positions = np.concatenate([chain.trace.position for chain in chains])
+    points = jax.vmap(target.unknowns)(jnp.asarray(positions))
+    # Standard errors: about 1000 of the draws count.
+    for values, (median, spread) in (
+        (points.input_kernel.lengthscale, (np.sqrt(2) * PRIORS.input_lengthscale[0], PRIORS.input_lengthscale[1])),
+        (points.latent_kernel.lengthscale, (np.sqrt(2) * PRIORS.latent_lengthscale[0], PRIORS.latent_lengthscale[1])),
+        (points.input_kernel.variance, PRIORS.variance),
+        (points.noise.median, PRIORS.noise_variance),
+        (points.noise.spread, PRIORS.noise_spread),
+    ):
+        scores = (np.log(np.asarray(values)) - np.log(median)) / spread
+        np.testing.assert_allclose(scores.mean(axis=0), 0, atol=0.15)
+        np.testing.assert_allclose(scores.std(axis=0), 1, atol=0.12)
+    np.testing.assert_allclose(points.latents.mean(axis=0), 0, atol=0.15)
+    np.testing.assert_allclose(points.latents.std(axis=0), 1, atol=0.12)
+    noise = points.noise
+    within = (np.log(noise.variance) - np.log(noise.median)[:, None]) / noise.spread[:, None]
+    np.testing.assert_allclose(within.mean(axis=0), 0, atol=0.15)
+    np.testing.assert_allclose(within.std(axis=0), 1, atol=0.12)
+
+
+def test_noise_variances_that_nothing_is_known_of_are_no_funnel():
+    priors = PRIORS._replace(noise_spread=(0.5, 2.0))
+    parameters = small_parameters(2, noise=PER_CONDITION)
+    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    target, vector = target_of(unknowns, nothing_observed(scattered(long_case().data)), priors)
+    chains, _ = run(target, vector, SamplerSettings(2, 200, 800, 0))
+    positions = jnp.asarray(np.concatenate([chain.trace.position for chain in chains]))
+    spread = np.asarray(jax.vmap(target.unknowns)(positions).noise.spread)
+    shares = norm.cdf((np.log(spread) - np.log(0.5)) / 2.0)
+    np.testing.assert_allclose(np.quantile(shares, [0.05, 0.25, 0.5, 0.75]), [0.05, 0.25, 0.5, 0.75], atol=0.04)
+
+
+def two_conditions():
+    """Two conditions with everything known but their latents and the noise: three unknown numbers."""
+    rng = np.random.default_rng(5)
+    inputs = np.linspace(-1.5, 1.5, 5)[:, None]
+    curve = np.sin(2 * inputs[:, 0])
+    outputs = np.stack([curve, 0.2 * curve], axis=1) + 0.2 * rng.normal(size=(5, 2))
+    fixed = ("lengthscale", "variance")
+    unknowns = Unknowns(
+        RBF(jnp.ones(1), number(1.0), fixed=fixed),
+        RBF(jnp.ones(1), number(1.0), fixed=fixed),
+        jnp.asarray([[-0.5], [0.5]]),
+        SharedNoise(jnp.asarray([0.1])),
+    )
+    return unknowns, GridData(jnp.asarray(inputs), jnp.asarray(outputs))
+
+
+@pytest.mark.parametrize("hot", [(), (0, 1)], ids=["cold", "hot"])
+def test_draws_have_the_moments_of_quadrature(hot):
+    unknowns, data = two_conditions()
+    target, vector = target_of(unknowns, data)
+    axes = [np.linspace(-4, 4, 49), np.linspace(-4, 4, 49), np.linspace(-8, 2, 61)]  # h_1, h_2, log σ²
+    points = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+    log_density = jax.jit(lambda rows: jax.lax.map(lambda row: log_posterior(target, row), rows, batch_size=500))
+    density = np.exp(np.asarray(log_density(jnp.asarray(points))) - 20)
+    density /= density.sum()
+
+    def numbers(rows):
+        distance = np.abs(rows[:, 0] - rows[:, 1])
+        return np.stack([rows[:, 2], rows[:, 2] ** 2, distance, distance**2, rows[:, 0] ** 2], axis=1)
+
+    chains, _ = run(target, vector, SamplerSettings(2, 110, 1500, 1), hot=hot)
+    drawn = numbers(np.concatenate([chain.trace.position for chain in chains]))
+    expected = density @ numbers(points)
+    spread = np.sqrt(density @ (numbers(points) - expected) ** 2)
+    np.testing.assert_array_less(np.abs(drawn.mean(axis=0) - expected), 0.12 * spread)
+    # The log posterior that chains report is that of their draws.
+    trace = chains[0].trace
+    np.testing.assert_allclose(
+        trace.log_posterior[:5], [log_posterior(target, jnp.asarray(row)) for row in trace.position[:5]]
+    )
+
+
+def test_at_a_temperature_the_likelihood_has_a_power():
+    unknowns, data = two_conditions()
+    target, vector = target_of(unknowns, data)
+    expected = 0.3 * log_likelihood(unknowns, data) + log_prior(unknowns, PRIORS)
+    np.testing.assert_allclose(log_posterior(target, vector, 0.3), expected, rtol=1e-12)
+    assert abs(log_posterior(target, vector) - expected) > 0.1
+
+
+def three_groups_in_the_wrong_order():
+    """Eight conditions each of two curves and of their mean, which starts beside both instead of between them."""
+    inputs = np.linspace(-2, 2, 8)[:, None]
+    one, other = np.sin(1.5 * inputs[:, 0]), np.cos(1.5 * inputs[:, 0])
+    curves = np.repeat(np.stack([one, (one + other) / np.sqrt(2), other], axis=1), 8, axis=1)
+    outputs = curves + np.sqrt(0.005) * np.random.default_rng(1).normal(size=curves.shape)
+    fixed = ("lengthscale", "variance")
+    unknowns = Unknowns(
+        RBF(jnp.ones(1), number(1.0), fixed=fixed),
+        RBF(jnp.full(1, 0.8), number(1.0), fixed=fixed),
+        jnp.repeat(jnp.asarray([0.0, -1.0, 1.0]), 8)[:, None],
+        SharedNoise(jnp.asarray([0.005])),
+    )
+    return unknowns, GridData(jnp.asarray(inputs), jnp.asarray(outputs))
+
+
+def test_chains_that_start_hot_leave_a_lesser_mode():
+    target, vector = target_of(*three_groups_in_the_wrong_order())
+    starts = jnp.tile(vector, (6, 1))
+    chains, _ = run_chains(target, starts, jnp.full_like(starts, 0.1), SamplerSettings(6, 160, 20, 0), hot=(1, 3, 5))
+    groups = np.stack([chain.trace.position[:, :24].reshape(-1, 3, 8).mean(axis=2) for chain in chains.values()])
+    in_order = np.mean((groups[..., 1] - groups[..., 0]) * (groups[..., 2] - groups[..., 1]) > 0, axis=1)
+    np.testing.assert_array_equal(in_order[::2], 0)
+    assert np.sum(in_order[1::2] == 1) >= 2  # most of them, by hand seven of nine
+    levels = np.asarray([chain.trace.log_posterior.mean() for chain in chains.values()])
+    assert np.min(levels[in_order == 1]) > np.max(levels[::2]) + 2
+
+
+def test_a_short_warmup_leaves_no_time_for_cooling():
+    target, vector = target_of(*two_conditions())
+    settings = SamplerSettings(1, 100, 5, 0)
+    (hot,), _ = run(target, vector, settings, hot=(0,))
+    (cold,), _ = run(target, vector, settings)
+    np.testing.assert_array_equal(hot.trace.position, cold.trace.position)
+    assert [SamplerSettings(1, n_warmup, 1, 0).n_temperatures for n_warmup in (106, 107, 160)] == [0, 8, 12]
+
+
+@pytest.mark.parametrize("coldness", [0.0, 0.5])
+def test_in_hot_chains_latents_are_redrawn_at_the_temperature(coldness):
+    unknowns, data = two_conditions()
+    candidates = jnp.linspace(-3, 3, 601)[:, None]
+
+    def log_density(place):
+        moved = eqx.tree_at(lambda tree: tree.latents, unknowns, unknowns.latents.at[1].set(place))
+        return coldness * log_likelihood(moved, data) - place[0] ** 2 / 2
+
+    density = np.exp(np.asarray(jax.lax.map(log_density, candidates)))
+    density /= density.sum()
+    redraw = jax.vmap(lambda key: redrawn_latents(unknowns, data, jnp.ones(8, int), key, coldness)[1, 0])
+    drawn = np.asarray(redraw(jax.random.split(jax.random.key(0), 1000)))
+    places = np.asarray(candidates[:, 0])
+    mean, square = density @ places, density @ places**2
+    np.testing.assert_allclose([drawn.mean(), np.mean(drawn**2)], [mean, square], atol=0.1)
+
+
+@pytest.mark.parametrize("noise", [SHARED, PER_CONDITION], ids=["shared noise", "noise per condition"])
+@pytest.mark.parametrize("form", ["grid", "scattered"])
+def test_the_likelihood_of_one_condition_is_that_of_all_but_for_a_constant(rng, noise, form):
+    parameters = small_parameters(2, noise=noise)
+    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    candidates = jnp.asarray(rng.normal(size=(4, 2)))
+    if form == "grid":
+        data = grid_case().data
+        values, basis = jnp.linalg.eigh(gram(unknowns.input_kernel, data.inputs))
+        found = log_likelihoods_on_grid(
+            unknowns, unknowns.noise_per_condition, values, basis.T @ data.outputs, jnp.asarray(2), candidates
+        )
+    else:
+        data = scattered(long_case().data)
+        found = log_likelihoods_of_scattered(unknowns, data, jnp.asarray(2), candidates)
+
+    def whole(candidate):
+        moved = eqx.tree_at(lambda tree: tree.latents, unknowns, unknowns.latents.at[2].set(candidate))
+        return log_likelihood(moved, data)
+
+    expected = np.asarray([whole(candidate) for candidate in candidates])
+    np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("most", [2, 0], ids=["some", "all"])
+def test_a_condition_with_too_many_observations_stays_where_it_is(monkeypatch, most):
+    monkeypatch.setattr("lvmogp.model.likelihood_data._MOST_PLACES", most)
+    parameters, data = small_parameters(2), scattered(long_case().data)
+    counts = np.bincount(np.asarray(data.conditions)[np.asarray(data.present) > 0], minlength=D)
+    assert (counts > most).sum() == (D if most == 0 else 3)
+    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    conditions = jnp.tile(jnp.arange(D), 40)  # often enough for one that can move to do so
+    moved = redrawn_latents(unknowns, data, conditions, jax.random.key(0))
+    stayed = np.all(np.asarray(moved) == np.asarray(unknowns.latents), axis=1)
+    np.testing.assert_array_equal(stayed, counts > most)
+
+
+def test_the_same_seed_gives_the_same_draws_in_pieces_of_any_length(monkeypatch):
+    target, vector = target_of(*two_conditions())
+    settings = SamplerSettings(2, 110, 12, 3)
+    first, _ = run(target, vector, settings, hot=(1,))
+    cold, _ = run(target, vector, settings)
+    np.testing.assert_array_equal(first[0].trace.position, cold[0].trace.position)
+    assert np.all(first[1].trace.position[:, 2] != cold[1].trace.position[:, 2])
+    monkeypatch.setattr("lvmogp.inference.nuts.chains._PIECE_SECONDS", 1e-9)  # one step a piece
+    second, _ = run(target, vector, settings, hot=(1,))
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one.trace.position, other.trace.position)
+    assert np.ptp([chain.trace.position[0, 0] for chain in first]) > 0  # chains differ
+    third, _ = run(target, vector, settings._replace(seed=4))
+    assert np.all(third[0].trace.position != first[0].trace.position)
+
+
+def test_a_stop_keeps_the_draws_so_far(monkeypatch):
+    monkeypatch.setattr("lvmogp.inference.nuts.chains._PIECE_SECONDS", 1e-9)
+    monkeypatch.setattr("lvmogp.inference.nuts.chains.n_threads", lambda: 2)
+    target, vector = target_of(*two_conditions())
+    settings = SamplerSettings(2, 100, 100, 0)
+    seen = []
+
+    def report(chain, n_steps, value):
+        seen.append((chain, n_steps, value))
+        if n_steps >= 220:
+            raise StopFit
+
+    chains, ended = run(target, vector, settings, report)
+    whole, _ = run(target, vector, settings)
+    assert not ended
+    assert [n_steps for _, n_steps, _ in seen] == list(range(1, 221))
+    assert {chain for chain, _, _ in seen} == {0, 1}
+    steps = Counter(chain for chain, _, _ in seen)  # either may have been the quicker one
+    for place, (chain, undisturbed) in enumerate(zip(chains, whole, strict=True)):
+        kept = len(chain.trace.energy)
+        after_warmup = max(steps[place] - 100, 0)
+        assert after_warmup <= kept <= after_warmup + 1  # one may have been on its way
+        np.testing.assert_array_equal(chain.trace.position, undisturbed.trace.position[:kept])
+
+
+def test_chains_that_never_began_are_left_out(monkeypatch):
+    monkeypatch.setattr("lvmogp.inference.nuts.chains.n_threads", lambda: 1)
+    target, vector = target_of(*two_conditions())
+    settings = SamplerSettings(3, 100, 100, 0)
+    starts = jnp.tile(vector, (3, 1))
+
+    def report(chain, n_steps, value):
+        if n_steps > 200:  # the second chain has begun
+            raise StopFit
+
+    chains, ended = run_chains(target, starts, jnp.ones_like(starts), settings, report)
+    assert not ended
+    assert list(chains) == [0, 1]
+    whole, ended = run_chains(target, starts, jnp.ones_like(starts), settings)
+    assert ended
+    np.testing.assert_array_equal(chains[0].trace.position, whole[0].trace.position)
+
+
+def test_regions_that_are_not_numbers_are_walls(monkeypatch):
+    def with_a_hole(unknowns, priors):
+        return jnp.where(unknowns.latents[0, 0] > 0.3, jnp.nan, log_prior(unknowns, priors))
+
+    monkeypatch.setattr("lvmogp.inference.nuts.chains.log_prior", with_a_hole)
+    unknowns, data = two_conditions()
+    # One more input: a program of its own, that knows of the hole.
+    data = GridData(
+        jnp.concatenate([data.inputs, data.inputs[:1] + 0.1]), jnp.concatenate([data.outputs, data.outputs[:1]])
+    )
+    target, vector = target_of(unknowns, data)
+    chains, _ = run(target, vector, SamplerSettings(1, 100, 300, 0))
+    trace = chains[0].trace
+    assert np.all(np.isfinite(trace.position))
+    assert np.all(trace.position[:, 0] <= 0.3)
+    assert np.sum(trace.diverging) > 0
+    assert np.std(trace.position[:, 0]) > 0.1
+
+
+# Simulation-based calibration
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_ranked"), [("one noise", 7), pytest.param("noise per condition", 9, marks=pytest.mark.long)]
+)
+def test_the_truth_ranks_evenly_among_the_draws(kind, n_ranked):
+    short, forms = SamplerSettings(2, 120, 95, 0), calibration.FORMS[kind]
+    found = [calibration.ranks(number, forms[number % 2], short) for number in range(12)]
+    values = calibration.p_values(found, n_bins=4)
+    assert len(values) == n_ranked
+    assert min(values.values()) > 0.01
+
+
+def test_ranks_that_crowd_together_or_at_one_end_are_told():
+    middle = [{"x": 5 + number % 5} for number in range(24)]
+    high = [{"x": 10 + number % 10} for number in range(24)]
+    assert calibration.p_values(middle, n_bins=4)["x"] < 1e-6
+    assert calibration.p_values(high, n_bins=4)["x"] < 1e-3

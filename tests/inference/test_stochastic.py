@@ -1,0 +1,427 @@
+"""Stochastic inference: steps, stages, the start, and what comes of it in the end."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import SHARED, long_case, small_parameters
+from test_minibatches import all_rows, batch_of, dense, shared_of
+
+from lvmogp import LVMOGPRegressor, ObservationStore, StopFit
+from lvmogp.algebra.constraints import split
+from lvmogp.errors import ConvergenceWarning, DataError, NumericalError, SettingError
+from lvmogp.inference.minibatch.descent import begin
+from lvmogp.inference.minibatch.distributed import AXIS, mesh
+from lvmogp.inference.minibatch.prefetch import Feed, ahead, minibatch
+from lvmogp.inference.minibatch.schedule import STAGES, STEPS_PER_WINDOW, Course, Window, after, begin_course, window
+from lvmogp.inference.minibatch.start import pilot, placed
+from lvmogp.inference.minibatch.steps import Problem, Rates, State, step
+from lvmogp.model.expected_likelihood import quadratic
+from lvmogp.model.layouts import long_data
+from lvmogp.model.posterior import optimal_inducing, posterior
+from lvmogp.tables.scaling import Scaling
+from lvmogp.tables.sources import Rows, column_moments, sample, scaling_from, source_of
+from lvmogp.tables.transforms import Logarithm
+
+WHOLE, PART = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec(AXIS)
+compiled_step = jax.jit(
+    jax.shard_map(
+        lambda state, batch, problem, rates: step(state, batch, problem, rates, AXIS),
+        mesh=mesh(),
+        in_specs=(WHOLE, PART, WHOLE, WHOLE),
+        out_specs=WHOLE,
+        check_vma=False,
+    )
+)
+OBSERVATIONS = long_case().observations
+COUNTS = np.asarray([len(values) for _, values in OBSERVATIONS])
+
+
+# Steps.
+
+
+def small_problem(n_latent: int = 2) -> tuple[State, Problem]:
+    parameters = small_parameters(n_latent, noise=SHARED)
+    shared = shared_of(parameters)
+    table = np.concatenate([parameters.latent_mean, np.log(parameters.latent_variance)], axis=1)
+    _, fixed_leaves, structure = split(shared)
+    return begin(shared, table), Problem(fixed_leaves, jnp.asarray(COUNTS, float), structure, n_latent)
+
+
+def rates(state: State, vector: float, table: float, natural: float) -> Rates:
+    return Rates(jnp.full(state.vector.shape, vector), jnp.asarray(table), jnp.asarray(natural))
+
+
+@pytest.mark.long
+def test_natural_steps_alone_lead_to_the_optimal_mean():
+    parameters = small_parameters(2)
+    wanted, _ = optimal_inducing(quadratic(parameters, long_case().data))
+    state, problem = small_problem()
+    batch = batch_of(OBSERVATIONS, np.arange(18))
+    bounds = []
+    for _ in range(400):
+        state, bound = compiled_step(state, batch, problem, rates(state, 0.0, 0.0, 0.3))
+        bounds.append(float(bound))
+    np.testing.assert_allclose(state.mean, wanted, rtol=1e-6, atol=1e-8)
+    # Only a covariance that no Kronecker product can express keeps the bound from its largest value.
+    assert bounds[-1] > bounds[0]
+    assert abs(bounds[-1] - bounds[-2]) < 1e-8
+
+
+@pytest.mark.long
+def test_on_a_grid_natural_steps_lead_to_the_optimal_q(rng):
+    parameters = small_parameters(2)
+    inputs = rng.uniform(-2, 2, (7, 2))
+    observations = [(inputs, rng.normal(size=7)) for _ in range(4)]
+    state, problem = small_problem()
+    problem = eqx.tree_at(lambda tree: tree.counts, problem, jnp.full(4, 7.0))
+    batch = batch_of(observations, np.arange(28))
+    for _ in range(200):
+        state, _ = compiled_step(state, batch, problem, rates(state, 0.0, 0.0, 0.5))
+    conditions = np.repeat(np.arange(4), 7)
+    data = long_data(np.tile(inputs, (4, 1)), np.concatenate([y for _, y in observations]), conditions, 4)
+    mean, covariance = optimal_inducing(quadratic(parameters, data))
+    np.testing.assert_allclose(state.mean, mean, rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(
+        dense(state.covariance), np.linalg.inv(np.asarray(covariance.precision())), rtol=1e-6, atol=1e-11
+    )
+
+
+def test_a_step_touches_only_the_conditions_of_its_minibatch():
+    state, problem = small_problem()
+    state = eqx.tree_at(lambda tree: tree.n_steps, state, jnp.asarray(1000))  # past the first steps
+    _, _, conditions = all_rows(OBSERVATIONS)
+    rows = np.flatnonzero(conditions == 1)[:4]
+    moved, _ = compiled_step(state, batch_of(OBSERVATIONS, rows), problem, rates(state, 0.01, 0.01, 0.1))
+    changed = np.any(np.asarray(moved.table) != np.asarray(state.table), axis=1)
+    np.testing.assert_array_equal(changed, [False, True, False, False])
+    np.testing.assert_array_equal(moved.visits, [0, 1, 0, 0])
+    # The first step of Adam has the size of the rate, in the direction of the gradient.
+    np.testing.assert_allclose(np.abs(moved.table[1] - state.table[1]), 0.01, rtol=1e-6)
+
+
+def test_steps_of_size_zero_change_nothing_but_their_count():
+    state, problem = small_problem()
+    state = eqx.tree_at(lambda tree: tree.n_steps, state, jnp.asarray(1000))
+    moved, _ = compiled_step(state, batch_of(OBSERVATIONS, np.arange(18)), problem, rates(state, 0.0, 0.0, 0.0))
+    for name in ("vector", "table", "mean", "grams"):
+        assert eqx.tree_equal(getattr(moved, name), getattr(state, name))
+
+
+# Stages.
+
+
+def test_a_rising_bound_goes_on_and_a_settled_one_takes_smaller_steps():
+    rising, settled = Course(), Course()
+    for number in range(15):
+        rising = after(rising, Window(-1000.0 + 20 * number, 5.0), least_gain=1.0)
+        settled = after(settled, Window(-1000.0 + 3 * (-1) ** number, 5.0), least_gain=1.0)
+    assert rising.stage == 0
+    assert settled.stage == 1
+    assert settled.steps == STAGES[1]
+
+
+def test_a_rise_that_noise_hides_counts_as_none():
+    course = Course()
+    for number in range(10):
+        course = after(course, Window(-1000.0 + number, 50.0), least_gain=0.1)
+    assert course.stage == 1
+
+
+def test_a_rise_that_is_certain_but_small_ends_a_stage():
+    course = Course()
+    for number in range(10):
+        course = after(course, Window(-1000.0 + 1e-3 * number, 1e-6), least_gain=0.1)
+    assert course.stage == 1
+
+
+def test_the_last_stage_averages_and_ends_after_its_windows():
+    course = Course(stage=len(STAGES) - 1)
+    assert course.averages
+    for number in range(10):
+        assert not course.ended
+        course = after(course, Window(-1000.0 + 100 * number, 1.0), least_gain=1.0)
+    assert course.ended
+
+
+@pytest.mark.parametrize(("n_observations", "n_windows"), [(2_000, 10), (1_024_000, 20), (10**8, 40)])
+def test_a_trend_is_looked_for_over_a_pass_through_the_data(n_observations, n_windows):
+    course = begin_course(n_observations, batch_size=1024)
+    for number in range(n_windows):
+        assert course.stage == 0
+        course = after(course, Window(-1000.0 + 3 * (-1) ** number, 5.0), least_gain=1.0)
+    assert course.stage == 1
+    assert course.n_windows == n_windows
+
+
+def test_a_bound_that_is_not_finite_shrinks_the_steps():
+    course = after(Course(), Window(np.nan, np.nan), least_gain=1.0)
+    assert course.n_failures == 1
+    np.testing.assert_allclose(course.steps, np.asarray(STAGES[0]) / 2)
+    assert not course.hopeless
+
+
+def test_a_window_knows_the_error_of_its_mean(rng):
+    values = rng.normal(size=50)
+    found = window(values)
+    np.testing.assert_allclose(found, (values.mean(), values.std(ddof=1) / 50**0.5))
+
+
+# Sources, feeds and starts.
+
+
+def test_moments_of_pieces_are_those_of_the_whole(rng, monkeypatch):
+    monkeypatch.setattr("lvmogp.tables.sources._ROWS_AT_ONCE", 7)
+    inputs, outputs = rng.normal(3, 2, (50, 2)), np.exp(rng.normal(size=50))
+    source = source_of(Rows(inputs, outputs, np.zeros(50, int)), 1)
+    found = scaling_from(column_moments(source, transform=Logarithm()), transform=Logarithm())
+    np.testing.assert_allclose(found.input_mean, inputs.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.input_scale, inputs.std(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.output_mean, np.log(outputs).mean(), rtol=1e-12)
+    np.testing.assert_allclose(found.output_scale, np.log(outputs).std(), rtol=1e-12)
+
+
+def test_a_sample_holds_all_of_rare_conditions_and_some_of_others(rng):
+    conditions = np.repeat([0, 1, 2], [5, 2000, 40])
+    source = source_of(Rows(rng.normal(size=(2045, 1)), np.arange(2045.0), conditions), 3)
+    found = sample(source, source.counts, 40, seed=0)
+    counts = np.bincount(found.conditions)
+    assert counts[0] == 5
+    assert counts[2] == 40
+    assert 15 < counts[1] < 75
+    np.testing.assert_array_equal(found.conditions, conditions[found.outputs.astype(int)])
+
+
+def feed_of(n_shards: int, batch_size: int = 8) -> Feed:
+    inputs, outputs, conditions = all_rows(OBSERVATIONS)
+    pieces = np.array_split(np.arange(18), n_shards)
+    shards = [source_of(Rows(inputs[rows], outputs[rows], conditions[rows]), 4) for rows in pieces]
+    scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0, None)
+    return Feed(shards, scaling, n_shards, 0, 1, batch_size, "float64", seed=0)
+
+
+def test_every_shard_gives_its_share_to_each_minibatch():
+    inputs, _, _ = all_rows(OBSERVATIONS)
+    found = minibatch(feed_of(2), 3)
+    places = [int(np.flatnonzero((inputs == row).all(axis=1))[0]) for row in found.inputs]
+    assert all(place < 9 for place in places[:4])
+    assert all(place >= 9 for place in places[4:])
+    np.testing.assert_allclose(found.weights, 9 / 4)
+
+
+def test_minibatches_made_ahead_come_in_order():
+    feed = feed_of(1)
+    batches = ahead(lambda number: minibatch(feed, number), first=5)
+    for number in range(5, 25):
+        for found, wanted in zip(next(batches), minibatch(feed, number), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    batches.close()
+
+
+def test_an_error_while_a_minibatch_is_made_is_not_swallowed():
+    def make(number):
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(ahead(make, 0))
+
+
+def curves(inputs: np.ndarray, latents: np.ndarray) -> np.ndarray:
+    return np.sin(2 * inputs[:, 0] + latents[:, 0]) + 0.5 * latents[:, 1]
+
+
+def many_conditions(n_rows: int = 6000, n_conditions: int = 60, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    latents = rng.normal(size=(n_conditions, 2))
+    inputs = rng.uniform(-1.5, 1.5, (n_rows, 1))
+    conditions = rng.integers(0, n_conditions, n_rows)
+    outputs = curves(inputs, latents[conditions]) + 0.1 * rng.normal(size=n_rows)
+    return inputs, outputs, conditions, latents
+
+
+@pytest.fixture(scope="module")
+def fitted() -> LVMOGPRegressor:
+    inputs, outputs, conditions, _ = many_conditions()
+    model = LVMOGPRegressor(
+        inference="stochastic", n_inducing_inputs=12, n_inducing_latents=12, batch_size=256, max_iter=1500
+    )
+    return model.fit(inputs, outputs, conditions)
+
+
+def test_minibatches_recover_the_curves_behind_the_data(fitted):
+    _, _, _, latents = many_conditions()
+    rng = np.random.default_rng(1)
+    inputs, conditions = rng.uniform(-1.5, 1.5, (500, 1)), rng.integers(0, 60, 500)
+    mean, deviation = fitted.predict(inputs, conditions, return_std=True, include_noise=False)
+    errors = mean - curves(inputs, latents[conditions])
+    assert np.sqrt(np.mean(errors**2)) < 0.035  # a hundred observations a condition, noise of .1
+    assert 0.85 < np.mean(np.abs(errors) < 2 * deviation) <= 1
+    np.testing.assert_allclose(
+        np.sqrt(fitted.model_.posterior.parameters.noise_variance[0]) * fitted.model_.scaling.output_scale,
+        0.1,
+        rtol=0.05,
+    )
+
+
+@pytest.mark.long
+def test_minibatches_come_close_to_the_collapsed_bound(fitted):
+    inputs, outputs, conditions, _ = many_conditions()
+    whole = LVMOGPRegressor(
+        inference="collapsed", n_inducing_inputs=12, n_inducing_latents=12, n_restarts=1, max_iter=150
+    )
+    with pytest.warns(ConvergenceWarning):
+        whole.fit(inputs, outputs, conditions)
+    # Both are lower bounds on the same evidence; the estimate is noisy, and the family of q(v) smaller.
+    assert fitted.outcome_.bound > whole.outcome_.bound - 0.05 * len(outputs)
+
+
+@pytest.mark.long
+def test_a_condition_is_added_to_a_model_fitted_by_minibatches(fitted):
+    latent = np.array([[0.3, -0.8]])
+    inputs = np.linspace(-1.4, 1.4, 5)[:, None]
+    rng = np.random.default_rng(3)
+    few = curves(inputs, np.repeat(latent, 5, axis=0)) + 0.1 * rng.normal(size=5)
+    fitted.add_condition("new", inputs, few)
+    asked = np.linspace(-1.5, 1.5, 30)[:, None]
+    mean, deviation = fitted.predict(asked, "new", return_std=True, include_noise=False)
+    errors = mean - curves(asked, np.repeat(latent, 30, axis=0))
+    assert np.sqrt(np.mean(errors**2)) < 0.15
+    assert np.mean(np.abs(errors) < 2.5 * deviation) > 0.8
+    fitted.remove_condition("new")
+
+
+@pytest.mark.long
+def test_conditions_outside_the_pilot_are_placed_where_their_observations_put_them(monkeypatch):
+    monkeypatch.setattr("lvmogp.inference.minibatch.start.MOST_CONDITIONS", 30)
+    inputs, outputs, conditions, latents = many_conditions()
+    rows = Rows(inputs, outputs, conditions)
+    flight = pilot(rows, 60, seed=0)
+    assert len(flight.conditions) == 30
+    with pytest.warns(ConvergenceWarning):
+        model = LVMOGPRegressor(n_restarts=1, max_iter=80, n_inducing_inputs=10, n_inducing_latents=10).fit(
+            flight.rows.inputs, flight.rows.outputs, flight.rows.conditions
+        )
+    scaling = model.model_.scaling
+    scaled = Rows(scaling.inputs(inputs), scaling.outputs(outputs), conditions)
+    found = placed(model.model_.posterior, scaled, 60, flight.conditions)
+    np.testing.assert_array_equal(found.mean[flight.conditions], model.model_.posterior.parameters.latent_mean)
+    others = np.setdiff1d(np.arange(60), flight.conditions)
+    asked = np.linspace(-1.5, 1.5, 20)[:, None]
+    errors = [
+        model.predict_at_latent(asked, found.mean[other]) - curves(asked, np.repeat(latents[[other]], 20, axis=0))
+        for other in others
+    ]
+    assert np.sqrt(np.mean(np.square(errors))) < 0.12
+    assert np.all(found.variance > 0)
+
+
+@pytest.mark.long
+def test_a_store_of_arrays_is_fitted_and_not_kept(fitted):
+    inputs, outputs, conditions, _ = many_conditions()
+    store = ObservationStore(inputs.astype(np.float32), outputs.astype(np.float32), conditions)
+    model = LVMOGPRegressor(
+        inference="stochastic", n_inducing_inputs=12, n_inducing_latents=12, batch_size=256, max_iter=1500
+    ).fit(store)
+    assert model.model_.observations is None
+    asked = inputs[:50]
+    np.testing.assert_allclose(model.predict(asked, conditions[:50]), fitted.predict(asked, conditions[:50]), atol=0.03)
+
+
+def test_a_fit_by_minibatches_stops_when_asked():
+    inputs, outputs, conditions, _ = many_conditions(600, 6)
+
+    def stop(progress):
+        if progress.recipe == "minibatches" and progress.iteration >= 2 * STEPS_PER_WINDOW:
+            raise StopFit
+
+    model = LVMOGPRegressor(inference="stochastic", n_inducing_inputs=6, n_inducing_latents=4, batch_size=64)
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model.fit(inputs, outputs, conditions, on_progress=stop)
+    assert model.n_iter_ == 2 * STEPS_PER_WINDOW
+    assert np.all(np.isfinite(model.predict(inputs[:5], conditions[:5])))
+
+
+@pytest.mark.long
+def test_noise_per_condition_is_learnt_by_minibatches():
+    rng = np.random.default_rng(5)
+    deviations = np.array([0.05, 0.3, 0.1, 0.2])
+    conditions = rng.integers(0, 4, 4000)
+    inputs = rng.uniform(-1.5, 1.5, (4000, 1))
+    outputs = np.sin(2 * inputs[:, 0] + conditions) + deviations[conditions] * rng.normal(size=4000)
+    model = LVMOGPRegressor(
+        inference="stochastic",
+        noise="per-condition",
+        n_inducing_inputs=10,
+        n_inducing_latents=4,
+        batch_size=256,
+        max_iter=2000,
+    ).fit(inputs, outputs, conditions)
+    parameters, scaling = model.model_.posterior.parameters, model.model_.scaling
+    found = np.sqrt(scaling.variance(np.asarray(parameters.noise_variance)))
+    np.testing.assert_allclose(found, deviations, rtol=0.12)
+
+
+def test_what_an_observation_store_needs_is_said():
+    good = ObservationStore(np.zeros((3, 1)), np.zeros(3), np.zeros(3, int))
+    cases = {
+        "inputs of shape": good._replace(inputs=np.zeros(3)),
+        "same number of rows": good._replace(outputs=np.zeros(2)),
+        "whole numbers": good._replace(conditions=np.zeros(3)),
+        "between 0 and 0": good._replace(conditions=np.array([0, 1, 0]), ids=("a",)),
+        "are the same": good._replace(ids=("a", "a")),
+    }
+    for words, store in cases.items():
+        with pytest.raises(DataError, match=words):
+            store.checked()
+
+
+def test_a_store_cannot_be_fitted_in_other_ways():
+    store = ObservationStore(np.zeros((3, 1)), np.zeros(3), np.array([0, 1, 0]))
+    with pytest.raises(SettingError, match="fitted by minibatches"):
+        LVMOGPRegressor(inference="collapsed").fit(store)
+    with pytest.raises(DataError, match="pass nothing beside it"):
+        LVMOGPRegressor().fit(store, np.zeros(3))
+    with pytest.raises(DataError, match="NaN or infinite"):
+        LVMOGPRegressor().fit(store._replace(outputs=np.array([0, np.nan, 1])))
+
+
+def test_outputs_of_extreme_size_are_reported_in_words(monkeypatch):
+    inputs, outputs, conditions, _ = many_conditions(600, 6)
+    monkeypatch.setattr("lvmogp.inference.minibatch.descent.window", lambda estimates: Window(np.nan, np.nan))
+    model = LVMOGPRegressor(inference="stochastic", n_inducing_inputs=6, n_inducing_latents=4, batch_size=64)
+    with pytest.raises(NumericalError, match="not finite however small the steps"):
+        model.fit(inputs, outputs, conditions)
+
+
+@pytest.mark.long
+def test_curves_are_the_same_whether_kept_or_computed_when_asked_for(monkeypatch):
+    # Few inducing latents far apart, so that rounding is not magnified.
+    inputs, outputs, conditions, _ = many_conditions(600, 60)
+    kept = LVMOGPRegressor(1, n_inducing_inputs=5, n_inducing_latents=3, n_restarts=1, max_iter=10)
+    with pytest.warns(ConvergenceWarning):
+        kept.fit(inputs, outputs, conditions)
+    lazy = LVMOGPRegressor(1)
+    lazy.model_ = kept.model_._replace(curves=None)
+    monkeypatch.setattr("lvmogp.fitted.answers_from_fit._CONDITIONS_AT_ONCE", 7)
+    wanted = kept.predict(inputs, conditions, return_std=True)
+    for found, expected in zip(lazy.predict(inputs, conditions, return_std=True), wanted, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+    wanted = kept.predict_interval(inputs[:9], conditions[:9])
+    for found, expected in zip(lazy.predict_interval(inputs[:9], conditions[:9]), wanted, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_the_posterior_of_a_fit_by_minibatches_is_what_its_parameters_say(fitted):
+    # q(v) near the optimum for these parameters: predictions differ by little of their standard deviation.
+    inputs, outputs, conditions, _ = many_conditions()
+    model = fitted.model_
+    data = long_data(model.scaling.inputs(inputs), model.scaling.outputs(outputs), conditions, 60)
+    best = posterior(model.posterior.parameters, data)
+    features = model.posterior.input_basis.features(jnp.asarray(model.scaling.inputs(inputs[:200])))
+    apart = (
+        features
+        @ (best.mean - model.posterior.mean)
+        @ model.posterior.latent_basis.features(model.posterior.parameters.latent_mean).T
+    )
+    assert np.sqrt(np.mean(np.asarray(apart) ** 2)) < 0.03

@@ -1,0 +1,156 @@
+"""Calibration: coverage against a loop, tests that keep their promises on simulated forecasts, a model's answers."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from lvmogp import DataError, LVMOGPRegressor, LVMOGPWarning, SettingError
+from lvmogp.fitted.calibration import LEVELS, Forecasts, calibration
+from lvmogp.insight.summary import leave_out, leave_out_calibration
+
+LEVEL_ARRAY = np.asarray(LEVELS)
+
+
+def forecasts(seed, *, n_conditions=12, n_points=10, claimed=1.0, shared=0.0, shift=0.0):
+    """Gaussian forecasts with a claimed sd of errors whose sd is one; conditions share a part of their errors."""
+    rng = np.random.default_rng(seed)
+    conditions = np.repeat(np.arange(n_conditions), n_points)
+    own = rng.standard_normal(n_conditions * n_points)
+    errors = np.sqrt(shared) * rng.standard_normal(n_conditions)[conditions] + np.sqrt(1 - shared) * own + shift
+    distribution = scipy.stats.norm(0, claimed)
+    names = [f"tyre-{number}" for number in range(n_conditions)]
+    return Forecasts(distribution.cdf(errors), distribution.logpdf(errors), -errors, conditions, names), errors
+
+
+def test_shares_and_standard_errors_are_those_of_loops():
+    given, errors = forecasts(1, n_conditions=7, claimed=0.7, shared=0.4)
+    found = calibration(given, LEVEL_ARRAY)
+    n = len(errors)
+    for level, row in zip(LEVELS, found.coverage.to_dict("records"), strict=True):
+        half = 0.7 * scipy.stats.norm.ppf((1 + level) / 2)
+        inside = [abs(error) <= half for error in errors]
+        share = sum(inside) / n
+        assert row["coverage"] == pytest.approx(share, abs=1e-12)
+        sums = [sum(inside[i] - share for i in range(n) if given.conditions[i] == d) for d in range(7)]
+        clustered = np.sqrt(7 / 6 * sum(value**2 for value in sums)) / n
+        assert row["standard_error"] == pytest.approx(max(clustered, np.sqrt(level * (1 - level) / n)), rel=1e-12)
+    assert found.rmse == pytest.approx(np.sqrt(np.mean(errors**2)))
+    assert found.log_density == pytest.approx(np.mean(scipy.stats.norm(0, 0.7).logpdf(errors)))
+    second = found.by_condition.iloc[1]
+    own = errors[10:20]
+    assert (second["condition"], second["n"]) == ("tyre-1", 10)
+    assert second["rmse"] == pytest.approx(np.sqrt(np.mean(own**2)))
+    assert second["coverage"] == np.mean(np.abs(own) <= 0.7 * scipy.stats.norm.ppf(0.975))
+    assert second["mean_probability_below"] == pytest.approx(np.mean(given.probability_below[10:20]))
+
+
+def test_standard_errors_are_the_spread_of_shares_over_repeats():
+    """Conditions that share half of their errors: the share varies far more than that of independent observations."""
+    repeats = [
+        calibration(forecasts(seed, n_conditions=30, shared=0.5)[0], LEVEL_ARRAY).coverage for seed in range(200)
+    ]
+    spread = np.std([table["coverage"] for table in repeats], axis=0)
+    claimed = np.mean([table["standard_error"] for table in repeats], axis=0)
+    np.testing.assert_allclose(claimed, spread, rtol=0.15)
+    assert spread[1] > 1.3 * np.sqrt(0.8 * 0.2 / 300)
+
+
+@pytest.mark.parametrize(("n_conditions", "shared"), [(12, 0.0), (12, 0.5), (1, 0.0), (60, 0.8)])
+def test_right_intervals_are_seldom_called_wrong(n_conditions, shared):
+    n_points = 120 // n_conditions
+    found = [
+        calibration(forecasts(seed, n_conditions=n_conditions, n_points=n_points, shared=shared)[0], LEVEL_ARRAY)
+        for seed in range(120)
+    ]
+    assert np.mean([each.intervals_are_off for each in found]) <= 0.08
+    assert np.mean([len(each.remarks) > 0 for each in found]) <= 0.16
+    # Sums over few conditions that share errors are skewed, which Hotelling's test is not made for.
+    assert np.mean([each.uniformity < 0.05 for each in found]) <= 0.15
+
+
+@pytest.mark.parametrize(("claimed", "verdict"), [(0.5, "too narrow"), (2.0, "too wide")])
+def test_wrong_intervals_are_called_so(claimed, verdict):
+    for seed in range(30):
+        found = calibration(forecasts(seed, claimed=claimed, shared=0.2)[0], LEVEL_ARRAY)
+        assert found.coverage["verdict"].isin(["", verdict]).all()
+        assert found.intervals_are_off
+        assert f"they are {verdict}" in found.remarks[0]
+        assert found.uniformity < 0.01
+
+
+def test_predictions_that_are_too_low_are_called_so():
+    for seed in range(30):
+        found = calibration(forecasts(seed, shift=0.8)[0], LEVEL_ARRAY)
+        assert (
+            "The observations lie above their predictions more often than not: predictions are too low."
+            in found.remarks
+        )
+        assert found.uniformity < 0.01
+
+
+def test_a_condition_whose_intervals_are_too_narrow_is_named():
+    given, errors = forecasts(3, n_conditions=20)
+    errors[40:50] *= 8
+    found = calibration(given._replace(probability_below=scipy.stats.norm.cdf(errors)), LEVEL_ARRAY)
+    named = "Intervals are too narrow for condition 'tyre-4': look at the data there, or try noise='per-condition'."
+    assert found.remarks[-1] == named
+
+
+def test_extreme_probabilities_are_not_uniform():
+    given, _ = forecasts(4)
+    assert calibration(given._replace(probability_below=np.zeros(120)), LEVEL_ARRAY).uniformity < 1e-10
+
+
+# A model's own
+
+
+def curves(seed, n_conditions=8, n_points=12, noise=0.1):
+    rng = np.random.default_rng(seed)
+    conditions = np.repeat(np.arange(n_conditions), n_points)
+    inputs = rng.uniform(0, 1, (len(conditions), 1))
+    slopes = np.linspace(0.5, 2, n_conditions)
+    return inputs, slopes[conditions] * inputs[:, 0] + noise * rng.standard_normal(len(conditions)), conditions
+
+
+@pytest.fixture(scope="module")
+def model():
+    return LVMOGPRegressor(1, n_restarts=1, n_inducing_inputs=4, n_inducing_latents=4).fit(*curves(0))
+
+
+def test_a_model_is_checked_by_its_own_intervals(model):
+    inputs, outputs, conditions = curves(1)
+    outputs[5] = np.nan
+    known = np.isfinite(outputs)
+    found = model.calibration(inputs, outputs, conditions, levels=[0.6, 0.9])
+    for level, share in zip([0.6, 0.9], found.coverage["coverage"], strict=True):
+        lower, upper = model.predict_interval(inputs, conditions, level=level)
+        assert share == np.mean(((lower <= outputs) & (outputs <= upper))[known])
+    assert found.rmse == pytest.approx(np.sqrt(np.mean((model.predict(inputs, conditions) - outputs)[known] ** 2)))
+    density = model.log_predictive_density(inputs, outputs, conditions)
+    assert found.log_density == pytest.approx(np.mean(density[known]))
+    assert found.n_observations == len(outputs) - 1
+    assert list(found.by_condition["n"]) == [11, *[12] * 7]
+    document = found.as_dict()
+    assert document["coverage"][1]["coverage"] == found.coverage["coverage"][1]
+
+
+def test_noisier_observations_than_promised_are_a_warning(model):
+    with pytest.warns(LVMOGPWarning, match="predictions are not calibrated: .* intervals hold only .* too narrow"):
+        model.calibration(*curves(1, noise=0.3))
+
+
+def test_the_training_data_are_checked_when_left_out(model):
+    found, whole = leave_out_calibration(model, levels=[0.95]), leave_out(model)
+    assert found.coverage["coverage"][0] == whole.coverage
+    assert found.rmse == pytest.approx(whole.rmse)
+    assert found.log_density == pytest.approx(whole.log_density)
+    assert list(found.by_condition["condition"]) == list(range(8))
+    assert found.by_condition["n"].sum() == whole.n_observations
+
+
+def test_what_cannot_be_checked(model):
+    inputs, outputs, conditions = curves(1)
+    with pytest.raises(SettingError, match="levels must be numbers between 0 and 1"):
+        model.calibration(inputs, outputs, conditions, levels=[0.5, 1.0])
+    with pytest.raises(DataError, match="no held-out observations"):
+        model.calibration(inputs, np.full(len(outputs), np.nan), conditions)

@@ -1,0 +1,265 @@
+"""Kernels against scikit-learn's and against loops; settings that make no sense fail in words."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sklearn.gaussian_process.kernels as sk
+from jax.test_util import check_grads
+from numpy.testing import assert_allclose
+
+from lvmogp.errors import SettingError
+from lvmogp.kernels.covariances import (
+    KERNELS,
+    RBF,
+    Constant,
+    Kernel,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    Product,
+    RationalQuadratic,
+    Sum,
+    complete,
+    cross,
+    diagonal,
+    gram,
+    leaves,
+    named,
+)
+
+SCALES = [0.7, 1.9]
+
+# Ours beside scikit-learn's, whose rational quadratic kernel has one lengthscale for all columns.
+WITH_SKLEARN = {
+    "rbf": (RBF(SCALES, 1.3), 1.3 * sk.RBF(SCALES)),
+    "matern12": (Matern12(SCALES, 1.3), 1.3 * sk.Matern(SCALES, nu=0.5)),
+    "matern32": (Matern32(SCALES, 1.3), 1.3 * sk.Matern(SCALES, nu=1.5)),
+    "matern52": (Matern52(SCALES, 1.3), 1.3 * sk.Matern(SCALES, nu=2.5)),
+    "rational-quadratic": (RationalQuadratic(0.7, 1.3, 2.5), 1.3 * sk.RationalQuadratic(0.7, alpha=2.5)),
+    "linear": (Linear(1.3), 1.3 * sk.DotProduct(sigma_0=0)),
+    "constant": (Constant(1.3), sk.ConstantKernel(1.3)),
+    "linear + constant": (Linear(1.0) + Constant(0.25), sk.DotProduct(sigma_0=0.5)),
+    "sum": (RBF(SCALES) + Linear(2.0) + Constant(0.1), sk.RBF(SCALES) + 2.0 * sk.DotProduct(0) + 0.1),
+    "product": (RBF(SCALES, 2.0) * Matern32(1.1), 2.0 * sk.RBF(SCALES) * sk.Matern(1.1, nu=1.5)),
+    "sum in product": (
+        (RBF(0.5) + Constant(1.0)) * Matern12(2.0),
+        (sk.RBF(0.5) + 1.0) * sk.Matern(2.0, nu=0.5),
+    ),
+}
+
+
+def assert_same_covariances(kernel, expected, first, second):
+    assert_allclose(jax.jit(cross)(kernel, first, second), expected(first, second), rtol=1e-12, atol=1e-14)
+    assert_allclose(jax.jit(gram)(kernel, first), expected(first), rtol=1e-12, atol=1e-14)
+    assert_allclose(jax.jit(diagonal)(kernel, first), expected.diag(first), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", WITH_SKLEARN)
+def test_covariances_equal_those_of_scikit_learn(rng, name):
+    kernel, expected = WITH_SKLEARN[name]
+    assert_same_covariances(
+        kernel, expected, jnp.asarray(rng.normal(size=(5, 2))), jnp.asarray(rng.normal(size=(3, 2)))
+    )
+
+
+def test_periodic_covariances_equal_those_of_scikit_learn_in_one_dimension(rng):
+    expected = 1.7 * sk.ExpSineSquared(length_scale=0.8, periodicity=1.4)
+    first, second = (
+        jnp.asarray(rng.normal(size=(5, 1), scale=2)),
+        jnp.asarray(rng.normal(size=(3, 1), scale=2)),
+    )
+    assert_same_covariances(Periodic(1.4, 0.8, 1.7), expected, first, second)
+
+
+def test_periodic_covariances_multiply_over_columns(rng):
+    points = jnp.asarray(rng.normal(size=(4, 2)))
+    periods, scales = [1.4, 0.6], [0.8, 1.1]
+    factors = [gram(Periodic(periods[q], scales[q]), points[:, q : q + 1]) for q in (0, 1)]
+    assert_allclose(gram(Periodic(periods, scales, 1.7), points), 1.7 * factors[0] * factors[1], rtol=1e-12)
+    shifted = points + 3 * jnp.asarray(periods)
+    assert_allclose(cross(Periodic(periods), points, shifted), gram(Periodic(periods), points), rtol=1e-12)
+
+
+def test_linear_covariances_weigh_each_column(rng):
+    points = rng.normal(size=(4, 2))
+    expected = [[0.5 * x[0] * y[0] + 2.0 * x[1] * y[1] for y in points] for x in points]
+    assert_allclose(gram(Linear([0.5, 2.0]), jnp.asarray(points)), expected, rtol=1e-12)
+
+
+def test_the_rational_quadratic_kernel_tends_to_the_rbf_one(rng):
+    points = jnp.asarray(rng.normal(size=(4, 2)))
+    assert_allclose(gram(RationalQuadratic(SCALES, shape=1e9), points), gram(RBF(SCALES), points), rtol=1e-7)
+
+
+@pytest.mark.parametrize("kind", [RBF, Matern12, Matern32, Matern52, RationalQuadratic, Linear, Periodic])
+def test_a_kernel_looks_only_at_its_columns(rng, kind):
+    points = jnp.asarray(rng.normal(size=(4, 3)))
+    assert_allclose(
+        gram(kind([0.7, 1.9], columns=(2, 0)), points), gram(kind([0.7, 1.9]), points[:, jnp.array([2, 0])])
+    )
+    assert_allclose(gram(kind(0.7, columns=1), points), gram(kind(0.7), points[:, 1:2]))
+
+
+def test_sums_and_products_are_flat_and_equal_loops(rng):
+    kernels = RBF(0.7), Linear(1.5), Constant(0.3)
+    points = jnp.asarray(rng.normal(size=(4, 2)))
+    grams = [np.asarray(gram(kernel, points)) for kernel in kernels]
+    total, product = kernels[0] + (kernels[1] + kernels[2]), kernels[0] * (kernels[1] * kernels[2])
+    assert isinstance(total, Sum)
+    assert isinstance(product, Product)
+    assert total.terms == product.terms == kernels
+    assert_allclose(gram(total, points), sum(grams), rtol=1e-13)
+    assert_allclose(gram(product, points), np.prod(grams, axis=0), rtol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [RBF, Matern12, Matern32, Matern52, RationalQuadratic, Periodic])
+def test_gradients_equal_finite_differences_even_with_coincident_points(rng, kind):
+    points = rng.normal(size=(4, 2))
+    points[3] = points[0]
+    weights = jnp.asarray(rng.normal(size=(4, 4)))
+    arguments = jax.tree.map(jnp.asarray, (kind([0.7, 1.9]), points))
+
+    @jax.jit
+    def weighted_gram(kernel, points):
+        return jnp.sum(weights * gram(kernel, points))
+
+    check_grads(weighted_gram, arguments, order=1, modes=("rev",), eps=1e-5, atol=1e-7, rtol=1e-7)
+
+
+# What users write
+
+
+@pytest.mark.parametrize("value", [0, -1.0, [1.0, -2.0], np.inf, np.nan, [[1.0]]])
+def test_hyperparameters_must_be_positive_numbers(value):
+    with pytest.raises(
+        SettingError, match="lengthscale must be a positive number or one positive number a column, got"
+    ):
+        RBF(lengthscale=value)
+
+
+def test_the_message_names_the_hyperparameter():
+    with pytest.raises(SettingError, match=r"^period must be .* got -7$"):
+        Periodic(period=-7)
+    with pytest.raises(SettingError, match=r"^shape must be .* got 0$"):
+        RationalQuadratic(shape=0)
+
+
+def test_numbers_stay_numpy_until_the_fit():
+    assert isinstance(RBF(lengthscale=0.5).lengthscale, np.ndarray)
+    assert isinstance(RBF(lengthscale=0.5).variance, np.ndarray)
+
+
+@pytest.mark.parametrize(
+    "name", ["constant", "linear", "matern12", "matern32", "matern52", "rational-quadratic", "rbf"]
+)
+def test_kernels_have_names(name):
+    assert type(named(name)) is KERNELS[name]
+
+
+def test_a_kernel_object_is_its_own_name():
+    kernel = RBF() + Linear()
+    assert named(kernel) is kernel
+
+
+@pytest.mark.parametrize("name", ["periodic", "gauss"])
+def test_unknown_names_fail_with_the_known_ones(name):
+    with pytest.raises(SettingError, match=r"one of \['constant', 'linear', .*'rbf'\], got " + repr(name)):
+        named(name)
+
+
+def test_leaves_are_the_simple_kernels_in_order():
+    first, second, third = RBF(), Linear(), Periodic(1.0)
+    assert leaves((first + second) * third) == (first, second, third)
+    assert leaves(first) == (first,)
+
+
+# Completing a kernel before a fit
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        RBF([0.5, 3.0], 1.3),
+        RBF(0.8),
+        Matern32(3.0, columns=(1,)),
+        RationalQuadratic([0.5, 3.0], 1.2, 0.7),
+        Periodic([7.0, 2.0], [0.6, 0.9], 1.3),
+        Periodic(7.0, columns=0),
+        RBF(0.5) * Periodic(7.0, columns=0) + Constant(0.4),
+    ],
+)
+def test_a_completed_kernel_on_standardised_points_is_the_users_on_raw_points(rng, kernel):
+    scale, centre = np.array([2.0, 30.0]), np.array([5.0, -100.0])
+    standardised = rng.normal(size=(5, 2))
+    completed = complete(kernel, scale, 1.0)
+    assert_allclose(
+        gram(completed, jnp.asarray(standardised)), gram(kernel, jnp.asarray(standardised * scale + centre))
+    )
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(completed))
+
+
+def test_missing_hyperparameters_are_filled_in():
+    completed = complete(RBF() + Linear() + Matern52(columns=(1,), variance=2.0), np.array([2.0, 30.0]), 0.9)
+    rbf, linear, matern = completed.terms
+    assert_allclose(rbf.lengthscale, [0.9, 0.9])
+    assert_allclose(rbf.variance, 1)
+    assert_allclose(linear.variance, [1, 1])
+    assert_allclose(matern.lengthscale, [0.9])
+    assert_allclose(matern.variance, 2)
+
+
+def test_missing_lengthscales_may_differ_by_column():
+    scale, lengthscales = np.array([2.0, 30.0]), np.array([0.9, 0.4])
+    assert_allclose(complete(RBF(), scale, lengthscales).lengthscale, [0.9, 0.4])
+    assert_allclose(complete(RBF(columns=(1,)), scale, lengthscales).lengthscale, [0.4])
+
+
+def test_one_number_becomes_one_a_column_in_that_columns_units():
+    completed = complete(RBF(6.0), np.array([2.0, 30.0]), 1.0)
+    assert_allclose(completed.lengthscale, [3.0, 0.2])
+    assert_allclose(complete(Linear(6.0), np.array([2.0, 30.0]), 1.0).variance, [6.0, 6.0])
+
+
+def test_completing_keeps_columns_and_what_is_fixed():
+    completed = complete(RBF(columns=(1,), fixed="variance") * Periodic(1.0, fixed=()), np.ones(2), 1.0)
+    assert isinstance(completed, Product)
+    rbf, periodic = completed.terms
+    assert (rbf.columns, rbf.fixed) == ((1,), ("variance",))
+    assert (periodic.columns, periodic.fixed) == (None, ())
+    assert complete(Periodic(1.0), np.ones(2), 1.0).fixed == ("period",)
+    assert complete(Constant(2.0, fixed="variance"), np.ones(2), 1.0).fixed == ("variance",)
+
+
+@pytest.mark.parametrize("columns", [(0, 2), (-1,)])
+def test_columns_outside_the_input_fail(columns):
+    with pytest.raises(SettingError, match=r"columns \(.*\) of a kernel lie outside the 2 columns of the input"):
+        complete(RBF(columns=columns), np.ones(2), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (
+            RBF([1.0, 2.0, 3.0]),
+            "lengthscale of RBF has 3 values for 2 columns; give one number, or one a column",
+        ),
+        (Linear([1.0, 2.0, 3.0]), "variance of Linear has 3 values for 2 columns"),
+        (Periodic([1.0, 2.0], columns=0), "period of Periodic has 2 values for 1 columns"),
+        (Periodic(1.0, [1.0, 2.0], columns=0), "lengthscale of Periodic has 2 values for 1 columns"),
+    ],
+)
+def test_the_wrong_number_of_values_fails(kernel, message):
+    with pytest.raises(SettingError, match=message):
+        complete(kernel, np.ones(2), 1.0)
+
+
+def test_a_foreign_kernel_cannot_be_fitted():
+    class Foreign(Kernel):
+        def evaluate(self, first, second):
+            return jnp.sum(first * second)
+
+    with pytest.raises(SettingError, match="Foreign is not a kernel that can be fitted here"):
+        complete(RBF() + Foreign(), np.ones(2), 1.0)

@@ -1,0 +1,390 @@
+"""Expectations of kernels against sums over fine grids, Monte Carlo and the limit of no variance."""
+
+import itertools
+import math
+import operator
+from functools import reduce
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from lvmogp.errors import SettingError
+from lvmogp.kernels import psi_statistics
+from lvmogp.kernels.covariances import (
+    RBF,
+    Constant,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    Product,
+    RationalQuadratic,
+    Sum,
+)
+from lvmogp.kernels.psi_statistics import (
+    LatentGaussians,
+    expected_cross,
+    psi0,
+    psi1,
+    psi2,
+    terms_with_closed_form,
+    weighted_psi2,
+)
+
+CLOSED_FORMS = {
+    "constant": Constant(0.7),
+    "linear": Linear([0.4, 1.2]),
+    "linear in 1": Linear([0.8], columns=1),
+    "rbf": RBF([0.8, 1.6], 1.3),
+    "rbf in 0": RBF([0.9], 0.6, columns=0),
+    "rbf in 1": RBF([1.4], 1.1, columns=1),
+}
+THREE_TERMS = [
+    ("rbf", "linear", "constant"),
+    ("rbf in 0", "rbf in 1", "rbf"),
+    ("linear in 1", "rbf", "rbf in 0"),
+]
+
+
+def total_of(names):
+    return reduce(operator.add, [CLOSED_FORMS[name] for name in names])
+
+
+def random_latents(rng, n_conditions=3, n_dimensions=2):
+    mean = rng.normal(size=(n_conditions, n_dimensions))
+    return LatentGaussians(jnp.asarray(mean), jnp.asarray(rng.uniform(0.05, 0.8, size=mean.shape)))
+
+
+def random_inducing(rng, n_dimensions=2):
+    return jnp.asarray(rng.normal(size=(4, n_dimensions)))
+
+
+# The second, dumber way
+
+
+def covariance(kernel, x, y):
+    """k(x, y) in NumPy for every pair of the leading axes, written out once more."""
+    if isinstance(kernel, Sum):
+        return sum(covariance(term, x, y) for term in kernel.terms)
+    if isinstance(kernel, Product):
+        return math.prod(covariance(term, x, y) for term in kernel.terms)
+    if isinstance(kernel, Constant):
+        return np.full(np.broadcast_shapes(x.shape, y.shape)[:-1], kernel.variance)
+    columns = slice(None) if kernel.columns is None else list(kernel.columns)
+    x, y = x[..., columns], y[..., columns]
+    if isinstance(kernel, Linear):
+        return np.sum(kernel.variance * x * y, axis=-1)
+    if isinstance(kernel, Periodic):
+        sines = np.sin(np.pi * (x - y) / kernel.period)
+        return kernel.variance * np.exp(-2 * np.sum((sines / kernel.lengthscale) ** 2, axis=-1))
+    r = np.sqrt(np.sum(((x - y) / kernel.lengthscale) ** 2, axis=-1))
+    correlation = {
+        RBF: lambda: np.exp(-(r**2) / 2),
+        Matern12: lambda: np.exp(-r),
+        Matern32: lambda: (1 + 3**0.5 * r) * np.exp(-(3**0.5) * r),
+        Matern52: lambda: (1 + 5**0.5 * r + 5 * r**2 / 3) * np.exp(-(5**0.5) * r),
+        RationalQuadratic: lambda: (1 + r**2 / (2 * kernel.shape)) ** -kernel.shape,
+    }
+    return kernel.variance * correlation[type(kernel)]()
+
+
+def even_grid(mean, variance, n_nodes):
+    """Points within eight standard deviations of the mean with their probabilities: the trapezoidal rule."""
+    axes = [m + np.sqrt(s) * np.linspace(-8, 8, n_nodes) for m, s in zip(mean, variance, strict=True)]
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(mean))
+    weights = np.exp(-np.sum((points - mean) ** 2 / variance, axis=-1) / 2)
+    return points, weights / weights.sum()
+
+
+def grids_of(latents, n_nodes):
+    return [even_grid(m, s, n_nodes) for m, s in zip(*map(np.asarray, (latents.mean, latents.variance)), strict=True)]
+
+
+def statistics_on_grids(kernel, inducing, latents, n_nodes=65):
+    """All three statistics, condition by condition, as plain weighted sums."""
+    found = []
+    for points, weights in grids_of(latents, n_nodes):
+        to_inducing = covariance(kernel, points[:, None], np.asarray(inducing))
+        second = to_inducing.T @ (weights[:, None] * to_inducing)
+        found.append((weights @ covariance(kernel, points, points), weights @ to_inducing, second))
+    return tuple(map(np.stack, zip(*found, strict=True)))
+
+
+def cross_on_grids(kernel, first, second, n_nodes=25):
+    """⟨k(h_d, h_e)⟩ as a double sum for each pair of conditions."""
+    return np.array(
+        [
+            [
+                weights @ covariance(kernel, points[:, None], others) @ other_weights
+                for others, other_weights in grids_of(second, n_nodes)
+            ]
+            for points, weights in grids_of(first, n_nodes)
+        ]
+    )
+
+
+def all_statistics(kernel, inducing, latents):
+    return psi0(kernel, latents), psi1(kernel, inducing, latents), psi2(kernel, inducing, latents)
+
+
+compiled_statistics = jax.jit(all_statistics)
+
+
+def assert_same_statistics(found, expected, **tolerances):
+    for statistic, reference in zip(found, expected, strict=True):
+        assert_allclose(statistic, reference, **tolerances)
+
+
+# Closed forms
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *((name,) for name in CLOSED_FORMS),
+        *itertools.combinations_with_replacement(CLOSED_FORMS, 2),
+        *THREE_TERMS,
+    ],
+    ids=" + ".join,
+)
+def test_closed_forms_equal_sums_over_a_fine_grid(rng, names):
+    kernel, inducing, latents = total_of(names), random_inducing(rng), random_latents(rng)
+    expected = statistics_on_grids(kernel, inducing, latents)
+    assert_same_statistics(all_statistics(kernel, inducing, latents), expected, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("names", [*((name,) for name in CLOSED_FORMS), *THREE_TERMS], ids=" + ".join)
+def test_cross_expectations_equal_double_sums_over_grids(rng, names):
+    kernel, first, second = total_of(names), random_latents(rng), random_latents(rng, n_conditions=2)
+    expected = cross_on_grids(kernel, first, second)
+    assert_allclose(expected_cross(kernel, first, second), expected, rtol=1e-10, atol=1e-11)
+
+
+def test_closed_forms_equal_monte_carlo_in_three_dimensions(rng):
+    kernel = RBF([0.8, 1.6, 1.1], 1.3) + RBF([0.7, 0.9], columns=(2, 0)) + Linear([0.3, 0.5], columns=(1, 2))
+    inducing, latents = random_inducing(rng, 3), random_latents(rng, 2, 3)
+    n_draws = 40_000
+    draws = np.asarray(latents.mean)[:, None] + np.sqrt(latents.variance)[:, None] * rng.normal(size=(2, n_draws, 3))
+    to_inducing = covariance(kernel, draws[:, :, None], np.asarray(inducing))
+    per_draw = (
+        covariance(kernel, draws, draws),
+        to_inducing,
+        to_inducing[..., :, None] * to_inducing[..., None, :],
+    )
+    for found, values in zip(compiled_statistics(kernel, inducing, latents), per_draw, strict=True):
+        standard_error = values.std(axis=1) / np.sqrt(n_draws)
+        assert np.all(np.abs(found - values.mean(axis=1)) <= 4.5 * standard_error + 1e-12)
+    between = covariance(kernel, draws[0], draws[1])
+    found = jax.jit(expected_cross)(kernel, latents, latents)[0, 1]
+    assert abs(found - between.mean()) < 4.5 * between.std() / np.sqrt(n_draws)
+
+
+def test_without_variance_the_kernel_itself_remains(rng):
+    kernel, inducing, latents = total_of(THREE_TERMS[0]), random_inducing(rng), random_latents(rng)
+    certain = LatentGaussians(latents.mean, jnp.full_like(latents.variance, 1e-14))
+    mean = np.asarray(latents.mean)
+    to_inducing = covariance(kernel, mean[:, None], np.asarray(inducing))
+    expected = covariance(kernel, mean, mean), to_inducing, to_inducing[:, :, None] * to_inducing[:, None, :]
+    assert_same_statistics(all_statistics(kernel, inducing, certain), expected, rtol=1e-12, atol=1e-12)
+    between = covariance(kernel, mean[:, None], mean)
+    assert_allclose(expected_cross(kernel, certain, certain), between, rtol=1e-12, atol=1e-12)
+
+
+def test_far_from_the_origin_the_second_moment_stays_exact(rng):
+    kernel, inducing, latents = CLOSED_FORMS["rbf"], random_inducing(rng), random_latents(rng)
+    moved = LatentGaussians(latents.mean + 1e4, latents.variance)
+    assert_allclose(psi2(kernel, inducing + 1e4, moved), psi2(kernel, inducing, latents), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [*CLOSED_FORMS.values(), total_of(THREE_TERMS[0]), Matern32([0.8, 1.1])],
+    ids=lambda k: str(type(k).__name__),
+)
+def test_the_covariance_of_the_features_is_positive_semidefinite(rng, kernel):
+    inducing, latents = random_inducing(rng), random_latents(rng)
+    mean, second = psi1(kernel, inducing, latents), psi2(kernel, inducing, latents)
+    covariances = np.asarray(second) - np.asarray(mean)[:, :, None] * np.asarray(mean)[:, None, :]
+    assert np.all(np.linalg.eigvalsh(covariances) > -1e-13)
+    assert_allclose(second, np.swapaxes(second, 1, 2), rtol=0)
+
+
+# Sums over conditions
+
+
+def conditions_with_weights(rng):
+    return random_latents(rng, 7), jnp.asarray(rng.normal(size=7))
+
+
+@pytest.mark.parametrize("elements", [2**24, 3 * 16, 1], ids=["at once", "three at a time", "one at a time"])
+@pytest.mark.parametrize("kernel", [CLOSED_FORMS["rbf"], Matern32([0.8, 1.1])], ids=["closed form", "quadrature"])
+def test_weighted_sums_equal_a_loop(rng, monkeypatch, kernel, elements):
+    monkeypatch.setattr(psi_statistics, "_ELEMENTS_ON_CPU", elements)
+    inducing = random_inducing(rng)
+    latents, weights = conditions_with_weights(rng)
+    second = np.asarray(psi2(kernel, inducing, latents))
+    expected = sum(weight * matrix for weight, matrix in zip(np.asarray(weights), second, strict=True))
+    assert_allclose(weighted_psi2(kernel, inducing, latents, weights), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_few_elements_at_once_means_slices(rng, monkeypatch):
+    inducing = random_inducing(rng)
+    latents, weights = conditions_with_weights(rng)
+
+    def program():
+        return str(jax.make_jaxpr(lambda *args: weighted_psi2(CLOSED_FORMS["rbf"], *args))(inducing, latents, weights))
+
+    assert "scan[" not in program()
+    monkeypatch.setattr(psi_statistics, "_ELEMENTS_ON_CPU", 3 * 16)
+    assert "length=3" in program()
+
+
+def test_slices_have_the_same_gradients(rng, monkeypatch):
+    inducing = random_inducing(rng)
+    latents, weights = conditions_with_weights(rng)
+    directions = jnp.asarray(rng.normal(size=(4, 4)))
+    kernel = jax.tree.map(jnp.asarray, CLOSED_FORMS["rbf"])
+
+    def gradients():
+        def objective(*arguments):
+            return jnp.sum(directions * weighted_psi2(*arguments))
+
+        return jax.jit(jax.grad(objective, (0, 1, 2, 3)))(kernel, inducing, latents, weights)
+
+    at_once = gradients()
+    monkeypatch.setattr(psi_statistics, "_ELEMENTS_ON_CPU", 3 * 16)
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-11, atol=1e-12), gradients(), at_once)
+
+
+# Quadrature for all other kernels
+
+
+def test_a_visible_rule_chooses_between_closed_form_and_quadrature():
+    rbf, linear, matern = RBF(1.0), Linear(1.0), Matern32(1.0)
+    assert terms_with_closed_form(rbf) == (rbf,)
+    assert terms_with_closed_form(rbf + linear) == (rbf, linear)
+    assert terms_with_closed_form(rbf + matern) is None
+    assert terms_with_closed_form(rbf * linear) is None
+
+
+@pytest.mark.parametrize("n_dimensions", [1, 2, 3])
+def test_quadrature_equals_the_closed_form_of_a_product_of_rbf_kernels(rng, n_dimensions):
+    first, second = rng.uniform(1.2, 2.0, size=(2, n_dimensions))
+    inducing, latents = random_inducing(rng, n_dimensions), random_latents(rng, 2, n_dimensions)
+    product, same = RBF(first, 1.3) * RBF(second, 0.5), RBF((first**-2 + second**-2) ** -0.5, 1.3 * 0.5)
+    expected = compiled_statistics(same, inducing, latents)
+    tolerance = {1: 1e-14, 2: 5e-7, 3: 2e-5}[n_dimensions]  # 40, 16 and 10 nodes a dimension
+    assert_same_statistics(compiled_statistics(product, inducing, latents), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("n_uncertain", [0, 1])
+def test_nothing_is_integrated_over_what_is_known(rng, n_uncertain):
+    first, second = rng.uniform(1.2, 2.0, size=(2, 5))
+    inducing, drawn = random_inducing(rng, 5), random_latents(rng, 3, 5)
+    variance = drawn.variance * (jnp.arange(5) < n_uncertain)
+    product, same = RBF(first, 1.3) * RBF(second, 0.5), RBF((first**-2 + second**-2) ** -0.5, 1.3 * 0.5)
+    expected = compiled_statistics(same, inducing, LatentGaussians(drawn.mean, variance))
+    found = compiled_statistics(product, inducing, LatentGaussians(drawn.mean, variance, n_uncertain))
+    assert_same_statistics(found, expected, rtol=0, atol=1e-14)
+
+
+# How exact quadrature is depends on how smooth the kernel is where the latent meets an inducing point.
+BY_QUADRATURE = {
+    "periodic": (Periodic([4.0], [0.9], 1.3), 1e-7),
+    "product": (RBF([0.9], 1.3) * Linear([0.8]), 1e-13),
+    "sum with a product": (Constant(0.4) + RBF([0.9]) * Periodic([4.0]), 1e-7),
+    "rational quadratic": (RationalQuadratic([0.8], 1.2, 1.5), 1e-8),
+    "matern52": (Matern52([0.9]), 2e-5),
+    "matern32": (Matern32([0.9]), 5e-4),
+    "matern12": (Matern12([0.9]), 2e-2),
+}
+
+
+@pytest.mark.parametrize("name", BY_QUADRATURE)
+def test_quadrature_equals_sums_over_a_finer_grid(rng, name):
+    kernel, tolerance = BY_QUADRATURE[name]
+    inducing, latents = random_inducing(rng, 1), random_latents(rng, 3, 1)
+    expected = statistics_on_grids(kernel, inducing, latents, n_nodes=4001)
+    assert_same_statistics(compiled_statistics(kernel, inducing, latents), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["product", "matern32"])
+def test_cross_expectations_by_quadrature_equal_double_sums(rng, name):
+    kernel, tolerance = BY_QUADRATURE[name]
+    first, second = random_latents(rng, 3, 1), random_latents(rng, 2, 1)
+    expected = cross_on_grids(kernel, first, second, n_nodes=801)
+    assert_allclose(jax.jit(expected_cross)(kernel, first, second), expected, rtol=0, atol=tolerance)
+
+
+def test_quadrature_holds_in_two_dimensions_and_on_columns(rng):
+    kernel = Matern52([0.9, 1.3]) + RBF([0.8], columns=1) * Linear([0.5], columns=0)
+    inducing, latents = random_inducing(rng), random_latents(rng)
+    expected = statistics_on_grids(kernel, inducing, latents, n_nodes=161)
+    assert_same_statistics(compiled_statistics(kernel, inducing, latents), expected, rtol=0, atol=5e-3)
+
+
+@pytest.mark.parametrize("statistic", [psi0, lambda kernel, latents: psi1(kernel, latents.mean, latents)])
+def test_too_many_dimensions_for_quadrature_is_an_error_in_words(statistic):
+    latents = LatentGaussians(jnp.zeros((2, 4)), jnp.ones((2, 4)))
+    message = (
+        "no closed-form expectations, and quadrature in 4 latent dimensions costs too much; "
+        "use at most 3 dimensions, or a sum of RBF, linear and constant kernels"
+    )
+    with pytest.raises(SettingError, match=message):
+        statistic(Matern32(1.0), latents)
+
+
+# Derivatives and precision
+
+
+def assert_gradient_equals_differences(rng, function, *arguments):
+    """The slope along a random direction against a central difference."""
+    arguments = jax.tree.map(jnp.asarray, arguments)
+    direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), arguments)
+    gradient = jax.jit(jax.grad(function, tuple(range(len(arguments)))))(*arguments)
+    slope = sum(jax.tree.leaves(jax.tree.map(lambda a, b: np.sum(a * b), gradient, direction)))
+    ahead = jax.tree.map(lambda leaf, step: leaf + 1e-5 * step, arguments, direction)
+    behind = jax.tree.map(lambda leaf, step: leaf - 1e-5 * step, arguments, direction)
+    value = jax.jit(function)
+    assert_allclose(slope, (value(*ahead) - value(*behind)) / 2e-5, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [total_of(("rbf", "rbf in 0", "linear")), Matern52([0.8, 1.1])],
+    ids=["closed forms", "quadrature"],
+)
+def test_gradients_of_the_second_moment_equal_finite_differences(rng, kernel):
+    weights = jnp.asarray(rng.normal(size=(3, 4, 4)))
+
+    def objective(*arguments):
+        return jnp.sum(weights * psi2(*arguments))
+
+    assert_gradient_equals_differences(rng, objective, kernel, random_inducing(rng), random_latents(rng))
+
+
+def test_gradients_of_the_other_moments_equal_finite_differences(rng):
+    weights = tuple(jnp.asarray(rng.normal(size=shape)) for shape in [(3,), (3, 4), (3, 3)])
+
+    def objective(kernel, inducing, latents):
+        moments = (
+            psi0(kernel, latents),
+            psi1(kernel, inducing, latents),
+            expected_cross(kernel, latents, latents),
+        )
+        return sum(jnp.sum(weight * moment) for weight, moment in zip(weights, moments, strict=True))
+
+    kernel = total_of(("rbf", "linear", "constant"))
+    assert_gradient_equals_differences(rng, objective, kernel, random_inducing(rng), random_latents(rng))
+
+
+def test_single_precision_is_kept_and_close(rng):
+    arguments = total_of(("rbf", "linear")), random_inducing(rng), random_latents(rng)
+    single = jax.tree.map(lambda leaf: jnp.asarray(leaf, "float32"), arguments)
+    found, expected = compiled_statistics(*single), statistics_on_grids(*arguments)
+    assert {statistic.dtype for statistic in found} == {jnp.dtype("float32")}
+    assert_same_statistics(found, expected, rtol=2e-6, atol=1e-6)

@@ -1,0 +1,230 @@
+"""GPy's own LVMOGP at the same parameters: the bound, its gradient and the predictions.
+
+GPy keeps q(U) un-whitened, with covariances W Wᵀ + diag(d) for inputs and for latents. Our bound is written
+as a function of those values, so that JAX differentiates what GPy differentiates by hand.
+"""
+
+import functools
+import warnings
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import references
+from threadpoolctl import threadpool_limits
+
+from lvmogp.algebra.linalg import whiten
+from lvmogp.kernels.covariances import RBF
+from lvmogp.model.bounds import explicit
+from lvmogp.model.inducing_features import Basis, basis
+from lvmogp.model.layouts import Data, GridData, long_data
+from lvmogp.model.parameters import KroneckerInducing, Parameters
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    GPy = pytest.importorskip("GPy")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # GPy's own, about NumPy's and SciPy's deprecations
+
+N, D, M_X, M_H, Q_X, Q_H = 9, 5, 4, 3, 2, 2
+COUNTS = (3, 9, 2, 6, 4)
+VARIANCE = 1.3  # of both kernels: our jitter is relative to it, GPy knows one jitter only
+JITTER = references.JITTER * VARIANCE
+RTOL = 1e-10
+
+Values = dict[str, jax.Array | np.ndarray]
+
+
+def common_values(noise: np.ndarray) -> Values:
+    """Parameters as GPy keeps them, under our names."""
+    rng = np.random.default_rng(11)
+    return {
+        "input variance": np.array(VARIANCE),
+        "input lengthscale": np.array([1.6, 1.3]),
+        "latent kernel variance": np.array(VARIANCE),
+        "latent lengthscale": np.array([0.9, 1.2]),
+        "inducing inputs": np.array([[-1.5, -1.0], [1.2, -1.1], [-0.9, 1.3], [1.4, 1.1]]),
+        "inducing latents": np.array([[-1.2, 0.2], [0.8, -1.0], [0.9, 1.1]]),
+        "latent mean": rng.normal(size=(D, Q_H)),
+        "latent variance": rng.uniform(0.05, 0.5, (D, Q_H)),
+        "noise": noise,
+        "mean of q(U)": rng.normal(size=(M_X, M_H)),
+        "input root of q(U)": rng.normal(size=(M_X, M_X)) / 2,
+        "input diagonal of q(U)": rng.uniform(0.1, 0.5, M_X),
+        "latent root of q(U)": rng.normal(size=(M_H, M_H)) / 2,
+        "latent diagonal of q(U)": rng.uniform(0.1, 0.5, M_H),
+    }
+
+
+NAMES = tuple(common_values(np.array([0.2])))
+
+
+def gpy_parameters(model) -> dict:
+    """GPy's parameters under our names; what GPy calls rows are conditions, columns are inputs."""
+    return {
+        "input variance": model.kern.variance,
+        "input lengthscale": model.kern.lengthscale,
+        "latent kernel variance": model.kern_row.variance,
+        "latent lengthscale": model.kern_row.lengthscale,
+        "inducing inputs": model.Z,
+        "inducing latents": model.Z_row,
+        "latent mean": model.X_row.mean,
+        "latent variance": model.X_row.variance,
+        "noise": model.likelihood.variance,
+        "mean of q(U)": model.qU_mean,
+        "input root of q(U)": model.qU_var_c_W,
+        "input diagonal of q(U)": model.qU_var_c_diag,
+        "latent root of q(U)": model.qU_var_r_W,
+        "latent diagonal of q(U)": model.qU_var_r_diag,
+    }
+
+
+# Ours from GPy's values.
+
+
+def our_parameters(values: Values) -> Parameters:
+    values = {name: jnp.asarray(value) for name, value in values.items()}
+    inputs = basis(RBF(values["input lengthscale"], values["input variance"]), values["inducing inputs"])
+    latents = basis(RBF(values["latent lengthscale"], values["latent kernel variance"]), values["inducing latents"])
+    mean = whiten(inputs.factor, whiten(latents.factor, values["mean of q(U)"].T).T)  # L_X⁻¹ M L_H⁻ᵀ
+    return Parameters(
+        input_kernel=inputs.kernel,
+        latent_kernel=latents.kernel,
+        inducing_inputs=inputs.points,
+        inducing_latents=latents.points,
+        latent_mean=values["latent mean"],
+        latent_variance=values["latent variance"],
+        noise_variance=values["noise"],
+        inducing=KroneckerInducing(
+            mean,
+            whitened_factor(inputs, values["input root of q(U)"], values["input diagonal of q(U)"]),
+            whitened_factor(latents, values["latent root of q(U)"], values["latent diagonal of q(U)"]),
+        ),
+    )
+
+
+def whitened_factor(points: Basis, root: jax.Array, diagonal: jax.Array) -> jax.Array:
+    """L⁻¹ chol(W Wᵀ + diag(d))."""
+    return whiten(points.factor, jnp.linalg.cholesky(root @ root.T + jnp.diag(diagonal)))
+
+
+@jax.jit
+def our_bound(values: Values, data: Data) -> tuple[jax.Array, Values]:
+    """The explicit bound and its gradient with respect to GPy's values."""
+    return jax.value_and_grad(lambda values: explicit(our_parameters(values), data).total)(values)
+
+
+# The same models in GPy.
+
+
+class Pair(NamedTuple):
+    """GPy's model beside our parameters and data."""
+
+    model: object
+    values: Values
+    data: Data
+
+
+def starting_options(values: Values) -> dict:
+    """What GPy's constructors need lest they train another model or draw at random what can be given."""
+    return {
+        "Xr_dim": Q_H,
+        "kernel": GPy.kern.RBF(Q_X, ARD=True),
+        "kernel_row": GPy.kern.RBF(Q_H, ARD=True, name="kern_row"),
+        "Z": values["inducing inputs"].copy(),
+        "Z_row": values["inducing latents"].copy(),
+        "X_row": values["latent mean"].copy(),
+        "Xvariance_row": values["latent variance"].copy(),
+        "num_inducing": (M_X, M_H),
+        "init": "rand",
+    }
+
+
+def set_to(model, values: Values) -> None:
+    model.inference_method.const_jitter = JITTER  # GPy's own is 1e-6
+    for name, parameter in gpy_parameters(model).items():
+        parameter[:] = values[name]
+    # GPy keeps the derivatives through the psi-statistics until the latents change, whatever else changes.
+    model.X_row.mean[:] = values["latent mean"]
+
+
+def grid_pair() -> Pair:
+    rng = np.random.default_rng(12)
+    inputs, outputs = rng.uniform(-2, 2, (N, Q_X)), rng.normal(size=(N, D))
+    values = common_values(np.array([0.2]))
+    model = GPy.models.GPMultioutRegression(inputs, outputs, **starting_options(values))
+    set_to(model, values)
+    return Pair(model, values, GridData(jnp.asarray(inputs), jnp.asarray(outputs)))
+
+
+def long_pair(noise: np.ndarray) -> Pair:
+    rng = np.random.default_rng(13)
+    conditions = np.repeat(np.arange(D), COUNTS)
+    inputs, outputs = rng.uniform(-2, 2, (len(conditions), Q_X)), rng.normal(size=len(conditions))
+    values = common_values(noise)
+    options = starting_options(values) | {"heter_noise": len(noise) == D}
+    model = GPy.models.GPMultioutRegressionMD(inputs, outputs[:, None], conditions, **options)
+    set_to(model, values)
+    return Pair(model, values, long_data(inputs, outputs, conditions, D))
+
+
+PAIRS = {
+    "grid": grid_pair,
+    "long": lambda: long_pair(np.array([0.2])),
+    "long, noise per condition": lambda: long_pair(np.array([0.2, 0.3, 0.15, 0.4, 0.1])),
+}
+
+
+@functools.cache
+def pair_named(name: str) -> Pair:
+    with threadpool_limits(1):  # small matrices on a busy machine: threads cost ten times what they give
+        return PAIRS[name]()
+
+
+@pytest.fixture(params=PAIRS)
+def pair(request: pytest.FixtureRequest) -> Pair:
+    return pair_named(request.param)
+
+
+def test_bound_is_gpys(pair: Pair):
+    ours, _ = our_bound(pair.values, pair.data)
+    theirs = np.asarray(pair.model.log_likelihood()).item()
+    assert float(ours) == pytest.approx(theirs, rel=RTOL, abs=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_is_gpys(pair: Pair, name: str):
+    _, gradient = our_bound(pair.values, pair.data)
+    ours = np.asarray(gradient[name])
+    theirs = gpy_gradient(pair.model, name).reshape(ours.shape)
+    assert np.all(np.abs(theirs) > 1e-3)  # the agreement says something
+    np.testing.assert_allclose(ours, theirs, rtol=RTOL, atol=RTOL)
+
+
+def gpy_gradient(model, name: str) -> np.ndarray:
+    """GPy's gradient, with what its jitter would add if it grew with a kernel's variance as ours does."""
+    gradient = np.array(gpy_parameters(model)[name].gradient)
+    if name == "input variance":
+        gradient += references.JITTER * np.trace(model.grad_dict["dL_dKuu_c"])
+    if name == "latent kernel variance":
+        gradient += references.JITTER * np.trace(model.grad_dict["dL_dKuu_r"])
+    return gradient
+
+
+def new_inputs() -> np.ndarray:
+    return np.random.default_rng(14).uniform(-3, 3, (6, Q_X))
+
+
+def test_prediction_of_the_function_is_gpys(pair: Pair):
+    mean, variance = references.reference_prediction(our_parameters(pair.values), new_inputs())
+    their_mean, their_variance = pair.model.predict(new_inputs(), include_likelihood=False)
+    np.testing.assert_allclose(mean, their_mean, rtol=RTOL)
+    np.testing.assert_allclose(variance, their_variance, rtol=RTOL)
+
+
+def test_prediction_of_an_observation_is_gpys(pair: Pair):
+    _, variance = references.reference_prediction(our_parameters(pair.values), new_inputs())
+    _, their_variance = pair.model.predict(new_inputs())
+    np.testing.assert_allclose(variance + pair.values["noise"], their_variance, rtol=RTOL)

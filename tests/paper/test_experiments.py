@@ -1,0 +1,389 @@
+"""The paper's experiments: their data, quick runs with numbers to hold, and results that survive interruption."""
+
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import cdist
+from scipy.stats import norm
+from typer.testing import CliRunner
+
+from lvmogp.cli.app import app
+from lvmogp.errors import DataError, LVMOGPWarning, SettingError
+from lvmogp.simulate import synthetic_uneven
+from paper import figures, methods, page, problems, report, runner
+from paper.methods import Family, Fitted, Task
+from paper.plan import GP_IND, GP_WO, GPY, LMC, OURS, OURS_OWN, Entry, Experiment, experiments
+from paper.problems import Problem, Rows
+from paper.records import results_in
+from paper.reproduce import reproduce
+from paper.runner import Job
+
+DATA = Path(__file__).parents[1] / "data"
+RESULTS_FOLDER = Path(__file__).parents[2] / "results"
+
+# Data
+
+
+def test_uneven_conditions_break_a_stick_of_200_points_in_four():
+    data = synthetic_uneven(3)
+    counts = np.bincount(data.train_conditions, minlength=40).reshape(10, 4)
+    assert_array_equal(counts.sum(axis=1), 200)
+    assert counts.min() < 5
+    assert counts.max() > 120
+    assert_array_equal(np.bincount(data.test_conditions), 50)
+
+
+def test_uneven_conditions_follow_the_model_they_are_drawn_from():
+    # The exact posterior mean under the true latents and kernels has the error that its own variance promises.
+    data = synthetic_uneven(0)
+    latents = np.random.RandomState(0).rand(40, 2)
+
+    def covariance(x, d, x2, d2):
+        k_x = np.exp(-cdist(x, x2, "sqeuclidean") / 0.1**2 / 2)
+        return k_x * np.exp(-cdist(latents[d], latents[d2], "sqeuclidean") / 0.4**2 / 2)
+
+    train, test = (data.train_inputs, data.train_conditions), (data.test_inputs, data.test_conditions)
+    noisy = covariance(*train, *train) + 0.3 * np.eye(len(data.train_outputs))
+    gain = np.linalg.solve(noisy, covariance(*train, *test)).T
+    variance = 1 - np.sum(gain * covariance(*test, *train), axis=1)
+    error = gain @ data.train_outputs - data.test_values
+    assert np.mean(error**2 / variance) == pytest.approx(1, abs=0.1)
+    assert np.sqrt(np.mean(error**2)) < 0.2
+
+
+def test_servo_splits_hold_every_row_once():
+    problem = problems.servo(4, DATA)
+    assert len(problem.train.outputs) == 117
+    assert len(problem.test.outputs) == 50
+    both = np.sort(np.concatenate([problem.train.outputs, problem.test.outputs]))
+    assert_array_equal(
+        both,
+        np.sort(
+            problems.servo(0, DATA).all_observations.outputs.tolist() + problems.servo(0, DATA).test.outputs.tolist()
+        ),
+    )
+    assert_array_equal(problem.factors[7], [1, 2])
+
+
+def test_sensors_keep_five_percent_and_test_the_rest():
+    problem = problems.sensors(0, DATA)
+    assert len(problem.train.outputs) == 2488
+    assert len(problem.train.outputs) + len(problem.test.outputs) == 2764 * 18
+    values = np.concatenate([problem.train.outputs, problem.test.outputs])
+    conditions = np.concatenate([problem.train.conditions, problem.test.conditions])
+    for number in range(18):
+        assert_allclose([values[conditions == number].mean(), values[conditions == number].std()], [0, 1], atol=1e-9)
+
+
+def test_braking_adds_ten_conditions_of_one_observation():
+    problem = problems.braking(0)
+    assert_array_equal(problem.added.conditions, np.arange(10, 20))
+    assert len(problem.all_observations.outputs) == 60
+    friction = problem.test.inputs[:, 0] ** 2 / (2 * 9.81 * problem.test.outputs)
+    assert_allclose(friction.reshape(10, 100).std(axis=1), 0, atol=1e-12)
+
+
+# Running
+
+
+class Counted:
+    """A method that predicts zero with unit deviation and counts its fits; it fails when told to."""
+
+    def __init__(self):
+        self.fits = []
+        self.fails_at = None
+
+    def __call__(self, task):
+        if len(self.fits) == self.fails_at:
+            raise KeyboardInterrupt
+        self.fits.append(task)
+        return Fitted(lambda inputs, conditions: (np.zeros(len(inputs)), np.ones(len(inputs))), {"bound": -1.0})
+
+
+def toy_problem(repeat, data_dir=None):
+    rng = np.random.default_rng(repeat)
+    rows = Rows(rng.normal(size=(6, 1)), rng.normal(size=6), np.arange(6) % 2)
+    return Problem(train=rows, test=rows, n_conditions=2, observed_test=True)
+
+
+def toy(**entries):
+    return Experiment(
+        "A toy", toy_problem, {name: Entry(method, Family()) for name, method in entries.items()}, {OURS: ".5"}, "all"
+    )
+
+
+def run_all(experiment, folder, repeats=3):
+    results = []
+    earlier = runner.stored("toy", folder, quick=False)
+    pending = [job for job in runner.jobs("toy", experiment, repeats=repeats, quick=False) if job not in earlier]
+    runner.run(pending, experiment, folder, data_dir=None, n_jobs=1, on_result=results.append)
+    return results
+
+
+def test_the_measures_of_a_repeat(tmp_path):
+    experiment = toy(**{OURS: Counted()})
+    results = run_all(experiment, tmp_path)
+    actual = toy_problem(1).test.outputs
+    assert [result["repeat"] for result in results] == [0, 1, 2]
+    assert results[1]["rmse"] == pytest.approx(np.sqrt(np.mean(actual**2)))
+    assert results[1]["nlpd"] == pytest.approx(-norm.logpdf(actual).mean())
+    assert results[1]["coverage"] == np.mean(np.abs(actual) < 1.96)
+    assert results[1]["calibration"][9] == np.mean(np.abs(actual) < norm.ppf(0.75))
+    assert results[1]["bound"] == -1.0
+
+
+def test_a_distribution_of_its_own_is_what_is_measured(tmp_path):
+    """Two equal peaks at ±1, of which a normal distribution of the same moments knows nothing."""
+
+    def two_peaks(inputs, conditions, actual):
+        peaks = [norm(-1, 0.1), norm(1, 0.1)]
+        return sum(peak.cdf(actual) for peak in peaks) / 2, np.log(sum(peak.pdf(actual) for peak in peaks) / 2)
+
+    def method(task):
+        return Fitted(lambda inputs, conditions: (np.zeros(len(inputs)), np.ones(len(inputs))), {}, two_peaks)
+
+    (result,) = run_all(toy(**{OURS: method}), tmp_path, repeats=1)
+    actual = toy_problem(0).test.outputs
+    assert result["rmse"] == pytest.approx(np.sqrt(np.mean(actual**2)))
+    density = (norm.pdf(actual, -1, 0.1) + norm.pdf(actual, 1, 0.1)) / 2
+    assert result["nlpd"] == pytest.approx(-np.log(density).mean())
+    # Half of all lies between the median of the left peak and that of the right one; 95 % up to their upper fifths.
+    assert result["calibration"][9] == np.mean(np.abs(actual) < 1)
+    assert result["coverage"] == np.mean(np.abs(actual) < 1 + 0.1 * norm.ppf(0.95))
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
+    method = Counted()
+    method.fails_at = 2
+    experiment = toy(**{OURS: method})
+    with pytest.raises(KeyboardInterrupt):
+        run_all(experiment, tmp_path)
+    assert len(method.fits) == 2
+    method.fails_at = None
+    assert [result["repeat"] for result in run_all(experiment, tmp_path)] == [2]
+    assert len(method.fits) == 3
+
+
+def test_a_damaged_result_is_run_again(tmp_path):
+    experiment = toy(**{OURS: Counted()})
+    run_all(experiment, tmp_path)
+    Job("toy", OURS, 1, False).path(tmp_path).write_text("{")
+    with pytest.warns(
+        LVMOGPWarning, match=r"-01\.json is damaged or was changed by hand: 1 of its results do not count"
+    ):
+        assert [result["repeat"] for result in run_all(experiment, tmp_path)] == [1]
+
+
+def test_the_file_of_all_repeats_is_enough_to_go_on_from(tmp_path):
+    experiment = toy(**{OURS: Counted()})
+    report.write(tmp_path, "toy", experiment, run_all(experiment, tmp_path), quick=False)
+    for path in (tmp_path / "repeats" / "toy").iterdir():
+        path.unlink()
+    assert [result["repeat"] for result in run_all(experiment, tmp_path, repeats=4)] == [3]
+
+
+def test_results_of_another_version_are_run_again(tmp_path, monkeypatch):
+    experiment = toy(**{OURS: Counted()})
+    run_all(experiment, tmp_path)
+    monkeypatch.setattr(runner, "__version__", "another")
+    assert len(run_all(experiment, tmp_path)) == 3
+
+
+def test_quick_runs_use_the_quick_problem_and_leave_slow_methods_out(tmp_path):
+    method = Counted()
+    experiment = toy(**{OURS: method, GPY: Counted(), OURS_OWN: Counted()})._replace(
+        quick_problem=lambda r, d: toy_problem(r + 100)
+    )
+    jobs = runner.jobs("toy", experiment, repeats=1, quick=True)
+    assert [job.method for job in jobs] == [OURS]
+    runner.run_job(jobs[0], experiment, tmp_path, None)
+    assert_array_equal(method.fits[0].problem.train.outputs, toy_problem(100).train.outputs)
+    assert method.fits[0].quick
+
+
+# Reports
+
+
+def result(method, repeat, rmse, **more):
+    return {
+        "experiment": "toy", "method": method, "repeat": repeat, "rmse": rmse, "nlpd": 1.0, "coverage": 0.9,
+        "calibration": list(runner.LEVELS), "seconds": 2.0, "device": "cpu", **more,
+    }  # fmt: skip
+
+
+RESULTS = [result(OURS, 0, 0.2), result(OURS, 1, 0.4), result(GP_IND, 0, 0.4), result(GP_IND, 1, 0.3)]
+
+
+def test_paired_comparisons_use_the_same_repeats():
+    by_method = report.by_method(RESULTS)
+    found = report.compared(by_method[OURS], by_method[GP_IND])
+    assert found.ratio.mean == pytest.approx((0.5 + 4 / 3) / 2)
+    assert (found.wins, found.n_repeats) == (1, 2)
+
+
+def test_ratios_of_means_use_the_same_repeats():
+    by_method = report.by_method([*RESULTS, result(GP_IND, 2, 9.0)])
+    assert report.ratio_of_means(by_method[OURS], by_method[GP_IND]) == pytest.approx(0.6 / 0.7)
+
+
+def test_the_table_sets_the_papers_numbers_beside_ours(tmp_path):
+    experiment = toy(**{OURS: Counted(), GP_IND: Counted()})
+    table = report.markdown("toy", experiment, RESULTS)
+    assert f"| {OURS} | 0.300 ± 0.100 | .5 | 1.000 ± 0.000 | 0.900 ± 0.000 | 2.000 ± 0.000 |" in table
+    assert f"| {OURS} / {GP_IND} | 0.917 ± 0.417 | 1 of 2 |" in table
+    assert f"Ratio of mean RMSE to that of {GP_IND}: {OURS} 0.857." in table
+    data, written = report.write(tmp_path, "toy", experiment, RESULTS[::-1], quick=False)
+    assert written.read_text() == table
+    document = json.loads(data.read_text())
+    assert [entry["repeat"] for entry in document["repeats"]] == [0, 1, 0, 1]
+    assert document["summary"][OURS]["rmse"] == {"mean": pytest.approx(0.3), "deviation": pytest.approx(0.1)}
+
+
+def test_figures_are_drawn(tmp_path):
+    experiment = toy(**{OURS: Counted(), GP_IND: Counted()})
+    files = figures.draw(tmp_path, "toy", experiment, RESULTS, data_dir=None, quick=False)
+    assert [path.name for path in files] == ["toy-errors.png", "toy-calibration.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
+
+
+@pytest.mark.parametrize("name", experiments())
+def test_names_beside_the_calibration_curves_fit_into_the_figure(name):
+    figure = figures.calibration_plot(experiments()[name], results_in(RESULTS_FOLDER / f"{name}.json"))
+    figure.draw_without_rendering()
+    ax = figure.axes[0]
+    for drawn in (ax.get_legend(), ax.yaxis.label, ax.title):
+        extent = drawn.get_window_extent()
+        assert extent.x0 >= 0
+        assert extent.x1 <= figure.bbox.x1
+    plt.close(figure)
+
+
+def test_three_functions_are_drawn_for_a_condition_with_few_data():
+    problem = problems.synthetic_missing(0, n_groups=2)
+    asked = []
+
+    def fitted(method):
+        asked.append(method)
+        return Fitted(lambda inputs, conditions: (inputs[:, 0] + conditions, np.ones(len(inputs))), {})
+
+    figure = figures.functions_plot(problem, fitted)
+    assert asked == [GP_IND, LMC, OURS]
+    counts = np.bincount(problem.train.conditions, minlength=problem.n_conditions)
+    number = min(np.flatnonzero(counts >= 3), key=lambda n: counts[n])
+    mean = figure.axes[0].lines[0].get_ydata()
+    assert_allclose(mean[[0, -1]], [number, number + 1])
+
+
+def test_the_servo_figures_show_the_condition_with_least_data():
+    problem = problems.servo(0, DATA)
+    model = Fitted(lambda inputs, conditions: (inputs[:, 0], conditions * 1.0), {})
+    figure = figures.surface_plot(problem, model)
+    counts = np.bincount(problem.train.conditions, minlength=25)
+    assert (
+        figure.axes[0].get_title() == f"Servo {figures.linkage(int(np.argmin(counts)))}, observations for training: 1"
+    )
+
+
+# The page
+
+
+def test_the_readme_and_the_page_are_made_from_the_results():
+    root = Path(__file__).parents[2]
+    readme = (root / "README.md").read_text()
+    known = {
+        name: json.loads((root / "results" / f"{name}.json").read_text())["repeats"]
+        for name in experiments()
+        if (root / "results" / f"{name}.json").exists()
+    }
+    assert known
+    assert page.with_table(readme, page.summary_table(known)) == readme
+    assert page.page_text(known, root / "results", "../results") == (root / "docs" / "results.md").read_text()
+
+
+def test_the_page_puts_a_picture_where_it_belongs(tmp_path):
+    for name in ("synthetic-errors.png", "synthetic-missing-errors.png", "other.png"):
+        (tmp_path / name).touch()
+    found = {"synthetic": [result(OURS, 0, 0.2)], "synthetic-missing": [result(OURS, 0, 0.3)]}
+    first, second = page.page_text(found, tmp_path, "there").split("## Synthetic data, uneven conditions")
+    assert "(there/synthetic-errors.png)" in first
+    assert "missing-errors" not in first
+    assert "(there/synthetic-missing-errors.png)" in second
+
+
+def test_the_summary_says_where_repeats_are_missing():
+    found = [result(OURS, 0, 0.2), result(GP_IND, 0, 0.3), result(GP_IND, 1, 0.5)]
+    row = page.summary_table({"servo": found}).splitlines()[-1]
+    assert ".52 ± .16 | 0.200 ± 0.000 (1 of 2 repeats) |  | 0.400 ± 0.100 |" in row
+
+
+def test_the_table_goes_between_its_marks():
+    text = f"above\n{page.BEGIN}\nold\n{page.END}\nbelow"
+    assert page.with_table(text, "| new |") == f"above\n{page.BEGIN}\n| new |\n{page.END}\nbelow"
+
+
+# Methods
+
+
+def test_baselines_see_the_added_rows_and_answer_in_the_units_of_the_problem():
+    problem = problems.braking(0)
+    fitted = methods.ignoring(Task(problem, Family(), True))
+    mean, deviation = fitted.predict(problem.all_observations.inputs, problem.all_observations.conditions)
+    assert np.corrcoef(mean, problem.all_observations.inputs[:, 0] ** 2)[0, 1] > 0.75
+    assert 5 < np.sqrt(np.mean((mean - problem.all_observations.outputs) ** 2)) < 40
+    assert np.all(deviation > 0)
+
+
+def test_noise_is_counted_where_observations_are_tested():
+    problem = toy_problem(0)
+    quiet = methods.apart_shared(Task(problem._replace(observed_test=False), Family(), True))
+    noisy = methods.apart_shared(Task(problem, Family(), True))
+    rows = problem.test.inputs, problem.test.conditions
+    assert np.all(noisy.predict(*rows)[1] > quiet.predict(*rows)[1])
+    assert_allclose(noisy.predict(*rows)[0], quiet.predict(*rows)[0])
+
+
+# The command
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+
+
+def test_the_command_refuses_what_it_does_not_know(tmp_path):
+    found = invoke("serve", "--out", tmp_path)
+    assert found.exit_code == 1
+    assert "there is no experiment 'serve'; choose one of braking, synthetic" in " ".join(found.output.split())
+    found = invoke("servo", "--method", "GP", "--out", tmp_path)
+    assert "servo has no method 'GP'; choose among 'LVMOGP'" in " ".join(found.output.split())
+
+
+def test_the_command_tells_of_missing_data_before_any_work(tmp_path):
+    found = invoke("servo", "--data-dir", tmp_path, "--out", tmp_path / "out")
+    assert found.exit_code == 1
+    assert "servo.data is not in" in " ".join(found.output.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_runs_chosen_methods_and_says_where_the_files_are(tmp_path):
+    found = invoke("servo", "--quick", "--method", GP_WO, "--data-dir", DATA, "--out", tmp_path, "--no-figures")
+    assert found.exit_code == 0, found.output
+    assert "1.03 ± .20" in " ".join(found.output.split())
+    assert (tmp_path / "servo-quick.json").exists()
+
+
+def test_unknown_names_fail_in_the_library_too(tmp_path):
+    with pytest.raises(SettingError, match="there is no experiment"):
+        reproduce("serve", tmp_path)
+    with pytest.raises(DataError, match="is not in"):
+        reproduce("sensors", tmp_path, data_dir=tmp_path)
+
+
+def test_every_experiment_has_the_methods_it_promises():
+    table = experiments()
+    assert list(table) == ["braking", "synthetic", "synthetic-missing", "servo", "sensors"]
+    for experiment in table.values():
+        assert {OURS, OURS_OWN, GP_IND, GP_WO, LMC} <= set(experiment.entries)
