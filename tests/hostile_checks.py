@@ -12,9 +12,10 @@ from lvmogp import LVMOGPRegressor
 from lvmogp.errors import LVMOGPError, LVMOGPWarning
 from lvmogp.fitted.model import TrainedModel, trained_model
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.covariances import diagonal
 from lvmogp.model.layouts import Data, GridData, LongData, grid_as_long, standardised
-from lvmogp.model.parameters import Parameters, in_precision, of_conditions
+from lvmogp.model.parameters import Parameters, of_conditions
 from lvmogp.model.posterior import curves_at, grid_marginals, posterior
 from lvmogp.tables.reading import Observations
 from lvmogp.tables.scaling import differs_in_last_digits_only, scaling_of

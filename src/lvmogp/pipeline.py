@@ -13,6 +13,7 @@ from lvmogp.fitted.model import TrainedModel, trained_model, with_draws
 from lvmogp.fitted.model_file import encode_setting
 from lvmogp.fitted.origin import origin_here
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.precision import in_precision
 from lvmogp.inference.choices import chosen, search
 from lvmogp.inference.minibatch.fit import fit_large, shards_of
 from lvmogp.inference.nuts.sampling import sample_posterior
@@ -20,7 +21,7 @@ from lvmogp.inference.optimise import Status
 from lvmogp.inference.options import AUTO, NUTS, Options, is_stochastic, output_transforms, sampling_settings
 from lvmogp.inference.restarts import Outcome, Progress
 from lvmogp.model.layouts import Data, standardised
-from lvmogp.model.parameters import in_precision, of_conditions
+from lvmogp.model.parameters import of_conditions
 from lvmogp.model.posterior import Posterior, grid_means, posterior, trained_curves
 from lvmogp.storage.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.storage.tensor_file import encode_id

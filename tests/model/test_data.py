@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from lvmogp.model.layouts import GridData, block_layout, grid_as_long, long_data, some_blocks
+from lvmogp.ground.padding import block_layout
+from lvmogp.model.layouts import GridData, grid_as_long, long_data, some_blocks
 
 # From conditions without rows to one that dwarfs all others.
 row_counts = st.lists(st.one_of(st.just(0), st.integers(1, 5), st.integers(1, 2000)), min_size=1, max_size=40).filter(

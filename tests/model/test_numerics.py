@@ -12,10 +12,11 @@ from small_models import as_long, number, rbf
 
 from lvmogp.errors import LVMOGPWarning
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.precision import in_precision
 from lvmogp.inference.restarts import jitters
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.layouts import GridData
-from lvmogp.model.parameters import Parameters, in_precision
+from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import grid_marginals, posterior, trained_curves
 from lvmogp.pipeline import stored_in
 

@@ -27,8 +27,8 @@ from lvmogp.conditions.new_condition import (
     weighted_points,
 )
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import rounded_up
 from lvmogp.kernels.covariances import gram
-from lvmogp.model.layouts import rounded_up
 from lvmogp.model.process import Conditional
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
 

@@ -10,8 +10,8 @@ import numpy as np
 from lvmogp.algebra.linalg import factor_beside_errors, whiten
 from lvmogp.conditions.drawn_model import DrawnModel, chunks
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import block_layout, rounded_up
 from lvmogp.kernels.covariances import cross, diagonal, gram
-from lvmogp.model.layouts import block_layout, rounded_up
 from lvmogp.model.posterior import positive_part
 from lvmogp.model.process import Conditional
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar

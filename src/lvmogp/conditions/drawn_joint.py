@@ -20,11 +20,11 @@ from lvmogp.conditions.drawn_condition import MOST_MEMBERS, DrawnCondition, memb
 from lvmogp.conditions.drawn_curves import Few, covariance_with_few, few, given
 from lvmogp.conditions.drawn_model import DrawnModel, chunks
 from lvmogp.conditions.new_condition import unit_nodes
-from lvmogp.conditions.stacking import in_pairs, stacked_rows
+from lvmogp.conditions.stacking import in_pairs
 from lvmogp.conditions.transformed import GivenScenario, RelativeOutput, relative_covariance
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import rounded_up, stacked_rows
 from lvmogp.kernels.covariances import cross, gram
-from lvmogp.model.layouts import rounded_up
 from lvmogp.model.process import Conditional
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 

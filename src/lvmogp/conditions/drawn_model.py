@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import rounded_up
 from lvmogp.model.draws import Draws, at_places, chosen_places, rotations
-from lvmogp.model.layouts import GridData, LongData, rounded_up
+from lvmogp.model.layouts import GridData, LongData
 from lvmogp.model.likelihood_data import Observed, ScatteredData, observed
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.process import Conditional, stacked_conditionals

@@ -30,9 +30,9 @@ from lvmogp.algebra.linalg import whiten
 from lvmogp.conditions.evidence import Evidence
 from lvmogp.conditions.known_latents import KnownLatents, known_latents
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import rounded_up
 from lvmogp.kernels.covariances import diagonal
 from lvmogp.model.inducing_features import Basis
-from lvmogp.model.layouts import rounded_up
 from lvmogp.model.posterior import Curves, Posterior, Projection, curves_at, positive_part
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 

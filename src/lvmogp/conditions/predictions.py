@@ -30,11 +30,11 @@ from lvmogp.conditions.new_condition import (
     normal_nodes,
     unit_nodes,
 )
-from lvmogp.conditions.stacking import in_pairs, stacked_rows
+from lvmogp.conditions.stacking import in_pairs
 from lvmogp.conditions.transformed import RelativeOutput, relative_covariance
 from lvmogp.conditions.variational_condition import GaussianCondition
 from lvmogp.ground.compiling import compiled
-from lvmogp.model.layouts import block_layout, rounded_up
+from lvmogp.ground.padding import block_layout, rounded_up, stacked_rows
 from lvmogp.model.posterior import Curves, Posterior, components_at, grid_marginals, grid_means, marginals
 from lvmogp.tables.scaling import Scaling
 from lvmogp.tables.transforms import Transform

@@ -2,15 +2,7 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from lvmogp.typing import HostFloat
-
-
-def stacked_rows(rows: Sequence[HostFloat]) -> HostFloat:
-    """Rows of several conditions as one array (conditions, rows, columns), padded by repeating the last of each."""
-    size = 1 << (max(len(points) for points in rows) - 1).bit_length()  # few different shapes
-    return np.stack([np.pad(points, ((0, size - len(points)), (0, 0)), mode="edge") for points in rows])
 
 
 def in_pairs(joint: HostFloat, rows: Sequence[HostFloat]) -> list[list[HostFloat]]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.conditions.stacking import stacked_rows
+from lvmogp.ground.padding import stacked_rows
 from lvmogp.tables.transforms import Transform
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 

@@ -19,7 +19,7 @@ from lvmogp.conditions.mixtures import Mixture, OutputMoments, Statistic, output
 from lvmogp.conditions.transformed import RelativeOutput
 from lvmogp.fitted.model import TrainedModel, find_under_draws
 from lvmogp.ground.compiling import compiled
-from lvmogp.model.layouts import rounded_up
+from lvmogp.ground.padding import rounded_up
 from lvmogp.tables.ids import Id, RowIds
 from lvmogp.typing import Array, Float, HostFloat, HostInt
 

@@ -23,12 +23,13 @@ from lvmogp.conditions.variational_condition import GaussianCondition, infer_gau
 from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.fitted.origin import Origin
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import rounded_up
 from lvmogp.inference.nuts.diagnostics import Account
 from lvmogp.inference.restarts import Outcome
 from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, of_all_conditions, psi0
 from lvmogp.model.draws import Draws
 from lvmogp.model.inducing_features import latent_moments
-from lvmogp.model.layouts import rounded_up, standardised
+from lvmogp.model.layouts import standardised
 from lvmogp.model.posterior import Curves, Posterior, curves_at, trained_curves
 from lvmogp.model.posterior import curves as curves_of_moments
 from lvmogp.tables.features import Descriptions

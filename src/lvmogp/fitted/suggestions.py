@@ -13,7 +13,7 @@ from lvmogp.conditions.particle_curves import ConditionCurves, ParticleCurves, c
 from lvmogp.conditions.predictions import as_particles
 from lvmogp.errors import DataError
 from lvmogp.fitted.model import TrainedModel, find_condition, find_under_draws
-from lvmogp.model.layouts import rounded_up
+from lvmogp.ground.padding import rounded_up
 from lvmogp.tables.columns import dates_of
 from lvmogp.tables.ids import Id
 from lvmogp.typing import HostFloat

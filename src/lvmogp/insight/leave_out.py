@@ -18,10 +18,11 @@ from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, calibration, checked_levels
 from lvmogp.fitted.model import TrainedModel
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.precision import in_precision
 from lvmogp.inference.restarts import MINIBATCHES
 from lvmogp.model.draws import Draws, thinned
 from lvmogp.model.layouts import Data, GridData, LongData, layout_for_bounds, standardised
-from lvmogp.model.parameters import Parameters, in_precision
+from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import posterior, trained_curves
 from lvmogp.tables.reading import Observations
 from lvmogp.tables.scaling import Scaling

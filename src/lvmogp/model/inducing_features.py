@@ -5,10 +5,10 @@ from functools import partial
 import equinox as eqx
 
 from lvmogp.algebra.linalg import cholesky, whiten, whiten_both_sides
+from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.covariances import Kernel, cross, gram
 from lvmogp.kernels.feature_covariances import feature_covariance, packed_covariance
 from lvmogp.kernels.psi_statistics import LatentGaussians, psi0, psi1, row_sums, weighted_sum
-from lvmogp.model.parameters import in_precision
 from lvmogp.typing import Array, Float
 
 

@@ -1,19 +1,17 @@
 """The two forms of data, in standardised units: a complete grid, and long form with uneven conditions."""
 
-from typing import NamedTuple
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lvmogp.ground.padding import BlockLayout, block_layout
 from lvmogp.tables.reading import Observations
 from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
 # What the matrix of a block costs in bounds, in places: 5 with 10 inducing inputs, 40 with 50.
 _MATRIX_COST = 16
-_BLOCK_SIZES = (4, 8, 16, 32, 64, 128, 256)
 
 
 class GridData(eqx.Module):
@@ -94,39 +92,6 @@ class LongData(eqx.Module):
 Data = GridData | LongData
 
 
-class BlockLayout(NamedTuple):
-    """Where each row goes when rows are gathered in blocks of one condition each."""
-
-    row: HostInt
-    present: HostFloat
-    block_condition: HostInt
-
-
-def block_layout(conditions: HostInt, n_conditions: int, *, block_cost: int = 8) -> BlockLayout:
-    """Assign rows to blocks; ``row`` is (B, b) with row 0 standing in where ``present`` is 0.
-
-    ``block_cost`` is what a block costs beside its places, in places.
-    """
-    counts = np.bincount(conditions, minlength=n_conditions)
-    size = _block_size(counts, block_cost)
-    blocks_per_condition = -(-counts // size)
-    used = int(blocks_per_condition.sum())
-    n_blocks = rounded_up(max(used, 1))
-    # Rows in order of condition; each takes the next free place of its condition's run of blocks.
-    order = np.argsort(conditions.astype(np.uint16) if n_conditions <= 2**16 else conditions, kind="stable")
-    sorted_conditions = conditions[order]
-    rank = np.arange(len(order)) - (np.cumsum(counts) - counts)[sorted_conditions]
-    first_block = np.cumsum(blocks_per_condition) - blocks_per_condition
-    place = first_block[sorted_conditions] * size + rank
-    row = np.zeros(n_blocks * size, dtype=int)
-    present = np.zeros(n_blocks * size)
-    row[place] = order
-    present[place] = 1.0
-    block_condition = np.zeros(n_blocks, dtype=int)
-    block_condition[:used] = np.repeat(np.arange(n_conditions), blocks_per_condition)
-    return BlockLayout(row.reshape(n_blocks, size), present.reshape(n_blocks, size), block_condition)
-
-
 def layout_for_bounds(conditions: HostInt, n_conditions: int) -> BlockLayout:
     """Blocks as they are laid out in :class:`LongData`, where each has a matrix to compute."""
     return block_layout(conditions, n_conditions, block_cost=_MATRIX_COST)
@@ -203,17 +168,3 @@ def grid_as_long(data: GridData) -> LongData:
         str(data.outputs.dtype),
         error_variances=None if data.error_variance is None else np.full(data.outputs.size, data.error_variance),
     )
-
-
-def _block_size(counts: HostInt, block_cost: int) -> int:
-    # Padded places and blocks cost as much as others.
-    def cost(size: int) -> int:
-        return rounded_up(int((-(-counts // size)).sum())) * (size + block_cost)
-
-    return min(_BLOCK_SIZES, key=cost)
-
-
-def rounded_up(n_blocks: int) -> int:
-    """To three significant binary digits, so that data of similar size share one compiled program."""
-    step = 1 << max(n_blocks.bit_length() - 3, 0)
-    return -(-n_blocks // step) * step

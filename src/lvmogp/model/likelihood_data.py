@@ -4,8 +4,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from lvmogp.ground.padding import rounded_up
 from lvmogp.model.draws import covering_subset
-from lvmogp.model.layouts import Data, GridData, LongData, rounded_up
+from lvmogp.model.layouts import Data, GridData, LongData
 from lvmogp.model.parameters import Parameters
 from lvmogp.typing import Array, Float, HostInt, Int
 

@@ -1,10 +1,8 @@
 """The one container of everything that is learnt."""
 
 import dataclasses
-from typing import TypeVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,8 +11,6 @@ from lvmogp.algebra.gaussians import kl_to_standard_normal
 from lvmogp.kernels.covariances import Kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
-
-_Tree = TypeVar("_Tree")
 
 
 class KroneckerInducing(eqx.Module):
@@ -139,12 +135,3 @@ def of_conditions(parameters: Parameters, numbers: HostInt) -> Parameters:
         noise_variance=parameters.noise_variance if shared else taken(parameters.noise_variance),
         known=known,
     )
-
-
-def in_precision(tree: _Tree, dtype: str | jnp.dtype) -> _Tree:
-    """A tree with all its real numbers in the given precision; whole numbers stay as they are."""
-
-    def converted(leaf: Array) -> Array:
-        return jnp.asarray(leaf, dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.asarray(leaf)
-
-    return jax.tree.map(converted, tree)

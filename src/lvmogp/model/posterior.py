@@ -19,11 +19,12 @@ import numpy as np
 
 from lvmogp.algebra.kronecker import kronecker_shrinkage
 from lvmogp.algebra.linalg import unvec, vec
+from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.covariances import diagonal
 from lvmogp.model.expected_likelihood import GridQuadratic, Quadratic, quadratic
 from lvmogp.model.inducing_features import Basis, LatentMoments, basis, latent_moments
 from lvmogp.model.layouts import Data
-from lvmogp.model.parameters import KroneckerInducing, Parameters, in_precision
+from lvmogp.model.parameters import KroneckerInducing, Parameters
 from lvmogp.typing import Array, Float, Int
 
 _BLOCKS_AT_ONCE = 32

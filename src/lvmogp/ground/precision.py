@@ -1,0 +1,42 @@
+"""The one place where double precision is switched on, for our own computations and for nothing else."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from lvmogp.typing import Array
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Tree = TypeVar("_Tree")
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Compute in float64, and multiply float32 as float32 where a GPU would rather use ten bits."""
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        yield
+
+
+def in_double_precision(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Switch double precision on for the time of a call; the rest of the user's program is left as it is."""
+
+    @functools.wraps(function)
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with double_precision():
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def in_precision(tree: _Tree, dtype: str | jnp.dtype) -> _Tree:
+    """Return a tree with all its real numbers in the given precision; whole numbers stay as they are."""
+
+    def converted(leaf: Array) -> Array:
+        return jnp.asarray(leaf, dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.asarray(leaf)
+
+    return jax.tree.map(converted, tree)
