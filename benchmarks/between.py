@@ -27,7 +27,7 @@ from lvmogp import LVMOGPRegressor
 from lvmogp.algebra.constraints import FreeStructure, join, split
 from lvmogp.conditions.new_condition import normal_nodes
 from lvmogp.errors import LVMOGPWarning
-from lvmogp.fitted.model import TrainedModel, with_draws
+from lvmogp.fitted.model import FittedModel, with_draws
 from lvmogp.inference.nuts.chains import SamplerSettings, Target, log_posterior
 from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.nuts.sampling import sample_posterior
@@ -157,7 +157,7 @@ WAYS: dict[str, Callable[[Start], Draws]] = {
 }
 
 
-def scores(model: TrainedModel, problem: Problem, seconds: float) -> dict[str, float]:
+def scores(model: FittedModel, problem: Problem, seconds: float) -> dict[str, float]:
     asked = LVMOGPRegressor()
     asked.model_ = model
     test = problem.test
@@ -180,7 +180,7 @@ def measured(seed: int) -> dict[str, dict[str, float]]:
     found = {FIT: scores(fitted, problem, time.perf_counter() - began)}
     assert fitted.observations is not None  # fitted in memory
     with jax.enable_x64(True):
-        start = Start(fitted.outcome.parameters, standardised(fitted.observations, fitted.scaling))
+        start = Start(fitted.fit.outcome.parameters, standardised(fitted.observations, fitted.scaling))
         for name, way in WAYS.items():
             began = time.perf_counter()
             drawn = with_draws(fitted, way(start))

@@ -235,8 +235,8 @@ def _change_entry(document: dict[str, Any], rng: np.random.Generator) -> None:
 def use_model(path: Path) -> Any:
     """Load a model and ask it something."""
     model = LVMOGPRegressor.load(path)
-    inputs = np.zeros((2, model.model_.n_columns))
-    frame = inputs if model.model_.columns is None else pd.DataFrame(inputs, columns=list(model.model_.columns))
+    inputs = np.zeros((2, model.model_.schema.n_columns))
+    frame = inputs if model.model_.schema.columns is None else pd.DataFrame(inputs, columns=list(model.model_.schema.columns))
     for name in model.conditions_[:1] + model.conditions_[-1:]:
         model.predict(frame, [name] * 2, return_std=True)
     assert len(model.latents_) == len(model.conditions_)

@@ -17,7 +17,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 import lvmogp.fitted.answers as answers
-import lvmogp.fitted.model as trained
 import lvmogp.fitted.suggestions as suggestions
 from lvmogp.conditions.mixtures import Judged
 from lvmogp.errors import DataError, LVMOGPWarning, ModelFileError, SettingError
@@ -27,6 +26,7 @@ from lvmogp.fitted.arviz_export import inference_data
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.fitted.calibration import calibration as calibration_of
 from lvmogp.fitted.condition_tables import condition_feature_table, latent_table, similarity_table
+from lvmogp.fitted.model import FittedModel, mapped_arrays, without_condition
 from lvmogp.fitted.model_file import load_model, save_model
 from lvmogp.fitted.origin import Origin
 from lvmogp.fitted.queries import (
@@ -272,10 +272,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         descriptions = described_conditions(given, condition_features, self.condition)
         keeping = Keeping(checkpoint, checkpoint_seconds, resume)
         with progress_bar(shown=bool(self.verbose) and on_progress is None) as shown:
-            self.model_: trained.TrainedModel = train(given, options, on_progress or shown, keeping, descriptions)
-        self._note_features(None if streamed else X, self.model_.n_columns)
-        warn_unless_converged(self.model_.outcome)
-        warn_of_jitter(self.model_.outcome)
+            self.model_: FittedModel = train(given, options, on_progress or shown, keeping, descriptions)
+        self._note_features(None if streamed else X, self.model_.schema.n_columns)
+        warn_unless_converged(self.model_.fit.outcome)
+        warn_of_jitter(self.model_.fit.outcome)
         return self
 
     def _note_features(self, X: Any, n_columns: int) -> None:
@@ -298,17 +298,18 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @property
     def outcome_(self) -> Outcome:
         """How the fit went: bound, status, history, counts and time."""
-        return self._fitted().outcome
+        return self._fitted().fit.outcome
 
     @property
     def origin_(self) -> Origin | None:
         """Seed, versions and machine of the fit; ``None`` in files written before these were kept."""
-        return self._fitted().origin
+        return self._fitted().fit.origin
 
     @property
     def sampling_(self) -> Account | None:
         """How Markov chains went: whether they agree, how many draws count, remarks; ``None`` without them."""
-        return self._fitted().sampling
+        chains = self._fitted().chains
+        return None if chains is None else chains.account
 
     @property
     def n_iter_(self) -> int:
@@ -323,12 +324,12 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @property
     def n_latent_(self) -> int:
         """Dimensions of the latent space."""
-        return self._fitted().posterior.parameters.latent_mean.shape[1]
+        return self._fitted().n_latent
 
     @property
     def bounds_by_n_latent_(self) -> dict[int, float]:
         """Best bound of each number of latent dimensions that was tried."""
-        return dict(self._fitted().bounds_by_n_latent)
+        return dict(self._fitted().fit.bounds_by_n_latent)
 
     @property
     def output_transform_(self) -> str | None:
@@ -338,7 +339,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @property
     def bounds_by_transform_(self) -> dict[str | None, float]:
         """Best bound on the log density of the outputs, in your units, with each transform that was tried."""
-        return dict(self._fitted().bounds_by_transform)
+        return dict(self._fitted().fit.bounds_by_transform)
 
     @property
     def latent_kernel_(self) -> Kernel:
@@ -413,11 +414,12 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             if variance is None or not return_std:
                 return mean
             return mean, checked_numbers("standard deviation", np.sqrt(variance))
-        mean, variance = answers.moments(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
-        checked_numbers("mean", mean)
+        asked = (model, rows.inputs, rows.ids)
         if return_cov:
-            joint = answers.covariance(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
-            return mean, checked_numbers("covariance", joint)
+            mean, joint = answers.moments_and_covariance(*asked, unseen=self.unseen, include_noise=include_noise)
+            return checked_numbers("mean", mean), checked_numbers("covariance", joint)
+        mean, variance = answers.moments(*asked, unseen=self.unseen, include_noise=include_noise)
+        checked_numbers("mean", mean)
         return (mean, checked_numbers("standard deviation", np.sqrt(variance))) if return_std else mean
 
     @_in_double_precision
@@ -672,7 +674,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     def remove_condition(self, name: Id) -> Self:
         """Forget a condition that was added."""
-        self.model_ = trained.without_condition(self._fitted(), name)
+        self.model_ = without_condition(self._fitted(), name)
         return self
 
     @_in_double_precision
@@ -750,14 +752,15 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         estimator.model_ = model
         own = [] if estimator.condition is None else [estimator.condition]
         estimator._note_features(
-            None if model.columns is None else pd.DataFrame(columns=[*model.columns, *own]), model.n_columns
+            None if model.schema.columns is None else pd.DataFrame(columns=[*model.schema.columns, *own]),
+            model.schema.n_columns,
         )
         return estimator
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         if "model_" in state:
-            state["model_"] = trained.mapped_arrays(state["model_"], np.asarray)
+            state["model_"] = mapped_arrays(state["model_"], np.asarray)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -766,31 +769,31 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         if "model_" in state and can_compute():
             # Where float64 is switched off, JAX would read the arrays back in single precision.
             with jax.enable_x64(True):
-                self.model_ = trained.mapped_arrays(self.model_, jnp.asarray)
+                self.model_ = mapped_arrays(self.model_, jnp.asarray)
 
     # At the door
 
-    def _fitted(self) -> trained.TrainedModel:
+    def _fitted(self) -> FittedModel:
         return fitted_model(self)
 
-    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[trained.TrainedModel, Rows]:
+    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[FittedModel, Rows]:
         # The rows asked about, and the model with the new conditions among them that are described.
         rows = asked_rows(self._fitted(), X, conditions, self.condition)
         return self._described(rows.ids.distinct, condition_features), rows
 
-    def _described(self, asked: Sequence[Id], condition_features: Any) -> trained.TrainedModel:
+    def _described(self, asked: Sequence[Id], condition_features: Any) -> FittedModel:
         model = self._fitted()
         return with_described(model, asked, features_by_id(model, condition_features, self.condition))
 
     def _judged(
-        self, model: trained.TrainedModel, rows: Rows, outputs: HostFloat, errors: HostFloat, *, include_noise: bool
+        self, model: FittedModel, rows: Rows, outputs: HostFloat, errors: HostFloat, *, include_noise: bool
     ) -> Judged:
         return answers.judged(
             model, rows.inputs, rows.ids, outputs, errors, unseen=self.unseen, include_noise=include_noise
         )
 
 
-def fitted_model(estimator: LVMOGPRegressor) -> trained.TrainedModel:
+def fitted_model(estimator: LVMOGPRegressor) -> FittedModel:
     """What an estimator has learnt; one that is not fitted says so."""
     words = "this LVMOGPRegressor is not fitted yet; call fit(X, y, conditions=…) first"
     check_is_fitted(estimator, "model_", msg=words)

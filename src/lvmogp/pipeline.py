@@ -9,7 +9,7 @@ import equinox as eqx
 import numpy as np
 
 from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
-from lvmogp.fitted.model import TrainedModel, trained_model, with_draws
+from lvmogp.fitted.model import Chains, Fit, FittedModel, Schema, fitted_model
 from lvmogp.fitted.model_file import encode_setting
 from lvmogp.fitted.origin import origin_here
 from lvmogp.ground.compiling import compiled
@@ -20,9 +20,10 @@ from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.options import AUTO, NUTS, Options, is_stochastic, output_transforms, sampling_settings
 from lvmogp.inference.restarts import Outcome, Progress
+from lvmogp.model.curve_moments import curve_moments, grid_means
 from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.parameters import of_conditions
-from lvmogp.model.posterior import Posterior, grid_means, posterior, trained_curves
+from lvmogp.model.posterior import Posterior, posterior
 from lvmogp.storage.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.storage.tensor_file import encode_id
 from lvmogp.tables.feature_tables import read_descriptions, warn_of_constants
@@ -149,12 +150,13 @@ def train(
     on_progress: Report,
     keeping: Keeping,
     descriptions: Descriptions | None = None,
-) -> TrainedModel:
+) -> FittedModel:
     """The model of all observations; those of a store are not kept with it, since they were never loaded."""
     # Drawn once: a RandomState would give each part of the fit another seed, and none to write down.
     seeded = options._replace(random_state=options.seed)
     origin = origin_here(seeded.seed)
-    return _trained(given, seeded, on_progress, keeping, descriptions)._replace(origin=origin)
+    found = _trained(given, seeded, on_progress, keeping, descriptions)
+    return found._replace(fit=found.fit._replace(origin=origin))
 
 
 def _trained(
@@ -163,7 +165,7 @@ def _trained(
     on_progress: Report,
     keeping: Keeping,
     descriptions: Descriptions | None,
-) -> TrainedModel:
+) -> FittedModel:
     if isinstance(given, ObservationStore):
         return _by_minibatches(given, observations_of(given), options, on_progress, keeping)._replace(observations=None)
     beyond = "y_std" if given.errors is not None else None if descriptions is None else "condition_features"
@@ -178,7 +180,7 @@ def _at_once(
     on_progress: Report,
     keeping: Keeping,
     descriptions: Descriptions | None,
-) -> TrainedModel:
+) -> FittedModel:
     coordinates = None if descriptions is None else descriptions.coordinates(len(observations.ids))
     order = canonical_order(observations, coordinates)
     ordered = in_order(observations, order)
@@ -191,18 +193,31 @@ def _at_once(
     model = stored_in(_posterior(outcome.parameters, data), options.dtype)
     model = eqx.tree_at(lambda tree: tree.parameters, model, of_conditions(model.parameters, order.places))
     outcome = _in_places(outcome, order.places)
-    kept = outcome._replace(runners_up=())
-    fitted = trained_model(model, kept, ids=observations.ids, scaling=scaling, observations=observations)
-    bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
-    fitted = fitted._replace(
-        bounds_by_n_latent=bounds,
+    fit = Fit(
+        posterior=model,
+        outcome=outcome._replace(runners_up=()),
+        bounds_by_n_latent={each.parameters.latent_mean.shape[1]: each.bound for each in outcomes},
         # A square has an infinite density at zero, of which there is nothing to say.
         bounds_by_transform={each.scaling.transform_name: each.bound for each in attempts if np.isfinite(each.bound)},
-        descriptions=descriptions,
     )
-    if options.inference != NUTS or outcome.status is Status.INTERRUPTED:
-        return fitted
-    return _with_draws(fitted, outcome, standardised(observations, scaling), options, on_progress)
+    chains = None
+    if options.inference == NUTS and outcome.status is not Status.INTERRUPTED:
+        chains = _chains(outcome, standardised(observations, scaling), options, on_progress)
+        if not chains.account.completed:
+            fit = fit._replace(outcome=fit.outcome._replace(status=Status.INTERRUPTED))
+    schema = _schema(observations)
+    return fitted_model(schema, scaling, fit, chains=chains, observations=observations, descriptions=descriptions)
+
+
+def _schema(observations: Observations) -> Schema:
+    return Schema(
+        ids=observations.ids,
+        columns=observations.columns,
+        n_columns=observations.inputs.shape[1],
+        date_columns=observations.date_columns,
+        output_name=observations.output_name,
+        is_grid=observations.is_grid,
+    )
 
 
 class _Attempt(NamedTuple):
@@ -272,7 +287,8 @@ def stored_in(model: Posterior, dtype: str) -> Posterior:
 @compiled
 def _trained_means(model: Posterior) -> Float[Array, "M_X D"]:
     # Curves of all conditions at the inducing inputs.
-    return grid_means(model.input_basis, trained_curves(model), model.input_basis.points)
+    curves = curve_moments(model, model.parameters.latents)
+    return grid_means(model.input_basis, curves, model.input_basis.points)
 
 
 def _arrays(observations: Observations, coordinates: Coordinates | None) -> dict[str, np.ndarray]:
@@ -293,22 +309,15 @@ def _in_places(outcome: Outcome, places: HostInt) -> Outcome:
     )
 
 
-def _with_draws(
-    fitted: TrainedModel, outcome: Outcome, data: Data, options: Options, on_progress: Report
-) -> TrainedModel:
+def _chains(outcome: Outcome, data: Data, options: Options, on_progress: Report) -> Chains:
     starts = (outcome.parameters, *outcome.runners_up)
     draws, account = sample_posterior(starts, data, *sampling_settings(options, data.n_observations), on_progress)
-    if not account.completed:
-        fitted = fitted._replace(outcome=fitted.outcome._replace(status=Status.INTERRUPTED))
-    fitted = fitted._replace(sampling=account)
-    if draws is None:
-        return fitted
-    return with_draws(fitted, in_precision(draws, options.dtype))
+    return Chains(None if draws is None else in_precision(draws, options.dtype), account)
 
 
 def _by_minibatches(
     store: ObservationStore, observations: Observations, options: Options, on_progress: Report, keeping: Keeping
-) -> TrainedModel:
+) -> FittedModel:
     if options.output_transform == AUTO:
         raise SettingError(
             'output_transform="auto" compares fits to all observations, and so many are fitted by minibatches; choose '
@@ -326,5 +335,5 @@ def _by_minibatches(
         checkpoints=keeping.opened(options, ids, arrays),
         checkpoint_seconds=keeping.seconds,
     )
-    model = in_precision(found.posterior, options.dtype)
-    return trained_model(model, found.outcome, ids=ids, scaling=scaling, observations=observations)
+    fit = Fit(in_precision(found.posterior, options.dtype), found.outcome, {}, {})
+    return fitted_model(_schema(observations)._replace(ids=ids), scaling, fit, observations=observations)

@@ -104,7 +104,7 @@ def test_fit_is_the_library_fit(folder, fitted, direct):
     saved = LVMOGPRegressor.load(folder / "brakes.lvmogp")
     assert saved.outcome_.bound == direct.outcome_.bound
     assert saved.conditions_ == ("000", "001", "002", "003", "004")
-    assert saved.model_.output_name == "distance"
+    assert saved.model_.schema.output_name == "distance"
     assert saved.condition == "tyre"
 
 

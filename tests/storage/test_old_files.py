@@ -17,7 +17,7 @@ LONG = ("version-1-draws", "version-1-features", "version-1-grid")
 
 
 def inputs_of(model):
-    columns = model.model_.columns
+    columns = model.model_.schema.columns
     if columns is None:
         return np.asarray(ASKED)[:, None]
     days = pd.Timestamp("2024-01-01") + pd.to_timedelta([10 * each for each in ASKED], unit="D")

@@ -324,7 +324,7 @@ def show(screen: Screen, path: Path) -> None:
         "n_added": len(trained.added),
         "n_observations": None if trained.observations is None else len(trained.observations.outputs),
         "inputs": input_names(model),
-        "output": trained.output_name,
+        "output": trained.schema.output_name,
         "bound": outcome.bound,
         "status": outcome.status.value,
         "settings": settings,

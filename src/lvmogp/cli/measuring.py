@@ -50,14 +50,14 @@ def suggest(screen: Screen, path: Path, condition: str, choice: Choice) -> None:
     if choice.candidates is not None:
         candidates = points_table(model, choice.candidates)
     elif choice.grid:
-        candidates = grid_table(choice.grid, input_names(model), model.model_.date_columns)
+        candidates = grid_table(choice.grid, input_names(model), model.model_.schema.date_columns)
     region = None if choice.region is None else points_table(model, choice.region)
     features = features_of_file(model, choice.condition_features)
     (name,) = new_ids([condition.strip()], known_conditions(model, features))
     found = model.suggest(name, candidates, choice.n, goal=choice.goal, region=region, condition_features=features)
     if name not in model.conditions_:
         screen.note(f"the model knows no condition {condition!r}; it is taken to be new, with nothing measured so far")
-    tell_suggested(screen, found, model.model_.scaling.label(model.model_.output_name or "the output"))
+    tell_suggested(screen, found, model.model_.scaling.label(model.model_.schema.output_name or "the output"))
     screen.document(
         {
             "condition": found.condition,

@@ -73,7 +73,7 @@ def check_target(path: Path, *sources: Path | None) -> None:
 
 def input_names(model: LVMOGPRegressor) -> tuple[str, ...]:
     """Names of a model's inputs; a model of plain arrays has none to ask a table for."""
-    columns = model.model_.columns
+    columns = model.model_.schema.columns
     if columns is None:
         raise DataError(
             "the model was fitted to arrays without column names, so a table cannot be matched to its inputs; use it "
@@ -100,7 +100,7 @@ def predict_table(
     texts = rows.condition if condition is None else [condition.strip()] * len(rows.X)
     if texts is not None:
         ids = _ids(texts, known_conditions(model, features), unseen)
-    elif model.model_.is_grid:  # every condition at every row
+    elif model.model_.schema.is_grid:  # every condition at every row
         ids = [name for name in model.conditions_ for _ in range(len(rows.X))]
         rows = rows._replace(X=pd.concat([rows.X] * len(model.conditions_), ignore_index=True))
     else:
@@ -138,12 +138,12 @@ def _rows(
     table = read_table(path, ids=[name for name in (asked or default,) if name is not None])
     if asked is None and default is not None and default in table.frame.columns:
         asked = default
-    return new_rows(table, inputs=inputs, dates=model.model_.date_columns, condition=asked)
+    return new_rows(table, inputs=inputs, dates=model.model_.schema.date_columns, condition=asked)
 
 
 def points_table(model: LVMOGPRegressor, path: Path) -> pd.DataFrame:
     """The inputs in a table, whatever else is in it."""
-    rows = new_rows(read_table(path), inputs=input_names(model), dates=model.model_.date_columns, condition=None)
+    rows = new_rows(read_table(path), inputs=input_names(model), dates=model.model_.schema.date_columns, condition=None)
     return rows.X
 
 
@@ -153,7 +153,7 @@ def held_out(model: LVMOGPRegressor, path: Path, reading: Reading) -> HeldOut:
     rows = new_rows(
         read_table(path, ids=[] if column is None else [column]),
         inputs=input_names(model),
-        dates=model.model_.date_columns,
+        dates=model.model_.schema.date_columns,
         condition=column,
         output=output_name(model, reading.output),
         errors=reading.error_column,
@@ -196,7 +196,7 @@ def add_from_file(
     rows = new_rows(
         table,
         inputs=input_names(model),
-        dates=model.model_.date_columns,
+        dates=model.model_.schema.date_columns,
         condition=column,
         output=output_name(model, output),
         errors=errors,
@@ -216,7 +216,7 @@ def add_points(
     if condition is None:
         raise DataError("say which condition the points belong to with --condition NAME")
     inputs, target = input_names(model), output_name(model, output)
-    parsed = pd.DataFrame([_point(text, inputs, target, model.model_.date_columns) for text in points])
+    parsed = pd.DataFrame([_point(text, inputs, target, model.model_.schema.date_columns) for text in points])
     return _added(model, Rows(parsed.drop(columns=target), None, pd.Series(parsed[target]), {}), condition, features)
 
 
@@ -246,7 +246,7 @@ def _added(model: LVMOGPRegressor, rows: Rows, condition: str | None, features: 
 
 def output_name(model: LVMOGPRegressor, asked: str | None) -> str:
     """The column that holds the output: the one asked for, or the one the model was fitted to."""
-    name = asked or model.model_.output_name
+    name = asked or model.model_.schema.output_name
     if name is None:
         raise DataError("the model does not know the name of its output; give it with --output")
     return name

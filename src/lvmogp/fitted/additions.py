@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lvmogp.errors import DataError, SettingError
-from lvmogp.fitted.model import METHODS, TrainedModel, features_of, with_condition
+from lvmogp.fitted.model import METHODS, FittedModel, features_of, with_condition
 from lvmogp.fitted.queries import Rows, asked_id, asked_inputs
 from lvmogp.tables.ids import Id
 from lvmogp.tables.reading import read_errors, read_outputs
@@ -24,7 +24,7 @@ class NewCondition(NamedTuple):
 
 
 def new_conditions(
-    model: TrainedModel, rows: Rows, y: Any, y_std: Any, features: dict[Id, HostFloat]
+    model: FittedModel, rows: Rows, y: Any, y_std: Any, features: dict[Id, HostFloat]
 ) -> list[NewCondition]:
     """The conditions of data in long form, with the features of all or of none."""
     names = rows.ids.rows()
@@ -44,7 +44,7 @@ def new_conditions(
     ]
 
 
-def with_new_conditions(model: TrainedModel, entries: Iterable[NewCondition], method: str) -> TrainedModel:
+def with_new_conditions(model: FittedModel, entries: Iterable[NewCondition], method: str) -> FittedModel:
     """The model with all of them added."""
     if method not in METHODS:
         raise SettingError(f"method must be one of {list(METHODS)}, got {method!r}")
@@ -53,10 +53,10 @@ def with_new_conditions(model: TrainedModel, entries: Iterable[NewCondition], me
     return model
 
 
-def _with_new_condition(model: TrainedModel, entry: NewCondition, method: str) -> TrainedModel:
+def _with_new_condition(model: FittedModel, entry: NewCondition, method: str) -> FittedModel:
     name, X, y, features, y_std = entry
     plain_name = asked_id(name)
-    inputs = asked_inputs(model, _at_least_no_rows(X, model.n_columns)).values
+    inputs = asked_inputs(model, _at_least_no_rows(X, model.schema.n_columns)).values
     outputs = read_outputs(y, len(inputs)).reshape(-1)
     if len(outputs) != len(inputs):
         raise DataError(f"condition {name!r} needs one output for each of its {len(inputs)} rows, got {len(outputs)}")

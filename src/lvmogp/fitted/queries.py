@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.errors import DataError, NumericalError, SettingError
-from lvmogp.fitted.model import TrainedModel, with_condition
+from lvmogp.fitted.model import FittedModel, with_condition
 from lvmogp.tables.columns import as_pandas
 from lvmogp.tables.feature_tables import read_later, read_row
 from lvmogp.tables.features import Descriptions
@@ -46,7 +46,7 @@ class Rows(NamedTuple):
         return outputs.T.reshape(-1), errors.T.reshape(-1)
 
 
-def asked_rows(model: TrainedModel, X: Any, conditions: Any, condition: str | None) -> Rows:
+def asked_rows(model: FittedModel, X: Any, conditions: Any, condition: str | None) -> Rows:
     """The rows asked about; ``condition`` names the column of a table that holds the condition of each."""
     if conditions is not None:
         column = None if condition is None or not _has_column(X, condition) else condition
@@ -58,7 +58,7 @@ def asked_rows(model: TrainedModel, X: Any, conditions: Any, condition: str | No
         return Rows(inputs.values, inputs.row_ids, None)
     if len(model.ids) == 1:
         return Rows(inputs.values, RowIds(model.ids, np.zeros(n_rows, dtype=int)), None)
-    if not model.is_grid:
+    if not model.schema.is_grid:
         raise DataError(
             "predict needs to know the condition of each row: pass conditions=, one id for all rows or one a row"
         )
@@ -71,14 +71,14 @@ def _has_column(X: Any, name: str) -> bool:
     return isinstance(table, pd.DataFrame) and name in table.columns
 
 
-def asked_inputs(model: TrainedModel, X: Any, *, condition: str | None = None) -> Inputs:
+def asked_inputs(model: FittedModel, X: Any, *, condition: str | None = None) -> Inputs:
     """Inputs with the columns of those that the model was trained on."""
     return read_inputs(
         X,
         condition=condition,
-        columns=model.columns,
-        n_columns=model.n_columns,
-        trained_dates=model.date_columns,
+        columns=model.schema.columns,
+        n_columns=model.schema.n_columns,
+        trained_dates=model.schema.date_columns,
     )
 
 
@@ -88,7 +88,7 @@ def asked_id(name: Any) -> Id:
     return plain
 
 
-def known_features(model: TrainedModel) -> Descriptions:
+def known_features(model: FittedModel) -> Descriptions:
     """The features of a model of conditions with features; of another, an error."""
     if model.descriptions is None:
         raise DataError(
@@ -97,28 +97,28 @@ def known_features(model: TrainedModel) -> Descriptions:
     return model.descriptions
 
 
-def asked_features(model: TrainedModel, row: Any) -> HostFloat | None:
+def asked_features(model: FittedModel, row: Any) -> HostFloat | None:
     """The values of one condition's features, if they are given."""
     return None if row is None else read_row(known_features(model), row)
 
 
-def features_by_id(model: TrainedModel, table: Any, condition: str | None) -> dict[Id, HostFloat]:
+def features_by_id(model: FittedModel, table: Any, condition: str | None) -> dict[Id, HostFloat]:
     """The values of features of each condition of a table, if there is one."""
     return {} if table is None else read_later(known_features(model), table, condition)
 
 
-def with_described(model: TrainedModel, asked: Sequence[Id], features: dict[Id, HostFloat]) -> TrainedModel:
+def with_described(model: FittedModel, asked: Sequence[Id], features: dict[Id, HostFloat]) -> FittedModel:
     """The model with the new ones among the conditions asked about that are described."""
     for name, values in features.items():
         if name in asked and name not in model.all_ids:
-            nothing = np.empty((0, model.n_columns))
+            nothing = np.empty((0, model.schema.n_columns))
             model = with_condition(model, name, nothing, np.empty(0), method="exact", features=values)
     return model
 
 
-def asked_latents(model: TrainedModel, H: Any, features: Any, *, n_rows: int) -> HostFloat:
+def asked_latents(model: FittedModel, H: Any, features: Any, *, n_rows: int) -> HostFloat:
     """Latents once or for each row, followed by the coordinates of the features at which a prediction is asked for."""
-    n_latent = model.posterior.parameters.latent_mean.shape[1]
+    n_latent = model.n_latent
     try:
         latents = np.atleast_2d(np.asarray(H, dtype=float))
     except (TypeError, ValueError):
@@ -133,7 +133,7 @@ def asked_latents(model: TrainedModel, H: Any, features: Any, *, n_rows: int) ->
     return np.hstack([latents, np.broadcast_to(known, (len(latents), len(known)))])
 
 
-def _imagined(model: TrainedModel, features: Any) -> HostFloat:
+def _imagined(model: FittedModel, features: Any) -> HostFloat:
     if model.descriptions is None and features is None:
         return np.empty(0)
     known, values = known_features(model), asked_features(model, features)

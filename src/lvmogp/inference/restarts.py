@@ -277,15 +277,14 @@ def with_explicit_inducing(parameters: Parameters, data: Data, inference: str) -
     """The same parameters with a q(v) of their own: the optimal one, or the nearest of Kronecker form."""
     expected = quadratic(parameters, data)
     mean, covariance = optimal_inducing(expected)
-    n_inputs, n_latents = mean.shape
+    n_latents = mean.shape[1]
     if inference == "full":
         matrix = cast(Array, jnp.linalg.inv(covariance.precision()))
         inducing = FullInducing(mean, _cholesky((matrix + matrix.T) / 2))
     else:
         # Average the diagonal blocks of S over latents, then what is left over inputs.
         over_latents = covariance.contract(jnp.eye(n_latents, dtype=mean.dtype)[None])[0] / n_latents
-        projected = covariance.project(jnp.eye(n_inputs, dtype=mean.dtype))
-        over_inputs = jnp.trace(projected, axis1=2, axis2=3) / jnp.trace(over_latents)
+        over_inputs = covariance.block_traces() / jnp.trace(over_latents)
         inducing = KroneckerInducing(mean, _cholesky(over_latents), _cholesky(over_inputs))
     return dataclasses.replace(parameters, inducing=inducing)
 
