@@ -232,7 +232,11 @@ def flat(parameters: Parameters) -> Parameters:
 
 def dense_ensemble(model: FittedModel) -> DenseEnsemble:
     scaling, observations = model.scaling, model.observations
-    x, y, conditions = scaling.inputs(observations.inputs), scaling.outputs(observations.outputs), observations.conditions
+    x, y, conditions = (
+        scaling.inputs(observations.inputs),
+        scaling.outputs(observations.outputs),
+        observations.conditions,
+    )
     by_condition = [(x[conditions == d], y[conditions == d]) for d in range(len(observations.ids))]
     parameters = flat(model.posterior.parameters)
     if model.draws is None:
@@ -285,7 +289,9 @@ def hermite(n_nodes: int, n_dimensions: int = 1) -> tuple[np.ndarray, np.ndarray
     """Nodes of a standard normal distribution with their masses."""
     nodes, masses = np.polynomial.hermite_e.hermegauss(n_nodes)
     pairs = list(itertools.product(*[list(zip(nodes, masses / masses.sum(), strict=True))] * n_dimensions))
-    return np.array([[node for node, _ in each] for each in pairs]), np.array([math.prod(m for _, m in p) for p in pairs])
+    return np.array([[node for node, _ in each] for each in pairs]), np.array(
+        [math.prod(m for _, m in p) for p in pairs]
+    )
 
 
 def library_points(condition: Condition) -> list[Point]:

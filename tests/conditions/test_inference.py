@@ -88,9 +88,7 @@ def test_a_new_condition_is_that_of_brute_force(kind, noise, n_few):
     expected = brute_force(model, seen_by(model, X_FEW[:n_few], Y_FEW[:n_few]))
     assert_predicted_as(model, "f", expected)
     condition, ensemble = model.model_.added["f"].condition, model.model_.ensemble
-    weights, latents, noises = (
-        np.array([point[place] for point in expected.points]) for place in (0, 2, 3)
-    )
+    weights, latents, noises = (np.array([point[place] for point in expected.points]) for place in (0, 2, 3))
     owner = np.array([point.process for point in expected.points])
     shares = np.bincount(owner, weights, minlength=ensemble.n_processes)
     np.testing.assert_allclose(condition.weights.sum(axis=1), shares, atol=0.02)
@@ -148,7 +146,7 @@ def test_known_features_stay_and_the_rest_is_integrated(kind, n_few):
     feature = float(model.model_.descriptions.standardised(np.array([0.4]))[0])
     seen = seen_by(model, x, y)
     latents = np.column_stack([GRID[::2], np.full(101, feature)])
-    assert_predicted_as(model, "known", brute_force(model, seen, latents, -latents[:, 0] ** 2 / 2))
+    assert_predicted_as(model, "known", brute_force(model, seen, latents, -(latents[:, 0] ** 2) / 2))
     both = np.array(list(itertools.product(np.linspace(-4, 4, 33), repeat=2)))
     assert_predicted_as(model, "unknown", brute_force(model, seen, both), share=0.04)
     found = latent_gaussian(model.model_.ensemble, model.model_.added["known"].condition)
@@ -221,7 +219,10 @@ def test_two_calls_give_the_same_bits():
 
 def two_peaks(theta: jax.Array) -> jax.Array:
     """A quarter and three quarters of a thousand, in two narrow Gaussians; nothing can be said beyond ten."""
-    peaks = [(0.25, jnp.array([2.5, 0.0]), jnp.array([0.2, 0.6])), (0.75, jnp.array([-1.0, 1.0]), jnp.array([0.5, 0.1]))]
+    peaks = [
+        (0.25, jnp.array([2.5, 0.0]), jnp.array([0.2, 0.6])),
+        (0.75, jnp.array([-1.0, 1.0]), jnp.array([0.5, 0.1])),
+    ]
     logs = [
         jnp.log(share) + jnp.sum(jax.scipy.stats.norm.logpdf(theta, mean, deviation))
         for share, mean, deviation in peaks
@@ -289,7 +290,9 @@ def many_particles(ensemble, n_each: int, *, n_seen: int = 0) -> Condition:
     rng = np.random.default_rng(82)
     latents = rng.normal(size=(ensemble.n_processes, n_each, ensemble.latents.shape[2]))
     weights = rng.dirichlet(np.full(latents[..., 0].size, 0.5)).reshape(latents.shape[:2])
-    seen = no_observations(2) if n_seen == 0 else few_observations(rng.normal(size=(n_seen, 2)), rng.normal(size=n_seen))
+    seen = (
+        no_observations(2) if n_seen == 0 else few_observations(rng.normal(size=(n_seen, 2)), rng.normal(size=n_seen))
+    )
     noise = rng.uniform(0.1, 0.2, weights.shape)
     return Condition(jnp.asarray(latents), jnp.asarray(noise), jnp.asarray(np.log(weights)), seen)
 
@@ -391,14 +394,20 @@ def test_the_single_gaussian_maximises_the_bound():
         return free[2] ** 2 / 2 - dense_bound(model, seen, free[:1], np.exp(free[1:2]), own)
 
     assert np.max(np.abs(scipy.optimize.approx_fprime(best, loss, 1e-6))) < 2e-2
-    elsewhere = [loss(np.array([mean, log_variance, 0.0])) for mean in np.linspace(-3, 3, 13) for log_variance in (-4, -1)]
+    elsewhere = [
+        loss(np.array([mean, log_variance, 0.0])) for mean in np.linspace(-3, 3, 13) for log_variance in (-4, -1)
+    ]
     assert loss(best) < min(elsewhere)
     # As its predictions have it, and the points that stand for it.
     mean, std = model.predict(X_NEW, "f", return_std=True)
     nodes, masses = hermite(30)
-    points = [Point(mass, 0, best[:1] + np.exp(best[1] / 2) * node, noise) for node, mass in zip(nodes, masses, strict=True)]
+    points = [
+        Point(mass, 0, best[:1] + np.exp(best[1] / 2) * node, noise) for node, mass in zip(nodes, masses, strict=True)
+    ]
     x = model.model_.scaling.inputs(X_NEW)
-    expected = mixed(dense_ensemble(model.model_), DenseCondition(points, nothing_seen(2)), x).moments(include_noise=True)
+    expected = mixed(dense_ensemble(model.model_), DenseCondition(points, nothing_seen(2)), x).moments(
+        include_noise=True
+    )
     np.testing.assert_allclose(mean, model.model_.scaling.location(expected[0]), rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(std**2, model.model_.scaling.variance(expected[1]), rtol=1e-6)
     nodes = np.asarray(found.latents)[0]
@@ -478,7 +487,9 @@ def test_prior_points_of_all_processes_together_are_standard_normal():
     for level in (0.025, 0.25, 0.5, 0.9):
         assert weights[values < norm.ppf(level)].sum() == pytest.approx(level, abs=0.01)
     logs = np.log(np.asarray(found.noise))
-    scores = (logs - np.asarray(ensemble.noise_prior.mean)[:, None]) / np.asarray(ensemble.noise_prior.deviation)[:, None]
+    scores = (logs - np.asarray(ensemble.noise_prior.mean)[:, None]) / np.asarray(ensemble.noise_prior.deviation)[
+        :, None
+    ]
     both = np.stack([values.ravel(), scores.ravel()])
     np.testing.assert_allclose(np.cov(both, aweights=weights.ravel()), np.eye(2), atol=0.05)
     assert multivariate_normal(np.zeros(2)).cdf([0, 0]) == pytest.approx(

@@ -141,9 +141,7 @@ def fit_members() -> list[Member]:
         new_member(model, few(1, 34), some_rows(3, 35), n_each=4, seed=36),
         new_member(model, few(3, 37, errors=True), some_rows(4, 38), n_each=4, seed=39),
         new_member(model, nothing_seen(2), some_rows(2, 40), n_each=4, seed=41),
-        new_member(
-            model, lots, some_rows(2, 42), n_each=4, seed=43, pack=compressed_of(model.ensemble, lots, 0.02)
-        ),
+        new_member(model, lots, some_rows(2, 42), n_each=4, seed=43, pack=compressed_of(model.ensemble, lots, 0.02)),
     ]
 
 
@@ -198,9 +196,7 @@ def drawn_members(n_each: int = 2) -> list[Member]:
 
 
 def joint_of(ensemble: Ensemble, members: list[Member]) -> np.ndarray:
-    return np.block(
-        joint_covariance(ensemble, [each.condition for each in members], [each.rows for each in members])
-    )
+    return np.block(joint_covariance(ensemble, [each.condition for each in members], [each.rows for each in members]))
 
 
 @pytest.mark.parametrize("chosen", [(0, 1), (3,), (0, 2, 1)])

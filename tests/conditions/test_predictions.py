@@ -103,7 +103,12 @@ def test_a_grid_is_predicted_as_its_rows_are(kind):
 
 @pytest.mark.parametrize(
     ("kind", "transform"),
-    [*((kind, None) for kind in KINDS), ("fit on a grid", "log"), ("draws on a grid", "log"), ("draws on a grid", "sqrt")],
+    [
+        *((kind, None) for kind in KINDS),
+        ("fit on a grid", "log"),
+        ("draws on a grid", "log"),
+        ("draws on a grid", "sqrt"),
+    ],
 )
 def test_quantiles_densities_and_probabilities_are_those_of_the_mixture(kind, transform):
     model = of_kind(kind, noise="per-condition", transform=transform)

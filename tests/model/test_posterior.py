@@ -113,9 +113,7 @@ def test_covariance_on_a_grid_keeps_its_kronecker_form(trained: Trained):
 def test_trained_predictions_are_the_papers_with_the_optimal_inducing_variables(trained: Trained):
     parameters, case = trained.parameters, trained.case
     found = at_points(*fitted(parameters, case.data))
-    expected = references.reference_prediction(
-        references.with_optimal_inducing(parameters, case.observations), POINTS
-    )
+    expected = references.reference_prediction(references.with_optimal_inducing(parameters, case.observations), POINTS)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
