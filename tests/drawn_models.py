@@ -303,7 +303,7 @@ def library_points(condition: Condition) -> list[Point]:
 
 
 def grid_points(
-    ensemble: DenseEnsemble, seen: Seen, latents: np.ndarray, log_prior: np.ndarray, n_noises: int = 9
+    ensemble: DenseEnsemble, seen: Seen, latents: np.ndarray, log_prior: np.ndarray, n_noises: int = 7
 ) -> list[Point]:
     """The posterior of a new condition on a grid of latents, and of noise if conditions have their own."""
     found, logs = [], []
@@ -317,7 +317,9 @@ def grid_points(
             logs.append(np.log(ensemble.weights[s] * mass) + log_mass + height)
             found.append(Point(0.0, s, latent, noise))
     weights = np.exp(np.asarray(logs) - np.max(logs))
-    return [point._replace(weight=weight) for point, weight in zip(found, weights / weights.sum(), strict=True)]
+    likely = weights > 1e-9
+    weights = weights / weights[likely].sum()
+    return [found[place]._replace(weight=weights[place]) for place in np.flatnonzero(likely)]
 
 
 class Mixed(NamedTuple):

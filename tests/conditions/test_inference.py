@@ -28,7 +28,10 @@ from scipy.stats import multivariate_normal, norm
 from small_models import two_sided_model
 
 import lvmogp.conditions.condition as condition_module
+import lvmogp.conditions.infer as infer_module
 from lvmogp.conditions.condition import (
+    MOST_PARTICLES,
+    N_NODES,
     Condition,
     aligned_latents,
     chosen_particles,
@@ -38,7 +41,7 @@ from lvmogp.conditions.condition import (
     particles_in_chunks,
 )
 from lvmogp.conditions.ensemble import ensemble_of_fit
-from lvmogp.conditions.few_observations import few_observations, no_observations
+from lvmogp.conditions.few_observations import MOST_EXACT, few_observations, no_observations
 from lvmogp.conditions.infer import infer, starting_points
 from lvmogp.conditions.search import Search, chosen_starts, normal_nodes, shifted, unit_nodes, weighted_points
 from lvmogp.ground.compiling import compiled
@@ -47,7 +50,7 @@ from lvmogp.ground.compiling import compiled
 X_FEW = np.array([[0.2, 1.6], [0.9, -0.6], [1.6, -0.4]])
 Y_FEW = np.array([0.1, 0.9, -0.4])
 X_NEW = np.array([[0.3, 0.2], [1.1, 2.1], [1.9, -3.0], [0.7, -2.8]])
-GRID = np.linspace(-5, 5, 201)[:, None]
+GRID = np.linspace(-4.5, 4.5, 121)[:, None]
 
 
 def seen_by(model, x: np.ndarray, y: np.ndarray, errors: np.ndarray | None = None) -> Seen:
@@ -145,7 +148,7 @@ def test_known_features_stay_and_the_rest_is_integrated(kind, n_few):
     model.add_condition("known", x, y, features={"load": 0.4}).add_condition("unknown", x, y)
     feature = float(model.model_.descriptions.standardised(np.array([0.4]))[0])
     seen = seen_by(model, x, y)
-    latents = np.column_stack([GRID[::2], np.full(101, feature)])
+    latents = np.column_stack([GRID, np.full(len(GRID), feature)])
     assert_predicted_as(model, "known", brute_force(model, seen, latents, -(latents[:, 0] ** 2) / 2))
     both = np.array(list(itertools.product(np.linspace(-4, 4, 33), repeat=2)))
     assert_predicted_as(model, "unknown", brute_force(model, seen, both), share=0.04)
@@ -270,6 +273,15 @@ def test_starts_of_a_search_are_trained_latents_and_the_prior():
     np.testing.assert_array_equal(found[:, :2, 0], np.asarray(ensemble.latents)[:, ::3, 0])
     np.testing.assert_array_equal(found[:, 2:, 0], np.tile(normal_nodes(4, 1)[:, 0], (6, 1)))
     np.testing.assert_array_equal(found[:, :, 1], 0.0)
+
+
+def test_how_thoroughly_latents_are_looked_for():
+    """Part of every answer, and what the page of a model does in the same way; of many processes less each."""
+    lengths = (1.0, 0.3, 0.1, 0.01)
+    assert Search() == (512, 1024, 32, 12, 8, 64, 128, 20, lengths, 1.5, 0.1)
+    assert infer_module._BRIEF_SEARCH == (512, 0, 6, 12, 8, 32, 32, 8, lengths, 1.5, 0.1)
+    assert [infer_module._particles_each(count) for count in (6, 33, 100, 600)] == [512, 256, 128, 32]
+    assert (MOST_EXACT, N_NODES, MOST_PARTICLES) == (32, 128, 512)
 
 
 def test_nodes_are_spread_evenly():
