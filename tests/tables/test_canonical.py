@@ -8,9 +8,9 @@ from small_models import COUNTS, PER_CONDITION, D, as_long, described_parameters
 from lvmogp import LVMOGPRegressor
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.parameters import Parameters, of_conditions
-from lvmogp.tables.features import Coordinates
+from lvmogp.tables.features import FeatureCoordinates
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.ordering import canonical_order, in_order
-from lvmogp.tables.reading import Observations
 
 SETTINGS = {"n_latent": 1, "n_restarts": 2, "max_iter": 30, "n_inducing_inputs": 5, "n_inducing_latents": 3}
 COUNTS_OF_ROWS = (1, 4, 4, 2, 1, 6)
@@ -52,7 +52,7 @@ def test_features_tell_copies_apart():
     for known in ([3.0, 1.0], [1.0, np.nan]):
         values = np.zeros((6, 1))
         values[1:3, 0] = known
-        order = canonical_order(seen, Coordinates(values, np.ones(1), np.ones(1)))
+        order = canonical_order(seen, FeatureCoordinates(values, np.ones(1), np.ones(1)))
         first, second = (int(np.flatnonzero(order.conditions == number)[0]) for number in (1, 2))
         assert (first < second) == (known[0] < known[1] or np.isnan(known[1]))
 

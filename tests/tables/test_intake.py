@@ -17,7 +17,8 @@ from lvmogp.errors import DataError, LVMOGPWarning, UnknownConditionError
 from lvmogp.inference.options import Options, is_stochastic
 from lvmogp.model.layouts import GridData, LongData, grid_as_long, standardised
 from lvmogp.tables.ids import distinct_ids, is_single_id, numbers_of, read_ids, row_conditions, unknown_condition
-from lvmogp.tables.reading import Observations, is_complete_grid, read_inputs, read_outputs, read_training
+from lvmogp.tables.observations import Observations
+from lvmogp.tables.reading import read_inputs, read_outputs, read_training
 from lvmogp.tables.scaling import scaling_of
 
 nan = np.nan

@@ -10,8 +10,7 @@ import numpy as np
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import rounded_up
 from lvmogp.model.draws import Draws, at_places, chosen_places, rotations
-from lvmogp.model.layouts import GridData, LongData
-from lvmogp.model.likelihood_data import Observed, ScatteredData, observed
+from lvmogp.model.layouts import GridData, LikelihoodData, LongData, ScatteredData, likelihood_data
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.process import Conditional, stacked_conditionals
 from lvmogp.typing import Array, Float, HostFloat, HostInt
@@ -32,7 +31,7 @@ class DrawnModel(eqx.Module):
     """
 
     draws: Draws
-    data: Observed
+    data: LikelihoodData
     rotations: Float[Array, "S Q_H Q_H"]
     kept: Conditional | None
     places: HostInt
@@ -64,7 +63,7 @@ def drawn_model(draws: Draws, data: GridData | LongData, start: Parameters) -> D
     Of many draws there are as many as can answer in little time. Everything is in double precision: variances are small
     differences of large numbers.
     """
-    conditioned = jax.tree.map(_in_double_precision, observed(data, start))
+    conditioned = jax.tree.map(_in_double_precision, likelihood_data(data, start))
     n_answering = np.clip(_ELEMENTS_ANSWERING // _elements(conditioned), _FEWEST_ANSWERING, _MOST_ANSWERING)
     places = chosen_places(draws, int(n_answering))
     draws = jax.tree.map(_in_double_precision, at_places(draws, places))
@@ -77,7 +76,7 @@ def _in_double_precision(leaf: Array) -> Array:
     return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 
-def _elements(data: Observed) -> int:
+def _elements(data: LikelihoodData) -> int:
     # Numbers in the factors of one draw.
     if isinstance(data, GridData):
         n_inputs, n_conditions = data.outputs.shape

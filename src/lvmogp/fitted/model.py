@@ -32,9 +32,9 @@ from lvmogp.model.inducing_features import latent_moments
 from lvmogp.model.layouts import standardised
 from lvmogp.model.posterior import Curves, Posterior, curves_at, trained_curves
 from lvmogp.model.posterior import curves as curves_of_moments
-from lvmogp.tables.features import Descriptions
+from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id, unknown_condition
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import HostFloat, HostInt
 
@@ -49,7 +49,7 @@ class AddedCondition(NamedTuple):
     """A condition added after the fit: its observations in the user's units, and what they say of it.
 
     ``features`` are the values of its features, where it has any, as in
-    :class:`lvmogp.tables.features.Descriptions`, and ``errors`` known standard deviations of the measurements.
+    :class:`lvmogp.tables.features.ConditionFeatures`, and ``errors`` known standard deviations of the measurements.
     """
 
     inputs: HostFloat
@@ -84,7 +84,7 @@ class TrainedModel(NamedTuple):
     draws: Draws | None = None
     sampling: Account | None = None
     drawn: DrawnModel | None = None
-    descriptions: Descriptions | None = None
+    descriptions: ConditionFeatures | None = None
     origin: Origin | None = None
 
     @property

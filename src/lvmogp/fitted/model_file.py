@@ -35,9 +35,9 @@ from lvmogp.model.posterior import (
     curves,
 )
 from lvmogp.storage.tensor_file import ModelFile, decode_id, decode_kernel, encode_id, encode_kernel, read, write
-from lvmogp.tables.features import Descriptions, Feature
+from lvmogp.tables.features import ConditionFeatures, Feature
 from lvmogp.tables.ids import Id
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 from lvmogp.tables.transforms import TRANSFORMS, Transform
 
@@ -206,7 +206,7 @@ def _decode_setting(value: Any) -> Any:
     return decode_kernel(value)
 
 
-def _encode_features(descriptions: Descriptions) -> dict[str, Any]:
+def _encode_features(descriptions: ConditionFeatures) -> dict[str, Any]:
     return {
         "ids": [encode_id(name) for name in descriptions.ids],
         "columns": [
@@ -216,7 +216,7 @@ def _encode_features(descriptions: Descriptions) -> dict[str, Any]:
     }
 
 
-def _decode_features(content: ModelFile) -> Descriptions | None:
+def _decode_features(content: ModelFile) -> ConditionFeatures | None:
     stored = content.document.get("features")  # files of models without features have none
     if stored is None:
         return None
@@ -225,7 +225,7 @@ def _decode_features(content: ModelFile) -> Descriptions | None:
         for each in stored["columns"]
     )
     ids = tuple(decode_id(name) for name in stored["ids"])
-    return Descriptions(
+    return ConditionFeatures(
         tuple(features), ids, *(content.tensors[f"features.{name}"] for name in ("values", "mean", "scale"))
     )
 

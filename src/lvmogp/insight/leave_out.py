@@ -24,7 +24,7 @@ from lvmogp.model.draws import Draws, thinned
 from lvmogp.model.layouts import Data, GridData, LongData, layout_for_bounds, standardised
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import posterior, trained_curves
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import HostFloat, HostInt
 
@@ -142,7 +142,7 @@ def _each_fold(
         if isinstance(data, LongData):
             yield left_out, _masked(data, observations.conditions, left_out)
         else:
-            yield left_out, standardised(_kept(observations, ~left_out), trained.scaling)
+            yield left_out, standardised(observations.some(~left_out), trained.scaling)
 
 
 def _left_out_moments(
@@ -170,15 +170,6 @@ def _masked(data: LongData, conditions: HostInt, left_out: np.ndarray) -> LongDa
     changed = {"outputs": np.asarray(data.outputs) * present, "present": present, "counts": counts}
     arrays = {name: jnp.asarray(np.asarray(values, data.outputs.dtype)) for name, values in changed.items()}
     return dataclasses.replace(data, **arrays)
-
-
-def _kept(observations: Observations, chosen: np.ndarray) -> Observations:
-    return observations._replace(
-        inputs=observations.inputs[chosen],
-        outputs=observations.outputs[chosen],
-        conditions=observations.conditions[chosen],
-        errors=None if observations.errors is None else observations.errors[chosen],
-    )
 
 
 def _without_inducing(parameters: Parameters) -> Parameters:

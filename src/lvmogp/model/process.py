@@ -17,8 +17,7 @@ from lvmogp.kernels.covariances import Kernel, cross, gram
 from lvmogp.model.draws import Draws
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.inducing_features import Basis, basis
-from lvmogp.model.layouts import GridData
-from lvmogp.model.likelihood_data import Observed, ScatteredData, SparseData
+from lvmogp.model.layouts import GridData, LikelihoodData, ScatteredData, SparseData
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import optimal_inducing
 from lvmogp.typing import Array, Float, Int
@@ -184,7 +183,7 @@ class SparseConditional(Conditional):
         return jnp.sum((inputs @ self._contracted(latent, latent)) * inputs, axis=1)
 
 
-def conditional(draw: Draws, data: Observed) -> Conditional:
+def conditional(draw: Draws, data: LikelihoodData) -> Conditional:
     """The process given one draw, ``draw`` being one entry along the leading axis of all."""
     if isinstance(data, GridData):
         return _on_grid(draw, data)
@@ -255,6 +254,6 @@ def _on_sparse(draw: Draws, data: SparseData) -> SparseConditional:
     )
 
 
-def stacked_conditionals(draws: Draws, data: Observed) -> Conditional:
+def stacked_conditionals(draws: Draws, data: LikelihoodData) -> Conditional:
     """The conditionals of several draws, one after the other."""
     return jax.lax.map(lambda draw: conditional(draw, data), draws)
