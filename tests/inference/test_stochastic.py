@@ -340,20 +340,6 @@ def test_noise_per_condition_is_learnt_by_minibatches():
     np.testing.assert_allclose(found, deviations, rtol=0.12)
 
 
-def test_what_an_observation_store_needs_is_said():
-    good = ObservationStore(np.zeros((3, 1)), np.zeros(3), np.zeros(3, int))
-    cases = {
-        "inputs of shape": good._replace(inputs=np.zeros(3)),
-        "same number of rows": good._replace(outputs=np.zeros(2)),
-        "whole numbers": good._replace(conditions=np.zeros(3)),
-        "between 0 and 0": good._replace(conditions=np.array([0, 1, 0]), ids=("a",)),
-        "are the same": good._replace(ids=("a", "a")),
-    }
-    for words, store in cases.items():
-        with pytest.raises(DataError, match=words):
-            store.as_store()
-
-
 def test_a_store_cannot_be_fitted_in_other_ways():
     store = ObservationStore(np.zeros((3, 1)), np.zeros(3), np.array([0, 1, 0]))
     with pytest.raises(SettingError, match="fitted by minibatches"):

@@ -110,8 +110,10 @@ def column_moments(inputs: HostFloat, outputs: HostFloat, *, transform: Transfor
     means, squares = [], []
     with np.errstate(over="ignore", invalid="ignore"):  # too large a column is refused later, in words
         for columns in (inputs, values):
-            means.append(columns.mean(axis=0))
-            squares.append(np.sum((columns - means[-1]) ** 2, axis=0))
+            # From the first row on: sums over many equal values round, and would make a scale of what is constant.
+            apart = columns - columns[0]
+            means.append(columns[0] + apart.mean(axis=0))
+            squares.append(np.sum((apart - apart.mean(axis=0)) ** 2, axis=0))
     largest = [np.abs(columns).max(axis=0) for columns in (inputs, values, outputs)]
     return ColumnMoments(float(len(outputs)), np.hstack(means), np.hstack(squares), np.hstack(largest))
 
