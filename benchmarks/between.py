@@ -35,8 +35,7 @@ from lvmogp.inference.nuts.unknowns import Unknowns, as_draws, unknowns_at
 from lvmogp.metrics import rmse, share_in_central_intervals
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.draws import Draws
-from lvmogp.model.layouts import Data, standardised
-from lvmogp.model.likelihood_data import observed
+from lvmogp.model.layouts import Data, likelihood_data, standardised
 from lvmogp.model.parameters import Parameters
 from paper.problems import Problem, synthetic
 
@@ -125,7 +124,7 @@ def laplace(start: Start) -> Draws:
     """A Gaussian around the most probable latents and hyperparameters under the exact likelihood."""
     parameters = start.parameters
     vector, fixed_leaves, structure = split(unknowns_at(parameters, parameters.latent_mean))
-    target = Target(observed(start.data, parameters), fixed_leaves, structure, PRIORS)
+    target = Target(likelihood_data(start.data, parameters), fixed_leaves, structure, PRIORS)
     downhill = jax.jit(jax.value_and_grad(lambda own: -log_posterior(target, own)))
     mode = scipy.optimize.minimize(
         lambda own: [np.asarray(part, float) for part in downhill(own)],

@@ -17,7 +17,7 @@ from lvmogp.kernels.covariances import Kernel
 from lvmogp.model.draws import Draws, NoiseSpread
 from lvmogp.model.layouts import standardised
 from lvmogp.model.parameters import Parameters
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import scaling_of
 from lvmogp.tables.transforms import TRANSFORMS
 

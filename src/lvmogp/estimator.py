@@ -21,16 +21,15 @@ import lvmogp.fitted.suggestions as suggestions
 from lvmogp.conditions.mixtures import Judged
 from lvmogp.errors import DataError, LVMOGPWarning, ModelFileError, SettingError
 from lvmogp.fitted.absorb import absorbed
-from lvmogp.fitted.additions import NewCondition, new_conditions, with_new_conditions
 from lvmogp.fitted.arviz_export import inference_data
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.fitted.calibration import calibration as calibration_of
-from lvmogp.fitted.condition_tables import condition_feature_table, latent_table, similarity_table
 from lvmogp.fitted.model import FittedModel, mapped_arrays, without_condition
 from lvmogp.fitted.model_file import load_model, save_model
 from lvmogp.fitted.origin import Origin
 from lvmogp.fitted.queries import (
-    Rows,
+    NewCondition,
+    Query,
     asked_features,
     asked_id,
     asked_inputs,
@@ -38,8 +37,13 @@ from lvmogp.fitted.queries import (
     asked_rows,
     central_levels,
     checked_numbers,
+    condition_feature_table,
     features_by_id,
+    latent_table,
+    new_conditions,
+    similarity_table,
     with_described,
+    with_new_conditions,
 )
 from lvmogp.ground.compiling import forget_many_programs
 from lvmogp.ground.forking import can_compute, check_can_compute
@@ -61,8 +65,8 @@ from lvmogp.pipeline import (
 from lvmogp.progress import progress_bar
 from lvmogp.tables.columns import as_pandas
 from lvmogp.tables.ids import Id, RowIds
+from lvmogp.tables.observations import ObservationStore
 from lvmogp.tables.reading import read_outputs, read_training
-from lvmogp.tables.stores import ObservationStore
 from lvmogp.typing import HostFloat
 
 _P = ParamSpec("_P")
@@ -609,7 +613,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         outputs, errors = rows.measurements(y, y_std)
         known = np.isfinite(outputs)
         ids = RowIds(rows.ids.distinct, rows.ids.numbers[known])
-        observed = Rows(rows.inputs[known], ids, None)
+        observed = Query(rows.inputs[known], ids)
         mean, _ = answers.moments(model, observed.points, ids, unseen=self.unseen, include_noise=True)
         density, below = self._judged(model, observed, outputs[known], errors[known], include_noise=True)
         found = calibration_of(Forecasts(below, density, mean - outputs[known], ids.numbers, ids.distinct), asked)
@@ -674,7 +678,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     def remove_condition(self, name: Id) -> Self:
         """Forget a condition that was added."""
-        self.model_ = without_condition(self._fitted(), name)
+        model = self._fitted()
+        self.model_ = without_condition(model, asked_id(model, name))
         return self
 
     @_in_double_precision
@@ -712,7 +717,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         condition_features : DataFrame or mapping, optional
             Features of a condition that is new, by id, as for ``predict``.
         """
-        plain_name = asked_id(name)
+        plain_name = asked_id(self._fitted(), name)
         model = self._described((plain_name,), condition_features)
         if goal not in suggestions.GOALS:
             raise SettingError(f"goal must be one of {list(suggestions.GOALS)}, got {goal!r}")
@@ -776,7 +781,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def _fitted(self) -> FittedModel:
         return fitted_model(self)
 
-    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[FittedModel, Rows]:
+    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[FittedModel, Query]:
         # The rows asked about, and the model with the new conditions among them that are described.
         rows = asked_rows(self._fitted(), X, conditions, self.condition)
         return self._described(rows.ids.distinct, condition_features), rows
@@ -786,7 +791,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         return with_described(model, asked, features_by_id(model, condition_features, self.condition))
 
     def _judged(
-        self, model: FittedModel, rows: Rows, outputs: HostFloat, errors: HostFloat, *, include_noise: bool
+        self, model: FittedModel, rows: Query, outputs: HostFloat, errors: HostFloat, *, include_noise: bool
     ) -> Judged:
         return answers.judged(
             model, rows.inputs, rows.ids, outputs, errors, unseen=self.unseen, include_noise=include_noise

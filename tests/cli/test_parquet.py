@@ -51,7 +51,7 @@ def test_values_are_those_that_pandas_reads(file, monkeypatch):
         np.testing.assert_array_equal(store.inputs, inputs)
         np.testing.assert_array_equal(store.outputs, wanted["y"])
         assert [store.ids[each] for each in store.conditions] == list(wanted["site"])
-        assert all(isinstance(column, np.memmap) for column in store.rows)
+        assert all(isinstance(column, np.memmap) for column in store[:3])
 
 
 def test_inputs_are_those_named_in_their_order(file):

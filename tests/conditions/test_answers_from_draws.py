@@ -417,7 +417,7 @@ def test_the_sparse_form_with_all_points_inducing_is_exact(rng):
 def test_many_observations_are_predicted_by_the_sparse_form(monkeypatch):
     exact = fitted("long")
     expected = exact.predict(X_NEW, NAMES, return_std=True)
-    monkeypatch.setattr("lvmogp.model.likelihood_data._MOST_SCATTERED", 10)
+    monkeypatch.setattr("lvmogp.model.layouts._MOST_SCATTERED", 10)
     sparse = forgetting(exact)
     sparse.model_ = with_draws(exact.model_, exact.model_.draws)
     assert isinstance(sparse.model_.drawn.data, SparseData)

@@ -25,8 +25,7 @@ from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.inference.nuts.unknowns import unknowns_at
 from lvmogp.model.draws import Draws
-from lvmogp.model.layouts import GridData, standardised
-from lvmogp.model.likelihood_data import SparseData, scattered
+from lvmogp.model.layouts import GridData, SparseData, scattered, standardised
 
 _log_likelihood, _fitted_values = compiled(log_likelihood), compiled(fitted_values)
 

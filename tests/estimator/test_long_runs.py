@@ -19,7 +19,7 @@ from lvmogp import LVMOGPRegressor
 from lvmogp.fitted.model import trained_model
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 
 POINTS = np.random.default_rng(0).uniform(-2, 2, (300, 2))

@@ -30,11 +30,11 @@ from lvmogp.inference.minibatch.distributed import (
     merged_moments,
     summed,
 )
-from lvmogp.inference.minibatch.fit import Fitted, Shards, fit_large
-from lvmogp.inference.minibatch.prefetch import Feed, minibatch
+from lvmogp.inference.minibatch.fit import Fitted, fit_large
+from lvmogp.inference.minibatch.prefetch import Feed, Shards, minibatch
 from lvmogp.tables.ids import numbers_of
-from lvmogp.tables.scaling import Scaling
-from lvmogp.tables.sources import Rows, column_moments, scaling_from, source_of
+from lvmogp.tables.observations import Observations
+from lvmogp.tables.scaling import Scaling, scaling_from
 
 pytest.importorskip("pyarrow")
 RUN = [sys.executable, "-m", "lvmogp"]
@@ -102,14 +102,12 @@ def in_one_process(data: Path) -> Fitted:
     parts = [open_parquet(data, **ROLES, part=Part(number, 2)) for number in range(2)]
     with parts[0] as first, parts[1] as second, jax.default_matmul_precision("highest"):
         ids = tuple(sorted({*first.ids, *second.ids}))
-        sources = tuple(
-            source_of(store.rows._replace(conditions=numbers_of(store.ids, ids)[store.conditions]), len(ids))
-            for store in (first, second)
-        )
-        moments = [column_moments(source) for source in sources]
-        scaling = scaling_from(moments[0].merged(moments[1]))
-        counts = sources[0].counts + sources[1].counts
-        return fit_large(Shards(sources, counts, scaling, 2, 0), model._options())
+        scaling = scaling_from(first.moments().merged(second.moments()))
+        numbers = [numbers_of(store.ids, ids) for store in (first, second)]
+        counts = np.zeros(len(ids), int)
+        for store, own in zip((first, second), numbers, strict=True):
+            counts[own] += store.counts
+        return fit_large(Shards((first, second), numbers, counts, scaling, 2, 0), model._options())
 
 
 @pytest.fixture(scope="module")
@@ -247,8 +245,8 @@ def test_all_processes_end_in_words_when_one_is_lost(tmp_path, name):
 
 
 def test_one_process_has_everything():
-    rows = Rows(np.zeros((2, 1)), np.arange(2.0), np.zeros(2, int))
-    moments = column_moments(source_of(rows, 1))
+    rows = Observations(np.zeros((2, 1)), np.arange(2.0), np.zeros(2, int))
+    moments = rows.moments()
     assert gathered_rows(rows) is rows
     assert merged_moments(moments) is moments
     assert gathered_documents(["a"]) == [["a"]]
@@ -259,9 +257,10 @@ def test_one_process_has_everything():
 @pytest.mark.parametrize(("batch_size", "n_shards", "n_devices"), [(64, 2, 1), (10, 1, 4), (2, 3, 2), (100, 3, 8)])
 def test_every_device_has_the_same_number_of_observations(batch_size, n_shards, n_devices):
     rng = np.random.default_rng(0)
-    source = source_of(Rows(rng.normal(size=(40, 1)), rng.normal(size=40), rng.integers(0, 3, 40)), 3)
+    part = Observations(rng.normal(size=(40, 1)), rng.normal(size=40), rng.integers(0, 3, 40))
     scaling = Scaling(np.zeros(1), np.ones(1), 0.0, 1.0, None)
-    feed = Feed([source], scaling, n_shards, 0, n_devices, batch_size, "float64", 0)
+    shards = Shards([part], [np.arange(3)], np.bincount(part.conditions), scaling, n_shards, 0)
+    feed = Feed(shards, n_devices, batch_size, "float64", 0)
     found = minibatch(feed, 0)
     assert len(found.outputs) % n_devices == 0
     assert len(found.outputs) * n_shards >= batch_size

@@ -50,7 +50,7 @@ from lvmogp.storage.tensor_file import (
     read,
     write,
 )
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 from lvmogp.tables.transforms import Logarithm
 

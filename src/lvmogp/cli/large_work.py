@@ -18,7 +18,7 @@ from lvmogp.errors import LVMOGPError, SettingError
 from lvmogp.inference.minibatch.distributed import Coordinates, join_processes, summed
 from lvmogp.progress import job_progress
 from lvmogp.storage.checkpoints import clear_checkpoints
-from lvmogp.tables.stores import ObservationStore
+from lvmogp.tables.observations import ObservationStore
 
 
 class Keeping(NamedTuple):

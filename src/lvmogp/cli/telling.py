@@ -14,7 +14,7 @@ from lvmogp.cli.printing import Screen, number
 from lvmogp.fitted.suggestions import Suggestion
 from lvmogp.insight.summary import Summary
 from lvmogp.progress import in_words
-from lvmogp.tables.stores import ObservationStore
+from lvmogp.tables.observations import ObservationStore
 
 _MOST_ROWS = 20
 _BAR = 20

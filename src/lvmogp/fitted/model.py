@@ -29,9 +29,9 @@ from lvmogp.kernels.psi_statistics import LatentGaussians, of_all_conditions
 from lvmogp.model.draws import Draws, thinned
 from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.posterior import Posterior, posterior
-from lvmogp.tables.features import Descriptions
+from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id, unknown_condition
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import HostFloat
 
@@ -91,7 +91,7 @@ class FittedModel(NamedTuple):
     fit: Fit
     chains: Chains | None
     observations: Observations | None
-    descriptions: Descriptions | None
+    descriptions: ConditionFeatures | None
     added: Mapping[Id, AddedCondition]
     ensemble: Ensemble
 
@@ -128,7 +128,7 @@ def fitted_model(
     *,
     chains: Chains | None = None,
     observations: Observations | None = None,
-    descriptions: Descriptions | None = None,
+    descriptions: ConditionFeatures | None = None,
 ) -> FittedModel:
     """Put a fitted model together; with posterior draws it answers from these, conditioned on its observations."""
     draws = None if chains is None else chains.draws

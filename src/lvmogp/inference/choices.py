@@ -8,7 +8,7 @@ from lvmogp.inference.options import Options, fit_settings, latent_dimensions, l
 from lvmogp.inference.restarts import Outcome, Progress, fit
 from lvmogp.model.layouts import Data
 from lvmogp.storage.checkpoints import Checkpoints
-from lvmogp.tables.features import Coordinates
+from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import HostFloat
 
@@ -23,7 +23,7 @@ def search(
     on_progress: Callable[[Progress], None] | None,
     checkpoints: Checkpoints | None = None,
     *,
-    coordinates: Coordinates | None = None,
+    coordinates: FeatureCoordinates | None = None,
     label: str = "",
 ) -> list[Outcome]:
     """The best outcome for each number of latents that was tried; the checkpoints of each begin with the label."""

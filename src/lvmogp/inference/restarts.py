@@ -24,7 +24,7 @@ from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import Data, GridData
 from lvmogp.model.parameters import FullInducing, KroneckerInducing, Parameters
 from lvmogp.model.posterior import optimal_inducing
-from lvmogp.tables.features import Coordinates
+from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 # What stands for a recipe in the account of a fit by minibatches.
@@ -186,7 +186,7 @@ def fit(
     on_progress: Callable[[Progress], None] | None = None,
     keeper: RestartKeeper | None = None,
     *,
-    coordinates: Coordinates | None = None,
+    coordinates: FeatureCoordinates | None = None,
 ) -> Outcome:
     """Optimise several starts that differ in kind and keep the one with the best bound.
 
@@ -255,7 +255,7 @@ def _start(
     data: Data,
     settings: Settings,
     rng: np.random.Generator,
-    coordinates: Coordinates | None,
+    coordinates: FeatureCoordinates | None,
 ) -> Parameters:
     parameters = start(
         recipe,

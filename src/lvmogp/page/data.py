@@ -32,7 +32,7 @@ from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.inducing_features import Basis, latent_moments
 from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
 from lvmogp.storage.tensor_file import encode_kernel
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.typing import HostFloat
 
 Document = dict[str, Any]

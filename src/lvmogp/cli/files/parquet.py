@@ -15,7 +15,7 @@ import pandas as pd
 from lvmogp.cli.files.tables import first_line, id_texts, with_text
 from lvmogp.errors import DataError, SettingError
 from lvmogp.tables.columns import numeric_table
-from lvmogp.tables.stores import ObservationStore
+from lvmogp.tables.observations import ObservationStore
 
 _ROWS_AT_ONCE = 500_000
 

@@ -24,7 +24,7 @@ _PARQUET = (".parquet", ".pq")
 _KINDS_IN_WORDS = "CSV (.csv, .tsv, .txt), Excel (.xlsx) or Parquet (.parquet)"
 # What stands for "no value" in columns of numbers and dates; for ids only an empty field does.
 _MISSING = ("", "-", ".", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "none")
-_WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d*")
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 _SHOWN_COLUMNS = 12
 
 

@@ -10,7 +10,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lvmogp.errors import SettingError
 from lvmogp.inference.minibatch.minibatches import HostMinibatch, Minibatch
-from lvmogp.tables.sources import ColumnMoments, Rows
+from lvmogp.tables.observations import Observations
+from lvmogp.tables.scaling import ColumnMoments
 
 AXIS = "shards"
 
@@ -64,11 +65,12 @@ def spread(batch: HostMinibatch, over: Mesh) -> Minibatch:
     return Minibatch(*(jax.make_array_from_process_local_data(sharding, part) for part in batch))
 
 
-def gathered_rows(rows: Rows) -> Rows:
-    """The rows of all processes, one after the other."""
+def gathered_rows(rows: Observations) -> Observations:
+    """Return the rows of all processes, one after the other."""
     if jax.process_count() == 1:
         return rows
-    return Rows(*(np.concatenate(_gathered(np.asarray(column))) for column in rows))
+    inputs, outputs, conditions = (np.concatenate(_gathered(column)) for column in rows[:3])
+    return rows._replace(inputs=inputs, outputs=outputs, conditions=conditions)
 
 
 def merged_moments(moments: ColumnMoments) -> ColumnMoments:

@@ -20,7 +20,7 @@ from lvmogp.inference.minibatch.distributed import (
     merged_moments,
     summed,
 )
-from lvmogp.inference.minibatch.prefetch import Feed
+from lvmogp.inference.minibatch.prefetch import Feed, Shards
 from lvmogp.inference.minibatch.resuming import Start, load_running, save_running, start_bytes, start_from_bytes
 from lvmogp.inference.minibatch.schedule import STEPS_PER_WINDOW, begin_course
 from lvmogp.inference.minibatch.start import Pilot, pilot, placed, points_per_condition
@@ -31,37 +31,25 @@ from lvmogp.model.posterior import Posterior, posterior
 from lvmogp.storage.checkpoints import Checkpoints
 from lvmogp.storage.tensor_file import decode_id, encode_id
 from lvmogp.tables.ids import Id, distinct_ids, numbers_of
-from lvmogp.tables.scaling import Scaling
-from lvmogp.tables.sources import Rows, Source, column_moments, sample, scaling_from, source_of
-from lvmogp.tables.stores import ObservationStore
+from lvmogp.tables.observations import Observations
+from lvmogp.tables.scaling import Scaling, scaling_from
 from lvmogp.tables.transforms import Transform
-from lvmogp.typing import HostInt
 
 _posterior = compiled(posterior)
 # Seconds between two checkpoints, unless the user says otherwise.
 CHECKPOINT_SECONDS = 60.0
 
 
-class Shards(NamedTuple):
-    """The part of the observations that this process reads, and how many of each condition there are in all."""
-
-    sources: tuple[Source, ...]
-    counts: HostInt
-    scaling: Scaling
-    n_shards: int
-    first_shard: int
-
-
-def shards_of(store: ObservationStore, *, transform: Transform | None) -> tuple[Shards, tuple[Id, ...]]:
-    """A process's observations as a part of those of all processes, with the ids of all conditions."""
-    own_ids = store.ids or ()
-    everyones = [decode_id(each) for ids in gathered_documents([encode_id(each) for each in own_ids]) for each in ids]
-    ids = distinct_ids(everyones)
-    source = source_of(store.rows, len(ids), numbers_of(own_ids, ids).astype(np.int32))
-    moments = merged_moments(column_moments(source, transform=transform))
-    scaling = scaling_from(moments, transform=transform)
-    counts = summed(source.counts)
-    return Shards((source,), counts, scaling, jax.process_count(), jax.process_index()), ids
+def shards_of(observations: Observations, *, transform: Transform | None) -> tuple[Shards, tuple[Id, ...]]:
+    """Return a process's observations as a part of those of all processes, and the ids of all conditions."""
+    documents = gathered_documents([encode_id(each) for each in observations.ids])
+    ids = distinct_ids([decode_id(each) for document in documents for each in document])
+    numbers = numbers_of(observations.ids, ids).astype(np.int32)
+    scaling = scaling_from(merged_moments(observations.moments(transform)), transform=transform)
+    counts = np.zeros(len(ids), dtype=np.int64)
+    counts[numbers] = observations.counts
+    shards = Shards((observations,), (numbers,), summed(counts), scaling, jax.process_count(), jax.process_index())
+    return shards, ids
 
 
 class Fitted(NamedTuple):
@@ -94,16 +82,7 @@ def fit_large(
         running,
         start.shared,
         shards.counts,
-        Feed(
-            shards.sources,
-            shards.scaling,
-            shards.n_shards,
-            shards.first_shard,
-            jax.local_device_count(),
-            steps.batch_size,
-            options.dtype,
-            options.seed,
-        ),
+        Feed(shards, jax.local_device_count(), steps.batch_size, options.dtype, options.seed),
         most_steps=steps.most_steps,
         least_gain=steps.least_gain,
         on_window=partial(
@@ -118,13 +97,14 @@ def fit_large(
 
 def _started(shards: Shards, options: Options, on_progress: Callable[[Progress], None] | None) -> Start:
     n_conditions = len(shards.counts)
-    per_condition = points_per_condition(n_conditions)
-    parts = [
-        sample(source, shards.counts, per_condition, options.seed + shards.first_shard + place)
-        for place, source in enumerate(shards.sources)
+    # About as many observations of each condition, all of those that have fewer.
+    chances = np.minimum(points_per_condition(n_conditions) / np.maximum(shards.counts, 1), 1.0)
+    some = [
+        part.sample(chances[own], options.seed + shards.first_shard + place)
+        for place, (part, own) in enumerate(zip(shards.parts, shards.numbers, strict=True))
     ]
-    drawn = gathered_rows(Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True))))
-    rows = Rows(shards.scaling.inputs(drawn.inputs), shards.scaling.outputs(drawn.outputs), drawn.conditions)
+    drawn = gathered_rows(shards.joined(some))
+    rows = drawn._replace(inputs=shards.scaling.inputs(drawn.inputs), outputs=shards.scaling.outputs(drawn.outputs))
     if jax.process_index() > 0:
         return start_from_bytes(first_bytes(b""))
     start = _from_pilot(
@@ -135,7 +115,7 @@ def _started(shards: Shards, options: Options, on_progress: Callable[[Progress],
 
 def _from_pilot(
     flight: Pilot,
-    rows: Rows,
+    rows: Observations,
     n_conditions: int,
     scaling: Scaling,
     options: Options,

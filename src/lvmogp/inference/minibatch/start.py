@@ -11,7 +11,7 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.layouts import LongData, long_data
 from lvmogp.model.posterior import Posterior
-from lvmogp.tables.sources import Rows
+from lvmogp.tables.observations import Observations
 from lvmogp.typing import Array, Float, HostInt, Scalar
 
 MOST_CONDITIONS = 300
@@ -27,7 +27,7 @@ _EXCESS_VARIANCE = 2.0
 class Pilot(NamedTuple):
     """Some observations of some conditions, whose numbers among all are ``conditions``."""
 
-    rows: Rows
+    rows: Observations
     data: LongData
     conditions: HostInt
 
@@ -37,7 +37,7 @@ def points_per_condition(n_conditions: int) -> int:
     return max(POINTS_PER_CONDITION, -(-MOST_OBSERVATIONS // min(n_conditions, MOST_CONDITIONS)))
 
 
-def pilot(rows: Rows, n_conditions: int, seed: int) -> Pilot:
+def pilot(rows: Observations, n_conditions: int, seed: int) -> Pilot:
     """Observations in standardised units of at most 300 conditions, each with about as many."""
     rng = np.random.default_rng(seed)
     seen = np.unique(rows.conditions)
@@ -46,12 +46,12 @@ def pilot(rows: Rows, n_conditions: int, seed: int) -> Pilot:
     numbers[chosen] = np.arange(len(chosen))
     order = rng.permutation(np.flatnonzero(numbers[rows.conditions] >= 0))
     kept = order[_rank(rows.conditions[order]) < -(-MOST_OBSERVATIONS // len(chosen))]
-    inputs, outputs, conditions = rows.at(kept)
-    own = Rows(inputs, outputs, numbers[conditions])
-    return Pilot(own, long_data(*own, len(chosen)), chosen)
+    own = rows.some(kept)
+    own = own._replace(conditions=numbers[own.conditions])
+    return Pilot(own, long_data(own.inputs, own.outputs, own.conditions, len(chosen)), chosen)
 
 
-def placed(model: Posterior, rows: Rows, n_conditions: int, chosen: HostInt) -> LatentGaussians:
+def placed(model: Posterior, rows: Observations, n_conditions: int, chosen: HostInt) -> LatentGaussians:
     """q(h_d) of all conditions: the pilot's own, and the others where their observations put them, the model fixed."""
     parameters = model.parameters
     n_latent = parameters.latent_mean.shape[1]
