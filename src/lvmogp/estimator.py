@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -42,7 +41,7 @@ from lvmogp.fitted.queries import (
     with_described,
 )
 from lvmogp.ground.compiling import forget_many_programs
-from lvmogp.ground.forking import can_compute, check_can_compute
+from lvmogp.ground.precision import double_precision
 from lvmogp.inference.minibatch.fit import CHECKPOINT_SECONDS
 from lvmogp.inference.nuts.diagnostics import Account
 from lvmogp.inference.nuts.priors import Priors
@@ -76,9 +75,8 @@ def _in_double_precision(
     # is what it says, where a GPU would rather multiply with ten bits.
     @functools.wraps(method)
     def wrapped(self: "LVMOGPRegressor", *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        check_can_compute()
         forget_many_programs()  # those of earlier calls
-        with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        with double_precision():
             return method(self, *args, **kwargs)
 
     return wrapped
@@ -740,8 +738,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a fitted model from a file."""
-        check_can_compute()
-        with jax.enable_x64(True):
+        with double_precision():
             model, settings = load_model(path)
         try:
             estimator = cls(**settings)
@@ -762,10 +759,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        # A process that cannot compute says so when it is asked to; an error here would be lost in a pool of workers.
-        if "model_" in state and can_compute():
+        if "model_" in state:
             # Where float64 is switched off, JAX would read the arrays back in single precision.
-            with jax.enable_x64(True):
+            with double_precision():
                 self.model_ = trained.mapped_arrays(self.model_, jnp.asarray)
 
     # At the door

@@ -14,12 +14,11 @@ from lvmogp.fitted.model_file import encode_setting
 from lvmogp.fitted.origin import origin_here
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
-from lvmogp.inference.choices import chosen, search
-from lvmogp.inference.minibatch.fit import fit_large, shards_of
+from lvmogp.inference.minibatch.fit import fit_minibatches, shards_of
 from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.options import AUTO, NUTS, Options, is_stochastic, output_transforms, sampling_settings
-from lvmogp.inference.restarts import Outcome, Progress
+from lvmogp.inference.restarts import Outcome, Progress, chosen, search
 from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.parameters import of_conditions
 from lvmogp.model.posterior import Posterior, grid_means, posterior, trained_curves
@@ -229,7 +228,7 @@ def _attempts(
             options,
             data,
             inputs,
-            scaling,
+            scaling.input_scale,
             on_progress,
             checkpoints,
             coordinates=coordinates,
@@ -319,12 +318,12 @@ def _by_minibatches(
     columns = {"inputs": (scaling.input_mean, scaling.input_scale), "output": scaling[2:4]}
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     arrays |= {"counts": shards.counts, "n_shards": np.asarray([shards.n_shards])}
-    found = fit_large(
+    model, outcome = fit_minibatches(
         shards,
         options,
         on_progress=on_progress,
         checkpoints=keeping.opened(options, ids, arrays),
         checkpoint_seconds=keeping.seconds,
     )
-    model = in_precision(found.posterior, options.dtype)
-    return trained_model(model, found.outcome, ids=ids, scaling=scaling, observations=observations)
+    model = in_precision(model, options.dtype)
+    return trained_model(model, outcome, ids=ids, scaling=scaling, observations=observations)

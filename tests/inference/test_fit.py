@@ -452,8 +452,8 @@ def test_every_start_is_improved_upon():
 def test_fit_reports_the_bound_of_its_parameters():
     outcome, _ = first_fit()
     found = compiled_collapsed(outcome.parameters, simulated())
-    assert float(found.steadied) == pytest.approx(outcome.bound, rel=1e-10)
-    assert found.total - found.steadied == pytest.approx(0.5e-6 * found.signal)
+    assert float(found.penalised) == pytest.approx(outcome.bound, rel=1e-10)
+    assert found.total - found.penalised == pytest.approx(0.5e-6 * found.signal)
 
 
 def test_fit_keeps_the_best_restart():
