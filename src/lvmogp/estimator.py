@@ -43,7 +43,7 @@ from lvmogp.fitted.queries import (
 from lvmogp.ground.compiling import forget_many_programs
 from lvmogp.ground.precision import double_precision
 from lvmogp.inference.minibatch.fit import CHECKPOINT_SECONDS
-from lvmogp.inference.nuts.diagnostics import Account
+from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.options import Options
 from lvmogp.inference.restarts import Outcome, Progress
@@ -144,7 +144,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         How the fit went: bound, status, history, counts and time.
     origin_ : Origin or None
         What the fit was made with: seed, versions, machine.
-    sampling_ : Account or None
+    sampling_ : SamplingDiagnostics or None
         How Markov chains went, with ``inference="nuts"``.
     latents_ : pandas.DataFrame
         Mean and standard deviation of each condition's latents.
@@ -304,7 +304,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         return self._fitted().origin
 
     @property
-    def sampling_(self) -> Account | None:
+    def sampling_(self) -> SamplingDiagnostics | None:
         """How Markov chains went: whether they agree, how many draws count, remarks; ``None`` without them."""
         return self._fitted().sampling
 

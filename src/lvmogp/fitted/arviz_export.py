@@ -7,7 +7,7 @@ import numpy as np
 
 from lvmogp.errors import SettingError
 from lvmogp.fitted.model import TrainedModel
-from lvmogp.inference.nuts.diagnostics import Account
+from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.kernels.covariances import Kernel, leaves
 from lvmogp.model.draws import aligned
 from lvmogp.typing import HostFloat
@@ -75,7 +75,7 @@ def _hyperparameters(side: str, kernel: Kernel, names: tuple[Any, ...]) -> list[
     return found
 
 
-def _statistics(account: Account) -> dict[str, HostFloat]:
+def _statistics(account: SamplingDiagnostics) -> dict[str, HostFloat]:
     # By the names that ArviZ gives them.
     statistics = account.statistics
     return {

@@ -24,7 +24,7 @@ from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.fitted.origin import Origin
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import rounded_up
-from lvmogp.inference.nuts.diagnostics import Account
+from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.restarts import Outcome
 from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, of_all_conditions, psi0
 from lvmogp.model.draws import Draws
@@ -82,7 +82,7 @@ class TrainedModel(NamedTuple):
     date_columns: tuple[str, ...] = ()
     output_name: str | None = None
     draws: Draws | None = None
-    sampling: Account | None = None
+    sampling: SamplingDiagnostics | None = None
     drawn: DrawnModel | None = None
     descriptions: Descriptions | None = None
     origin: Origin | None = None
