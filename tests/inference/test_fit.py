@@ -18,7 +18,8 @@ from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.independent import IndependentParameters, independent_bound, independent_curves
 from lvmogp.inference.optimise import Run, Status, StopFit, maximise
-from lvmogp.inference.restarts import Outcome, Progress, Settings, fit, with_explicit_inducing
+from lvmogp.inference.options import Settings
+from lvmogp.inference.restarts import Outcome, Progress, fit, with_explicit_inducing
 from lvmogp.inference.starts import (
     RECIPES,
     IndependentCurves,

@@ -13,9 +13,9 @@ from lvmogp.algebra.constraints import split
 from lvmogp.errors import ConvergenceWarning, DataError, NumericalError, SettingError
 from lvmogp.inference.minibatch.descent import begin
 from lvmogp.inference.minibatch.distributed import AXIS, mesh
-from lvmogp.inference.minibatch.prefetch import Feed, ahead, minibatch
-from lvmogp.inference.minibatch.schedule import STAGES, STEPS_PER_WINDOW, Course, Window, after, begin_course, window
-from lvmogp.inference.minibatch.start import pilot, placed
+from lvmogp.inference.minibatch.prefetch import Feed, Shards, ahead, minibatch
+from lvmogp.inference.minibatch.schedule import STAGES, STEPS_PER_WINDOW, Schedule, Window, after, begin_schedule, window
+from lvmogp.inference.minibatch.start import placed, some_conditions
 from lvmogp.inference.minibatch.steps import Problem, Rates, State, step
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import long_data
@@ -113,7 +113,7 @@ def test_steps_of_size_zero_change_nothing_but_their_count():
 
 
 def test_a_rising_bound_goes_on_and_a_settled_one_takes_smaller_steps():
-    rising, settled = Course(), Course()
+    rising, settled = Schedule(), Schedule()
     for number in range(15):
         rising = after(rising, Window(-1000.0 + 20 * number, 5.0), least_gain=1.0)
         settled = after(settled, Window(-1000.0 + 3 * (-1) ** number, 5.0), least_gain=1.0)
@@ -123,21 +123,21 @@ def test_a_rising_bound_goes_on_and_a_settled_one_takes_smaller_steps():
 
 
 def test_a_rise_that_noise_hides_counts_as_none():
-    course = Course()
+    course = Schedule()
     for number in range(10):
         course = after(course, Window(-1000.0 + number, 50.0), least_gain=0.1)
     assert course.stage == 1
 
 
 def test_a_rise_that_is_certain_but_small_ends_a_stage():
-    course = Course()
+    course = Schedule()
     for number in range(10):
         course = after(course, Window(-1000.0 + 1e-3 * number, 1e-6), least_gain=0.1)
     assert course.stage == 1
 
 
 def test_the_last_stage_averages_and_ends_after_its_windows():
-    course = Course(stage=len(STAGES) - 1)
+    course = Schedule(stage=len(STAGES) - 1)
     assert course.averages
     for number in range(10):
         assert not course.ended
@@ -147,7 +147,7 @@ def test_the_last_stage_averages_and_ends_after_its_windows():
 
 @pytest.mark.parametrize(("n_observations", "n_windows"), [(2_000, 10), (1_024_000, 20), (10**8, 40)])
 def test_a_trend_is_looked_for_over_a_pass_through_the_data(n_observations, n_windows):
-    course = begin_course(n_observations, batch_size=1024)
+    course = begin_schedule(n_observations, batch_size=1024)
     for number in range(n_windows):
         assert course.stage == 0
         course = after(course, Window(-1000.0 + 3 * (-1) ** number, 5.0), least_gain=1.0)
@@ -156,7 +156,7 @@ def test_a_trend_is_looked_for_over_a_pass_through_the_data(n_observations, n_wi
 
 
 def test_a_bound_that_is_not_finite_shrinks_the_steps():
-    course = after(Course(), Window(np.nan, np.nan), least_gain=1.0)
+    course = after(Schedule(), Window(np.nan, np.nan), least_gain=1.0)
     assert course.n_failures == 1
     np.testing.assert_allclose(course.steps, np.asarray(STAGES[0]) / 2)
     assert not course.hopeless
@@ -198,7 +198,7 @@ def feed_of(n_shards: int, batch_size: int = 8) -> Feed:
     pieces = np.array_split(np.arange(18), n_shards)
     shards = [source_of(Rows(inputs[rows], outputs[rows], conditions[rows]), 4) for rows in pieces]
     scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0, None)
-    return Feed(shards, scaling, n_shards, 0, 1, batch_size, "float64", seed=0)
+    return Feed(Shards(tuple(shards), COUNTS, scaling, n_shards, 0), batch_size, 1, "float64", seed=0)
 
 
 def test_every_shard_gives_its_share_to_each_minibatch():
@@ -296,17 +296,17 @@ def test_conditions_outside_the_pilot_are_placed_where_their_observations_put_th
     monkeypatch.setattr("lvmogp.inference.minibatch.start.MOST_CONDITIONS", 30)
     inputs, outputs, conditions, latents = many_conditions()
     rows = Rows(inputs, outputs, conditions)
-    flight = pilot(rows, 60, seed=0)
-    assert len(flight.conditions) == 30
+    few, chosen = some_conditions(rows, 60, seed=0)
+    assert len(chosen) == 30
     with pytest.warns(ConvergenceWarning):
         model = LVMOGPRegressor(n_restarts=1, max_iter=80, n_inducing_inputs=10, n_inducing_latents=10).fit(
-            flight.rows.inputs, flight.rows.outputs, flight.rows.conditions
+            few.inputs, few.outputs, few.conditions
         )
     scaling = model.model_.scaling
     scaled = Rows(scaling.inputs(inputs), scaling.outputs(outputs), conditions)
-    found = placed(model.model_.posterior, scaled, 60, flight.conditions)
-    np.testing.assert_array_equal(found.mean[flight.conditions], model.model_.posterior.parameters.latent_mean)
-    others = np.setdiff1d(np.arange(60), flight.conditions)
+    found = placed(model.model_.posterior, scaled, 60, chosen)
+    np.testing.assert_array_equal(found.mean[chosen], model.model_.posterior.parameters.latent_mean)
+    others = np.setdiff1d(np.arange(60), chosen)
     asked = np.linspace(-1.5, 1.5, 20)[:, None]
     errors = [
         model.predict_at_latent(asked, found.mean[other]) - curves(asked, np.repeat(latents[[other]], 20, axis=0))
