@@ -17,8 +17,6 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 UNOPTIMISED, OLDER_LOOPS = "--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false"
 FLAGS = {"0.8": OLDER_LOOPS, "0.9": f"{UNOPTIMISED} {OLDER_LOOPS}"}
 os.environ.setdefault("XLA_FLAGS", FLAGS.get(version("jaxlib").rpartition(".")[0], UNOPTIMISED))
-# To make a program so that it can be kept takes longer, and most are needed once.
-os.environ.setdefault("LVMOGP_KEEP_PROGRAMS", "0")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA names harmless differences of CPU features
 
 import beartype

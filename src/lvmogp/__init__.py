@@ -1,5 +1,6 @@
 """Gaussian processes for data from many conditions, with new conditions learnt from a few points."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,6 @@ from lvmogp.__about__ import __version__
 from lvmogp.errors import (
     ConvergenceWarning,
     DataError,
-    ForkedProcessError,
     LVMOGPError,
     LVMOGPWarning,
     ModelFileError,
@@ -40,7 +40,6 @@ __all__ = [
     "Constant",
     "ConvergenceWarning",
     "DataError",
-    "ForkedProcessError",
     "Kernel",
     "LVMOGPError",
     "LVMOGPRegressor",
@@ -64,6 +63,8 @@ __all__ = [
 ]
 
 
+# XLA has a harmless remark for each program that it reads from a cache, and can be silenced before JAX is imported.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # What needs JAX is imported when first asked for, so that the command line can show its help at once.
 _HOMES = {
     "LVMOGPRegressor": "lvmogp.estimator",

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -46,9 +45,9 @@ from lvmogp.fitted.queries import (
     with_new_conditions,
 )
 from lvmogp.ground.compiling import forget_many_programs
-from lvmogp.ground.forking import can_compute, check_can_compute
+from lvmogp.ground.precision import double_precision
 from lvmogp.inference.minibatch.fit import CHECKPOINT_SECONDS
-from lvmogp.inference.nuts.diagnostics import Account
+from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.options import Options
 from lvmogp.inference.restarts import Outcome, Progress
@@ -80,9 +79,8 @@ def _in_double_precision(
     # is what it says, where a GPU would rather multiply with ten bits.
     @functools.wraps(method)
     def wrapped(self: "LVMOGPRegressor", *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        check_can_compute()
         forget_many_programs()  # those of earlier calls
-        with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        with double_precision():
             return method(self, *args, **kwargs)
 
     return wrapped
@@ -150,7 +148,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         How the fit went: bound, status, history, counts and time.
     origin_ : Origin or None
         What the fit was made with: seed, versions, machine.
-    sampling_ : Account or None
+    sampling_ : SamplingDiagnostics or None
         How Markov chains went, with ``inference="nuts"``.
     latents_ : pandas.DataFrame
         Mean and standard deviation of each condition's latents.
@@ -310,10 +308,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         return self._fitted().fit.origin
 
     @property
-    def sampling_(self) -> Account | None:
+    def sampling_(self) -> SamplingDiagnostics | None:
         """How Markov chains went: whether they agree, how many draws count, remarks; ``None`` without them."""
         chains = self._fitted().chains
-        return None if chains is None else chains.account
+        return None if chains is None else chains.diagnostics
 
     @property
     def n_iter_(self) -> int:
@@ -747,8 +745,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a fitted model from a file."""
-        check_can_compute()
-        with jax.enable_x64(True):
+        with double_precision():
             model, settings = load_model(path)
         try:
             estimator = cls(**settings)
@@ -770,10 +767,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        # A process that cannot compute says so when it is asked to; an error here would be lost in a pool of workers.
-        if "model_" in state and can_compute():
+        if "model_" in state:
             # Where float64 is switched off, JAX would read the arrays back in single precision.
-            with jax.enable_x64(True):
+            with double_precision():
                 self.model_ = mapped_arrays(self.model_, jnp.asarray)
 
     # At the door

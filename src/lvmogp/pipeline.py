@@ -14,12 +14,11 @@ from lvmogp.fitted.model_file import encode_setting
 from lvmogp.fitted.origin import origin_here
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
-from lvmogp.inference.choices import chosen, search
-from lvmogp.inference.minibatch.fit import fit_large, shards_of
+from lvmogp.inference.minibatch.fit import fit_minibatches, shards_of
 from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.options import AUTO, NUTS, Options, is_stochastic, output_transforms, sampling_settings
-from lvmogp.inference.restarts import Outcome, Progress
+from lvmogp.inference.restarts import Outcome, Progress, chosen, search
 from lvmogp.model.curve_moments import curve_moments, grid_means
 from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.parameters import of_conditions
@@ -185,7 +184,7 @@ def _at_once(
     chains = None
     if options.inference == NUTS and outcome.status is not Status.INTERRUPTED:
         chains = _chains(outcome, standardised(observations, scaling), options, on_progress)
-        if not chains.account.completed:
+        if not chains.diagnostics.completed:
             fit = fit._replace(outcome=fit.outcome._replace(status=Status.INTERRUPTED))
     schema = _schema(observations)
     return fitted_model(schema, scaling, fit, chains=chains, observations=observations, descriptions=descriptions)
@@ -226,7 +225,7 @@ def _attempts(
             options,
             data,
             inputs,
-            scaling,
+            scaling.input_scale,
             on_progress,
             checkpoints,
             coordinates=coordinates,
@@ -308,12 +307,12 @@ def _by_minibatches(observations: Observations, options: Options, on_progress: R
     columns = {"inputs": (scaling.input_mean, scaling.input_scale), "output": scaling[2:4]}
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     arrays |= {"counts": shards.counts, "n_shards": np.asarray([shards.n_shards])}
-    found = fit_large(
+    model, outcome = fit_minibatches(
         shards,
         options,
         on_progress=on_progress,
         checkpoints=keeping.opened(options, ids, arrays),
         checkpoint_seconds=keeping.seconds,
     )
-    fit = Fit(in_precision(found.posterior, options.dtype), found.outcome, {}, {})
+    fit = Fit(in_precision(model, options.dtype), outcome, {}, {})
     return fitted_model(_schema(observations)._replace(ids=ids), scaling, fit, observations=observations)

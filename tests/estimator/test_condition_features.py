@@ -171,7 +171,7 @@ def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp(factors, 
     data = standardised(model.model_.observations, model.model_.scaling)
     bound = compiled_bound(model.outcome_.parameters, data)
     np.testing.assert_allclose(bound.total, evidence, atol=2e-3)
-    np.testing.assert_allclose(bound.steadied, model.outcome_.bound, rtol=1e-9)
+    np.testing.assert_allclose(bound.penalised, model.outcome_.bound, rtol=1e-9)
     grid = np.linspace(0, 1, 12)
     asked = np.repeat(["u", "z"], 6)
     mean, std = model.predict(pd.DataFrame({"x": grid, "linkage": asked}), return_std=True)

@@ -22,7 +22,7 @@ from lvmogp.cli.files.parquet import Part, open_parquet
 from lvmogp.cli.large_work import Processes
 from lvmogp.errors import SettingError
 from lvmogp.inference.minibatch.distributed import (
-    Coordinates,
+    Rendezvous,
     first_bytes,
     gathered_documents,
     gathered_rows,
@@ -96,7 +96,7 @@ def ended(running: list[subprocess.Popen]) -> list[subprocess.CompletedProcess]:
     ]
 
 
-def in_one_process(data: Path) -> Fitted:
+def in_one_process(data: Path):
     """The same two shards read by one process, so that its minibatches are those of the two."""
     model = LVMOGPRegressor(inference="stochastic", **SETTINGS)
     parts = [open_parquet(data, **ROLES, part=Part(number, 2)) for number in range(2)]
@@ -121,15 +121,15 @@ def together(tmp_path_factory):
 
 def test_two_processes_find_what_one_finds(together):
     _, folder = together
-    alone = in_one_process(folder / "data.parquet")
+    alone, outcome = in_one_process(folder / "data.parquet")
     model = LVMOGPRegressor.load(folder / "model.lvmogp").model_
     assert model.outcome.n_iterations == 100
-    leaves, expected = jax.tree.leaves(model.posterior.parameters), jax.tree.leaves(alone.posterior.parameters)
+    leaves, expected = jax.tree.leaves(model.posterior.parameters), jax.tree.leaves(alone.parameters)
     assert len(leaves) == len(expected) >= 8
     for leaf, other in zip(leaves, expected, strict=True):
         np.testing.assert_allclose(leaf, other, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(model.posterior.mean, alone.posterior.mean, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(model.outcome.bound, alone.outcome.bound, rtol=1e-8)
+    np.testing.assert_allclose(model.posterior.mean, alone.mean, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(model.outcome.bound, outcome.bound, rtol=1e-8)
 
 
 def test_ids_spread_unevenly_are_those_of_one_model(together):
@@ -272,7 +272,7 @@ def test_every_device_has_the_same_number_of_observations(batch_size, n_shards, 
 
 def test_coordinates_are_all_given_or_none():
     with pytest.raises(SettingError, match="coordinator, the number of processes and the number of this process tog"):
-        join_processes(Coordinates("127.0.0.1:1", 2, None))
+        join_processes(Rendezvous("127.0.0.1:1", 2, None))
 
 
 def test_a_process_that_cannot_join_says_so(monkeypatch):
@@ -281,7 +281,7 @@ def test_a_process_that_cannot_join_says_so(monkeypatch):
 
     monkeypatch.setattr("jax.distributed.initialize", fail)
     with pytest.raises(SettingError, match=r"could not join the others \(coordinator_address should be defined\.\)"):
-        join_processes(Coordinates())
+        join_processes(Rendezvous())
 
 
 def refused(*arguments: str) -> str:
@@ -298,4 +298,4 @@ def test_processes_that_cannot_work_together_are_refused(tmp_path, monkeypatch):
     words = "--distributed fits Parquet files by minibatches; give a .parquet file or a folder of them"
     assert words in refused("data.csv", "--inference", "stochastic", "--distributed")
     assert words in refused("data.parquet", "--distributed")
-    assert Processes(False, Coordinates()).total(7) == 7
+    assert Processes(False, Rendezvous()).total(7) == 7

@@ -112,7 +112,7 @@ def test_steps_of_size_zero_change_nothing_but_their_count():
 
 
 def test_a_rising_bound_goes_on_and_a_settled_one_takes_smaller_steps():
-    rising, settled = Course(), Course()
+    rising, settled = Schedule(), Schedule()
     for number in range(15):
         rising = after(rising, Window(-1000.0 + 20 * number, 5.0), least_gain=1.0)
         settled = after(settled, Window(-1000.0 + 3 * (-1) ** number, 5.0), least_gain=1.0)
@@ -122,21 +122,21 @@ def test_a_rising_bound_goes_on_and_a_settled_one_takes_smaller_steps():
 
 
 def test_a_rise_that_noise_hides_counts_as_none():
-    course = Course()
+    course = Schedule()
     for number in range(10):
         course = after(course, Window(-1000.0 + number, 50.0), least_gain=0.1)
     assert course.stage == 1
 
 
 def test_a_rise_that_is_certain_but_small_ends_a_stage():
-    course = Course()
+    course = Schedule()
     for number in range(10):
         course = after(course, Window(-1000.0 + 1e-3 * number, 1e-6), least_gain=0.1)
     assert course.stage == 1
 
 
 def test_the_last_stage_averages_and_ends_after_its_windows():
-    course = Course(stage=len(STAGES) - 1)
+    course = Schedule(stage=len(STAGES) - 1)
     assert course.averages
     for number in range(10):
         assert not course.ended
@@ -146,7 +146,7 @@ def test_the_last_stage_averages_and_ends_after_its_windows():
 
 @pytest.mark.parametrize(("n_observations", "n_windows"), [(2_000, 10), (1_024_000, 20), (10**8, 40)])
 def test_a_trend_is_looked_for_over_a_pass_through_the_data(n_observations, n_windows):
-    course = begin_course(n_observations, batch_size=1024)
+    course = begin_schedule(n_observations, batch_size=1024)
     for number in range(n_windows):
         assert course.stage == 0
         course = after(course, Window(-1000.0 + 3 * (-1) ** number, 5.0), least_gain=1.0)
@@ -155,7 +155,7 @@ def test_a_trend_is_looked_for_over_a_pass_through_the_data(n_observations, n_wi
 
 
 def test_a_bound_that_is_not_finite_shrinks_the_steps():
-    course = after(Course(), Window(np.nan, np.nan), least_gain=1.0)
+    course = after(Schedule(), Window(np.nan, np.nan), least_gain=1.0)
     assert course.n_failures == 1
     np.testing.assert_allclose(course.steps, np.asarray(STAGES[0]) / 2)
     assert not course.hopeless
@@ -278,7 +278,7 @@ def test_conditions_outside_the_pilot_are_placed_where_their_observations_put_th
     assert len(flight.conditions) == 30
     with pytest.warns(ConvergenceWarning):
         model = LVMOGPRegressor(n_restarts=1, max_iter=80, n_inducing_inputs=10, n_inducing_latents=10).fit(
-            flight.rows.inputs, flight.rows.outputs, flight.rows.conditions
+            few.inputs, few.outputs, few.conditions
         )
     scaling = model.model_.scaling
     scaled = Observations(scaling.inputs(inputs), scaling.outputs(outputs), conditions)

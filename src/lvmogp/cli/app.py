@@ -9,7 +9,6 @@ import typer
 
 from lvmogp.__about__ import __version__
 from lvmogp.cli.printing import reported
-from lvmogp.ground.cache import keep_compiled_programs
 
 # What needs JAX, pandas or matplotlib is imported inside the commands, so that --help is quick.
 app: typer.Typer = typer.Typer(
@@ -112,14 +111,11 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def _common(
-    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     del version  # handled by its callback
-    if context.invoked_subcommand != "reproduce":  # whose seconds are to hold the compilation
-        keep_compiled_programs()
 
 
 def _column(text: str, *names: str) -> Any:
@@ -258,7 +254,7 @@ def fit(
             wide,
             settings,
             large_work.Keeping(checkpoint, checkpoint_seconds, resume),
-            large_work.Processes(distributed, large_work.Coordinates(coordinator, processes, process)),
+            large_work.Processes(distributed, large_work.Rendezvous(coordinator, processes, process)),
             keep_on_interrupt=keep_on_interrupt,
             condition_features=condition_features,
             error_column=error_column,

@@ -15,7 +15,7 @@ from lvmogp.cli.files.tables import first_line, is_parquet
 from lvmogp.cli.printing import Screen
 from lvmogp.cli.supervision import work_in_child
 from lvmogp.errors import LVMOGPError, SettingError
-from lvmogp.inference.minibatch.distributed import Coordinates, join_processes, summed
+from lvmogp.inference.minibatch.distributed import Rendezvous, join_processes, summed
 from lvmogp.progress import job_progress
 from lvmogp.storage.checkpoints import clear_checkpoints
 from lvmogp.tables.observations import ObservationStore
@@ -49,12 +49,12 @@ class Processes(NamedTuple):
     """Whether this is one of several processes that fit one model together, and where they meet."""
 
     several: bool
-    coordinates: Coordinates
+    rendezvous: Rendezvous
 
     def join(self, screen: Screen, data: Path, settings: dict[str, Any]) -> None:
         """Connect to the others, before anything else is computed; from here on in a process of its own."""
         if not self.several:
-            if any(value is not None for value in self.coordinates):
+            if any(value is not None for value in self.rendezvous):
                 raise SettingError("--coordinator, --processes and --process belong to --distributed; add it")
             return
         if not is_parquet(data) or settings["inference"] != "stochastic":
@@ -65,7 +65,7 @@ class Processes(NamedTuple):
         work_in_child(screen)
         screen.ends_at_once = True
         _keep_output_for_results()
-        join_processes(self.coordinates)
+        join_processes(self.rendezvous)
 
     @property
     def is_first(self) -> bool:

@@ -23,7 +23,7 @@ from lvmogp.fitted.origin import Origin
 from lvmogp.fitted.similarity import trained_latents
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
-from lvmogp.inference.nuts.diagnostics import Account
+from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.restarts import Outcome
 from lvmogp.kernels.psi_statistics import LatentGaussians, of_all_conditions
 from lvmogp.model.draws import Draws, thinned
@@ -65,7 +65,7 @@ class Chains(NamedTuple):
     """What Markov chains found, and how they went; no draws where they were interrupted too early."""
 
     draws: Draws | None
-    account: Account
+    diagnostics: SamplingDiagnostics
 
 
 class AddedCondition(NamedTuple):

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from lvmogp.inference.nuts.diagnostics import Account, Agreement, ChainAccount, Statistics
+from lvmogp.inference.nuts.diagnostics import ChainDiagnostics, Convergence, SamplingDiagnostics, Statistics
 
 
-def encode_account(account: Account) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def encode_account(account: SamplingDiagnostics) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """A document and arrays; numbers that cannot be told, NaN, are written as null."""
     document = {
         "chains": [_without_nan(chain._asdict()) for chain in account.chains],
@@ -21,11 +21,11 @@ def encode_account(account: Account) -> tuple[dict[str, Any], dict[str, np.ndarr
     return document, {name: np.asarray(values) for name, values in account.statistics._asdict().items()}
 
 
-def decode_account(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Account:
+def decode_account(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SamplingDiagnostics:
     """Inverse of :func:`encode_account`."""
-    return Account(
-        chains=tuple(ChainAccount(**_with_nan(chain)) for chain in document["chains"]),
-        agreement={name: Agreement(**_with_nan(found)) for name, found in document["agreement"].items()},
+    return SamplingDiagnostics(
+        chains=tuple(ChainDiagnostics(**_with_nan(chain)) for chain in document["chains"]),
+        agreement={name: Convergence(**_with_nan(found)) for name, found in document["agreement"].items()},
         remarks=tuple(document["remarks"]),
         statistics=Statistics(**arrays),
         n_warmup=document["n_warmup"],

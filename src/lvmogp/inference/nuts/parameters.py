@@ -54,7 +54,7 @@ class Described(eqx.Module):
         return self.values.at[self.missing_condition, self.missing_coordinate].set(self.missing)
 
 
-class Unknowns(eqx.Module):
+class ChainParameters(eqx.Module):
     """Kernels, latents and noise; where conditions have features, their coordinates, which follow the latents."""
 
     input_kernel: Kernel
@@ -76,9 +76,9 @@ class Unknowns(eqx.Module):
         return jnp.broadcast_to(self.noise.variance, (self.latents.shape[0],))
 
 
-def unknowns_at(
+def chain_parameters(
     parameters: Parameters, latents: Float[Array, "D L"], missing: Float[Array, " missing"] | None = None
-) -> Unknowns:
+) -> ChainParameters:
     """The point of the hyperparameters of a variational fit and these latents.
 
     ``missing`` are coordinates of features that nobody knows; left out, they are where the fit expects them.
@@ -88,7 +88,7 @@ def unknowns_at(
     if known is not None:
         found = known.missing_mean if missing is None else missing
         described = Described(known.values, known.missing_condition, known.missing_coordinate, found)
-    return Unknowns(input_kernel, latent_kernel, latents, _noise_at(parameters.noise_variance), described)
+    return ChainParameters(input_kernel, latent_kernel, latents, _noise_at(parameters.noise_variance), described)
 
 
 def _noise_at(variance: Float[Array, " noise"]) -> SharedNoise | OwnNoise:
@@ -127,7 +127,9 @@ def _scaled(kernel: Any, factor: Scalar) -> Kernel | None:
     return eqx.tree_at(lambda leaf: leaf.variance, kernel, kernel.variance * factor)
 
 
-def as_draws(points: Unknowns, like: Parameters, *, chain: Int[Array, " S"], log_weight: Float[Array, " S"]) -> Draws:
+def as_draws(
+    points: ChainParameters, like: Parameters, *, chain: Int[Array, " S"], log_weight: Float[Array, " S"]
+) -> Draws:
     """Points with a leading axis of S draws as draws, whose kernels hold fixed what the user holds fixed."""
 
     def as_described(kernel: Kernel, described: Kernel) -> Kernel:

@@ -11,6 +11,10 @@ from lvmogp.inference.threads import n_threads, side_by_side
 ONE_AND_MANY = pytest.mark.parametrize("threads", [1, 2, 5])
 
 
+def nothing(number, content):
+    """Take no notice of a report."""
+
+
 def counting(upto):
     def work(report):
         for number in range(upto):
@@ -38,7 +42,7 @@ def test_all_work_is_done_with_all_its_reports_in_the_thread_that_asked(threads)
 def test_work_goes_on_at_the_same_time():
     meeting = threading.Barrier(2, timeout=30)  # which nobody passes alone
     results = {}
-    side_by_side([lambda report: meeting.wait()] * 2, None, results.__setitem__, threads=2)
+    side_by_side([lambda report: meeting.wait()] * 2, nothing, results.__setitem__, threads=2)
     assert sorted(results.values()) == [0, 1]
 
 
@@ -83,7 +87,7 @@ def test_what_work_raises_is_raised_to_who_asked(threads):
         raise ArithmeticError("broken")
 
     with pytest.raises(ArithmeticError, match="broken"):
-        side_by_side([counting(3), failing], None, lambda *_: None, threads=threads)
+        side_by_side([counting(3), failing], nothing, lambda *_: None, threads=threads)
 
 
 @ONE_AND_MANY
@@ -92,7 +96,7 @@ def test_work_is_done_with_the_precision_of_who_asked(threads):
     works = [lambda report: (jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision)] * 2
     for double in (True, False):
         with jax.enable_x64(double), jax.default_matmul_precision("highest"):
-            side_by_side(works, None, results.__setitem__, threads=threads)
+            side_by_side(works, nothing, results.__setitem__, threads=threads)
         assert results == {0: (double, "highest"), 1: (double, "highest")}
 
 
