@@ -62,7 +62,8 @@ def _cells(path: Path, sheet: Any) -> pd.DataFrame:
             f"the first sheet of {path} reaches to row {n_rows} and column {width}, mostly empty; delete the cells "
             "that stand far from the table"
         )
-    cells = pd.DataFrame(rows[:n_rows], columns=range(width), dtype=object)
+    padded = [row + (None,) * (width - len(row)) for row in rows[:n_rows]]
+    cells = pd.DataFrame(padded, columns=range(width), dtype=object)
     return cells.where(cells.notna() & (cells != ""), np.nan)
 
 

@@ -159,7 +159,7 @@ def _copied(
     n_read = n_kept = 0
     for frame in _frames(groups, schema):
         n_read += len(frame)
-        values = numeric_table(frame.drop(columns=schema.condition)).values
+        values, _, _ = numeric_table(frame.drop(columns=schema.condition))
         finite = np.flatnonzero(np.isfinite(values).all(axis=1))
         of_rows = _numbered(frame[schema.condition].iloc[finite], numbers, whole=schema.whole_ids)
         kept, known = values[finite[of_rows >= 0]], of_rows[of_rows >= 0]
@@ -170,8 +170,15 @@ def _copied(
             on_progress(n_read, total)
     if n_kept == 0:
         raise DataError(f"no row of the files has all of {', '.join(schema.columns)}")
-    rows = (inputs[:n_kept], outputs[:n_kept], conditions[:n_kept])
-    return ObservationStore(*rows, tuple(numbers), schema.inputs, schema.output, schema.dates)
+    return ObservationStore(
+        inputs[:n_kept],
+        outputs[:n_kept],
+        conditions[:n_kept],
+        ids=tuple(numbers),
+        columns=schema.inputs,
+        output_name=schema.output,
+        date_columns=schema.dates,
+    )
 
 
 def _numbered(ids: pd.Series, numbers: dict[Id, int], *, whole: bool) -> HostInt:
