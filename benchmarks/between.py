@@ -38,7 +38,7 @@ from lvmogp.model.draws import Draws
 from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.likelihood_data import observed
 from lvmogp.model.parameters import Parameters
-from paper.problems import Problem, synthetic
+from paper.problems import PaperProblem, synthetic
 
 ROOT = Path(__file__).parents[1]
 FILE, PAGE = ROOT / "results" / "sampling" / "between.json", ROOT / "docs" / "fully-bayesian.md"
@@ -157,7 +157,7 @@ WAYS: dict[str, Callable[[Start], Draws]] = {
 }
 
 
-def scores(model: TrainedModel, problem: Problem, seconds: float) -> dict[str, float]:
+def scores(model: TrainedModel, problem: PaperProblem, seconds: float) -> dict[str, float]:
     asked = LVMOGPRegressor()
     asked.model_ = model
     test = problem.test

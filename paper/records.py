@@ -2,17 +2,47 @@
 
 import hashlib
 import json
-import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lvmogp.errors import LVMOGPWarning
+from lvmogp.__about__ import __version__
+from lvmogp.errors import warn
 
 Result = dict[str, Any]
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 _DIGEST = "digest"
 _NUMBERS = ("rmse", "nlpd", "coverage", "seconds")
 _KINDS: dict[str, type] = {"method": str, "repeat": int, "quick": bool, "version": str, "device": str, "n_test": int}
+
+
+class Job(NamedTuple):
+    """One repeat of one method."""
+
+    experiment: str
+    method: str
+    repeat: int
+    quick: bool
+
+    def path(self, folder: Path) -> Path:
+        """Where its result lies."""
+        name = "".join(letter if letter.isalnum() else "-" for letter in self.method.lower())
+        return folder / "repeats" / self.experiment / f"{name}-{self.repeat:02d}{'-quick' if self.quick else ''}.json"
+
+
+def stored(name: str, folder: Path, *, quick: bool) -> dict[Job, Result]:
+    """Results of earlier runs with this version: those in the file of the experiment, and single repeats."""
+    paths = [summary_path(name, folder, quick=quick), *sorted((folder / "repeats" / name).glob("*.json"))]
+    return {
+        Job(name, result["method"], result["repeat"], quick): result
+        for path in paths
+        for result in results_in(path)
+        if result["version"] == __version__ and result["quick"] == quick
+    }
+
+
+def summary_path(name: str, folder: Path, *, quick: bool) -> Path:
+    """The file that holds all repeats of an experiment."""
+    return folder / f"{name}{'-quick' if quick else ''}.json"
 
 
 def sealed(result: Result) -> Result:
@@ -37,11 +67,9 @@ def results_in(path: Path) -> list[Result]:
     found = [_opened(record, with_digest=with_digest) for record in records]
     good = [result for result in found if result is not None]
     if len(good) < len(found):
-        warnings.warn(
+        warn(
             f"{path} is damaged or was changed by hand: {len(found) - len(good)} of its results do not count, and are "
-            "to be found anew",
-            LVMOGPWarning,
-            stacklevel=2,
+            "to be found anew"
         )
     return good
 

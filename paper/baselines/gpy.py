@@ -10,7 +10,7 @@ import numpy as np
 
 from lvmogp.errors import SettingError
 from lvmogp.typing import HostFloat, HostInt
-from paper.baselines.coregionalised import Moments
+from paper.baselines.coregionalised import Marginals
 
 
 def is_installed() -> bool:
@@ -54,7 +54,7 @@ class GPyModel:
         by_number[self.known] = noise
         return by_number[conditions]
 
-    def predict(self, inputs: HostFloat, conditions: HostInt) -> Moments:
+    def predict(self, inputs: HostFloat, conditions: HostInt) -> Marginals:
         """Moments of the function; a condition that it has never seen gets the prior."""
         mean, variance = self.model.predict_noiseless(inputs)
         place = np.searchsorted(self.known, conditions)
@@ -62,7 +62,7 @@ class GPyModel:
         rows = np.arange(len(inputs))
         seen = self.known[place] == conditions
         prior = float(self.model.kern.variance[0] * self.model.kern_row.variance[0])
-        return Moments(np.where(seen, mean[rows, place], 0.0), np.where(seen, variance[rows, place], prior))
+        return Marginals(np.where(seen, mean[rows, place], 0.0), np.where(seen, variance[rows, place], prior))
 
 
 def fit(
