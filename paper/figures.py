@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from lvmogp.demo import run as run_demo
 from lvmogp.plots import COLOURS, MARKERS
 from lvmogp.plots.saving import save_figure
-from paper.methods import FittedMethod, Task
+from paper.methods import FittedMethod
 from paper.plan import GP_IND, LMC, OURS, Experiment
 from paper.problems import PaperProblem
 from paper.records import LEVELS, Result
@@ -24,26 +24,25 @@ def draw(
     folder: Path, name: str, experiment: Experiment, results: Sequence[Result], *, data_dir: Path | None, quick: bool
 ) -> list[Path]:
     """Write the figures of an experiment into a folder."""
-    stem = f"{name}-quick" if quick else name
-    drawings: dict[str, Callable[[Path], Path]] = {
-        "errors": lambda path: save_figure(box_plot(experiment, results), path),
-        "calibration": lambda path: save_figure(calibration_plot(experiment, results), path),
-    }
-    if name in ("synthetic-missing", "servo"):
-        problem = experiment.problem_of(0, data_dir, quick=quick)
-
-        def fitted(method: str) -> FittedMethod:
-            entry = experiment.entries[method]
-            return entry.method(Task(problem, entry.family, quick))
-
-        if name == "synthetic-missing":
-            drawings["functions"] = lambda path: save_figure(functions_plot(problem, fitted), path)
-        else:
-            drawings["scarcity"] = lambda path: save_figure(scarcity_plot(problem), path)
-            drawings["surface"] = lambda path: save_figure(surface_plot(problem, fitted(OURS)), path)
     folder.mkdir(parents=True, exist_ok=True)
-    files = [draw_one(folder / f"{stem}-{what}.png") for what, draw_one in drawings.items()]
-    if name == "braking":
+    stem = f"{name}-quick" if quick else name
+
+    def saved(what: str, figure: Figure) -> Path:
+        return save_figure(figure, folder / f"{stem}-{what}.png")
+
+    def fitted(method: str) -> FittedMethod:
+        return experiment.entries[method].fit(problem, quick=quick)
+
+    problem = experiment.problem_of(0, data_dir, quick=quick)
+    files = [
+        saved("errors", box_plot(experiment, results)),
+        saved("calibration", calibration_plot(experiment, results)),
+    ]
+    if name == "synthetic-missing":
+        files.append(saved("functions", functions_plot(problem, fitted)))
+    elif name == "servo":
+        files += [saved("scarcity", scarcity_plot(problem)), saved("surface", surface_plot(problem, fitted(OURS)))]
+    elif name == "braking":
         files += run_demo(folder / f"{stem}-figures").files
     return files
 

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.ground.precision import in_double_precision
 from lvmogp.inference.optimise import Objective, Run, maximise
 from lvmogp.kernels.covariances import RBF, Kernel, complete
 from lvmogp.model.layouts import GridData
@@ -97,14 +96,14 @@ def lvmogp(task: Task, **settings: Any) -> FittedMethod:
     if problem.added is not None:
         model.add_conditions(problem.added.inputs, problem.added.outputs, conditions=problem.added.conditions)
 
+    noisy = {"include_noise": problem.observed_test}
+
     def predict(inputs: HostFloat, conditions: HostInt) -> tuple[HostFloat, HostFloat]:
-        mean, deviation = model.predict(inputs, conditions, return_std=True, include_noise=problem.observed_test)
-        return mean, deviation
+        return model.predict(inputs, conditions, return_std=True, **noisy)
 
     def distribution(inputs: HostFloat, conditions: HostInt, actual: HostFloat) -> tuple[HostFloat, HostFloat]:
-        below = model.predictive_cdf(inputs, actual, conditions, include_noise=problem.observed_test)
-        densities = model.log_predictive_density(inputs, actual, conditions, include_noise=problem.observed_test)
-        return below, densities
+        asked = inputs, actual, conditions
+        return model.predictive_cdf(*asked, **noisy), model.log_predictive_density(*asked, **noisy)
 
     outcome = model.outcome_
     report: dict[str, Any] = {"bound": outcome.bound, "status": outcome.status.value}
@@ -164,8 +163,8 @@ def _best(objective: Objective, starts: list[Any], data: Any, task: Task) -> Run
     return max(runs, key=lambda run: run.bound)
 
 
-def _report(run: Run, **more: Any) -> dict[str, Any]:
-    return {"bound": run.bound, "status": run.status.value, **more}
+def _report(run: Run) -> dict[str, Any]:
+    return {"bound": run.bound, "status": run.status.value}
 
 
 def _noise_at(noise: jax.Array, conditions: HostInt) -> HostFloat:
@@ -186,24 +185,21 @@ def _dense(task: Task, relations: list[Relation], start_kernels: list[Kernel] | 
         moments = coregionalised.predict(run.tree, data, prepared.scaling.inputs(inputs), conditions)
         return prepared.back(moments, _noise_at(run.tree.noise_variance, conditions))
 
-    return FittedMethod(in_double_precision(predict), _report(run))
+    return FittedMethod(predict, _report(run))
 
 
-@in_double_precision
 def ignoring(task: Task) -> FittedMethod:
     """GP-WO: one GP through all rows, whatever their condition."""
     relation = Together(task.problem.n_conditions)
     return _on_grid(task, [[relation]]) if _has_grid_form(task) else _dense(task, [relation])
 
 
-@in_double_precision
 def one_hot(task: Task) -> FittedMethod:
     """GP-OH: the condition as a one-hot input with its own lengthscales."""
     levels = jnp.arange(task.problem.n_conditions)[:, None]
     return _dense(task, [OneHot(levels, jnp.ones(task.problem.n_conditions))])
 
 
-@in_double_precision
 def one_hot_factors(task: Task) -> FittedMethod:
     """GP-OH with each known factor of the conditions coded by itself."""
     factors = task.problem.factors
@@ -213,7 +209,6 @@ def one_hot_factors(task: Task) -> FittedMethod:
     return _dense(task, [OneHot(jnp.asarray(levels), jnp.ones(int(sizes.sum())))])
 
 
-@in_double_precision
 def apart_shared(task: Task) -> FittedMethod:
     """GP-ind: a GP for each condition, hyperparameters shared."""
     prepared = _prepared(task.problem)
@@ -232,7 +227,6 @@ def _apart_run(task: Task, prepared: _Prepared, data: apart.Stacked) -> Run:
     return _best(apart.log_evidence, starts, data, task)
 
 
-@in_double_precision
 def apart_own(task: Task) -> FittedMethod:
     """GP-ind: a GP for each condition with hyperparameters of its own."""
     prepared = _prepared(task.problem)
@@ -256,10 +250,9 @@ def _apart_predict(prepared: _Prepared, data: apart.Stacked, parameters: list[ap
         noise = np.asarray([float(own.noise_variance[0]) for own in parameters])
         return prepared.back(moments, noise[conditions])
 
-    return in_double_precision(predict)
+    return predict
 
 
-@in_double_precision
 def coregionalisation(task: Task) -> FittedMethod:
     """LMC: one kernel with a coregionalisation matrix of full rank, started from the independent GPs' kernel."""
     prepared = _prepared(task.problem)
@@ -275,7 +268,6 @@ def _correlated_starts(task: Task, size: int) -> list[Relation]:
     return [FullRank(jnp.asarray(np.linalg.cholesky((1 - value) * np.eye(size) + value))) for value in correlations]
 
 
-@in_double_precision
 def kronecker_icm(task: Task) -> FittedMethod:
     """The exact Kronecker ICM of Stegle et al. 2011: B = WWᵀ + diag(κ), the rank chosen by the BIC."""
     size = task.problem.n_conditions
@@ -312,10 +304,9 @@ def _on_grid(task: Task, candidates: list[list[Relation]]) -> FittedMethod:
         moments = Marginals(np.asarray(mean)[place, conditions], np.asarray(variance)[place, conditions])
         return prepared.back(moments, float(run.tree.noise_variance[0]))
 
-    return FittedMethod(in_double_precision(predict), _report(run))
+    return FittedMethod(predict, _report(run))
 
 
-@in_double_precision
 def style_and_content(task: Task) -> FittedMethod:
     """The bilinear model of Tenenbaum & Freeman 2000, its contents regressed by GPs."""
     prepared = _prepared(task.problem)
@@ -333,7 +324,7 @@ def style_and_content(task: Task) -> FittedMethod:
         chosen = Marginals(moments.mean[place, conditions], moments.variance[place, conditions])
         return prepared.back(chosen, model.noise_variance)
 
-    return FittedMethod(in_double_precision(predict), {"rank": len(model.scales)})
+    return FittedMethod(predict, {"rank": len(model.scales)})
 
 
 def gpy_lvmogp(task: Task, *, n_latent: int, n_inducing: tuple[int, int], max_iterations: int) -> FittedMethod:

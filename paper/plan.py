@@ -5,9 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lvmogp.ground.precision import double_precision, in_double_precision
 from lvmogp.kernels.covariances import RBF, Kernel, Periodic
 from paper import methods, problems
-from paper.methods import Family, Method
+from paper.methods import Family, FittedMethod, Method, Task
 from paper.problems import PaperProblem
 
 OURS = "LVMOGP"
@@ -30,6 +31,12 @@ class Entry(NamedTuple):
     method: Method
     family: Family
     settings: str = ""
+
+    def fit(self, problem: PaperProblem, *, quick: bool) -> FittedMethod:
+        """Fit in double precision; predictions are made in it, too."""
+        with double_precision():
+            fitted = self.method(Task(problem, self.family, quick))
+        return fitted._replace(predict=in_double_precision(fitted.predict))
 
 
 class Experiment(NamedTuple):

@@ -1,4 +1,4 @@
-"""The data of the paper's five experiments, one problem a repeat."""
+"""The data of the paper's five experiments, one problem per repeat."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -88,7 +88,7 @@ def synthetic(repeat: int, data_dir: Path | None = None) -> PaperProblem:
 
 
 def synthetic_missing(repeat: int, data_dir: Path | None = None, *, n_groups: int = 10) -> PaperProblem:
-    """Conditions with 0 to 200 points each; tested at 50 fresh inputs a condition against noise-free values."""
+    """Conditions with 0 to 200 points each; tested at 50 fresh inputs of each condition against noise-free values."""
     del data_dir
     data = synthetic_uneven(repeat, n_groups=n_groups)
     return PaperProblem(

@@ -160,7 +160,7 @@ def write(folder: Path, name: str, experiment: Experiment, results: Sequence[Res
 
 
 def _document(name: str, results: Sequence[Result]) -> str:
-    # One line a repeat, so that differences between versions can be read.
+    # One line per repeat, so that differences between versions can be read.
     lines = ",\n".join("  " + json.dumps(sealed(_rounded(result))) for result in results)
     head = json.dumps({"experiment": name, "summary": summary(results)}, indent=1)
     return head[: head.rindex("\n}")] + f',\n "repeats": [\n{lines}\n ]\n}}\n'

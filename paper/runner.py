@@ -19,7 +19,7 @@ from lvmogp.ground.writing import replace_file
 from lvmogp.metrics import calibration, negative_log_density, rmse, share_in_central_intervals
 from paper import figures, report
 from paper.baselines import gpy
-from paper.methods import FittedMethod, Task
+from paper.methods import FittedMethod
 from paper.plan import GPY, NOT_QUICK, Experiment, experiments
 from paper.problems import LabelledRows
 from paper.records import LEVELS, Job, Result, sealed, stored
@@ -46,11 +46,10 @@ def jobs(name: str, experiment: Experiment, *, repeats: int, quick: bool) -> lis
 def run_job(job: Job, experiment: Experiment, folder: Path, data_dir: Path | None) -> Result:
     """Fit, predict, measure, and write the result."""
     problem = experiment.problem_of(job.repeat, data_dir, quick=job.quick)
-    entry = experiment.entries[job.method]
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # convergence is in the report
-        fitted = entry.method(Task(problem, entry.family, job.quick))
+        fitted = experiment.entries[job.method].fit(problem, quick=job.quick)
         seconds = time.perf_counter() - began
         measures = _measures(fitted, problem.test)
     result = {

@@ -15,7 +15,7 @@ from paper.baselines.coregionalised import Marginals
 
 
 class Apart(eqx.Module):
-    """A kernel and one noise variance, or one a condition."""
+    """A kernel and one noise variance, or one per condition."""
 
     kernel: Kernel
     noise_variance: Float[Array, " S"] = positive()

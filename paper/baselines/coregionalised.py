@@ -13,6 +13,7 @@ from lvmogp.algebra.gaussians import LOG_2PI
 from lvmogp.algebra.kronecker import kronecker_evidence, kronecker_shrinkage
 from lvmogp.algebra.linalg import dense_evidence, whiten
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import in_blocks
 from lvmogp.kernels.covariances import Kernel, cross, diagonal, gram
 from lvmogp.model.layouts import GridData
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
@@ -82,7 +83,7 @@ class LowRank(Relation):
 
 
 class Coregionalised(eqx.Module):
-    """A kernel over inputs, a relation between conditions, and one noise variance or one a condition."""
+    """A kernel over inputs, a relation between conditions, and one noise variance or one per condition."""
 
     kernel: Kernel
     relation: Relation
@@ -106,11 +107,7 @@ class Marginals(NamedTuple):
 
 def noise_of(noise_variance: Float[Array, " S"], conditions: Int[Array, " n"]) -> Float[Array, " n"]:
     """Noise variance of each row."""
-    return (
-        jnp.broadcast_to(noise_variance[0], conditions.shape)
-        if len(noise_variance) == 1
-        else noise_variance[conditions]
-    )
+    return noise_variance[conditions if len(noise_variance) > 1 else jnp.zeros_like(conditions)]
 
 
 def log_evidence(parameters: Coregionalised, data: Observed) -> Scalar:
@@ -128,11 +125,7 @@ def _scaled_gram(parameters: Coregionalised, data: Observed, roots: Float[Array,
 def predict(parameters: Coregionalised, data: Observed, inputs: HostFloat, conditions: HostInt) -> Marginals:
     """Posterior moments of the function at rows of any conditions."""
     n_rows = len(conditions)
-    padding = -n_rows % _ROWS_AT_ONCE
-    blocks = (
-        jnp.asarray(np.pad(inputs, ((0, padding), (0, 0))).reshape(-1, _ROWS_AT_ONCE, inputs.shape[1])),
-        jnp.asarray(np.pad(conditions, (0, padding)).reshape(-1, _ROWS_AT_ONCE)),
-    )
+    blocks = jnp.asarray(in_blocks(inputs, _ROWS_AT_ONCE)), jnp.asarray(in_blocks(conditions, _ROWS_AT_ONCE))
     mean, variance = _predict_blocks(parameters, data, blocks)
     return Marginals(np.ravel(mean)[:n_rows], np.ravel(variance)[:n_rows])
 
@@ -158,7 +151,7 @@ def _predict_blocks(
 
 
 def grid_log_evidence(parameters: Coregionalised, data: GridData) -> Scalar:
-    """The same on a grid with one noise for all, by two small eigendecompositions (Stegle et al. 2011)."""
+    """Log evidence of a grid with one noise for all, by two small eigendecompositions (Stegle et al. 2011)."""
     noise = parameters.noise_variance[0]
     scaled = data.outputs / jnp.sqrt(noise)
     log_det, quadratic = kronecker_evidence(

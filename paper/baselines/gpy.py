@@ -40,14 +40,9 @@ class GPyModel:
         """Its variational bound."""
         return float(np.sum(self.model.log_likelihood()))
 
-    @property
-    def noise_variance(self) -> HostFloat:
-        """Noise variance, or one a condition it knows."""
-        return np.ravel(np.asarray(self.model.likelihood.variance))
-
     def noise_of(self, conditions: HostInt) -> HostFloat:
         """Noise variance of each row; the mean of all where it has never seen the condition."""
-        noise = self.noise_variance
+        noise = np.ravel(np.asarray(self.model.likelihood.variance))  # one, or one per condition that it knows
         if len(noise) == 1:
             return np.full(len(conditions), noise[0])
         by_number = np.full(int(max(conditions.max(), self.known.max())) + 1, noise.mean())
@@ -57,8 +52,7 @@ class GPyModel:
     def predict(self, inputs: HostFloat, conditions: HostInt) -> Marginals:
         """Moments of the function; a condition that it has never seen gets the prior."""
         mean, variance = self.model.predict_noiseless(inputs)
-        place = np.searchsorted(self.known, conditions)
-        place = np.minimum(place, len(self.known) - 1)
+        place = np.minimum(np.searchsorted(self.known, conditions), len(self.known) - 1)
         rows = np.arange(len(inputs))
         seen = self.known[place] == conditions
         prior = float(self.model.kern.variance[0] * self.model.kern_row.variance[0])

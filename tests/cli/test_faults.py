@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -22,17 +21,12 @@ from lvmogp import LVMOGPRegressor
 from lvmogp.cli.files.parquet import open_parquet
 from lvmogp.cli.printing import INTERRUPTED, TERMINATED, Terminated, reported
 from lvmogp.cli.table_work import check_target, save_somewhere, write_table
-from lvmogp.errors import DataError, LVMOGPError, LVMOGPWarning, SettingError
+from lvmogp.errors import DataError, LVMOGPWarning, SettingError
 from lvmogp.ground.writing import replace_file
 from lvmogp.page import report
 from lvmogp.plots.saving import save_figure
 from lvmogp.storage.checkpoints import checkpoints
 from lvmogp.storage.tensor_file import ModelFile, read
-from paper import runner
-from paper.methods import Family, Fitted, Task
-from paper.plan import Entry, Experiment
-from paper.problems import Problem, Rows
-from paper.runner import Job
 
 MODEL = Path(__file__).parents[1] / "data" / "models" / "version-1.lvmogp"
 SOURCES = sorted(Path(lvmogp.__file__).parent.rglob("*.py"))
@@ -105,15 +99,6 @@ def write_picture(path, model):
     save_figure(figure, path)
 
 
-def write_result(path, model):
-    def method(task):
-        return Fitted(lambda inputs, conditions: (np.zeros(6), np.ones(6)), {"long": ["x" * 100] * 1000})
-
-    job = Job("toy", "m", 0, False)
-    assert job.path(path.parents[2]) == path
-    runner.run_job(job, toy(method), path.parents[2], None)
-
-
 WRITERS = {
     "model.lvmogp": write_model,
     "page.html": write_page,
@@ -121,18 +106,7 @@ WRITERS = {
     "table.xlsx": write_frame,
     "table.parquet": write_frame,
     "figure.png": write_picture,
-    "repeats/toy/m-00.json": write_result,
 }
-
-
-def toy_problem(repeat, data_dir=None):
-    rng = np.random.default_rng(repeat)
-    rows = Rows(rng.normal(size=(6, 1)), rng.normal(size=6), np.arange(6) % 2)
-    return Problem(train=rows, test=rows, n_conditions=2, observed_test=True)
-
-
-def toy(method):
-    return Experiment("A toy", toy_problem, {"m": Entry(method, Family())}, {}, "all")
 
 
 def listed(folder):
@@ -540,52 +514,3 @@ def test_too_little_memory_for_a_computation_is_told_with_advice(capsys, error):
         fail()
     expected = "error: there is not enough memory; use fewer inducing points, or fewer rows; there are checkpoints\n"
     assert capsys.readouterr().err == expected
-
-
-# Workers
-
-
-class DiesOnce:
-    """A method whose process is killed while a file is there, which it takes away before."""
-
-    def __init__(self, marker: Path):
-        self.marker = marker
-
-    def __call__(self, task: Task) -> Fitted:
-        if self.marker.exists() and task.problem.train.outputs[0] == toy_problem(2).train.outputs[0]:
-            self.marker.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return Fitted(lambda inputs, conditions: (np.zeros(len(inputs)), np.ones(len(inputs))), {"bound": -1.0})
-
-
-def test_a_dying_worker_ends_the_run_in_words_and_loses_nothing(tmp_path):
-    marker = tmp_path / "marker"
-    marker.touch()
-    experiment = toy(DiesOnce(marker))
-    everything = runner.jobs("toy", experiment, repeats=3, quick=False)
-
-    def run(n_jobs):
-        earlier = runner.stored("toy", tmp_path, quick=False)
-        pending = [job for job in everything if job not in earlier]
-        runner.run(pending, experiment, tmp_path, data_dir=None, n_jobs=n_jobs, on_result=done.append)
-        return pending
-
-    done = []
-    with pytest.raises(LVMOGPError, match=r"one of the 2 processes that run repeats was ended from outside.* run the"):
-        run(2)
-    kept = runner.stored("toy", tmp_path, quick=False)
-    assert {each["repeat"] for each in done} <= {job.repeat for job in kept}
-    assert 2 not in {job.repeat for job in kept}
-    assert set(run(1)) == set(everything) - set(kept)
-    assert set(runner.stored("toy", tmp_path, quick=False)) == set(everything)
-
-
-def test_a_repeat_that_is_changed_by_hand_is_found_anew(tmp_path):
-    experiment = toy(DiesOnce(tmp_path / "none"))
-    everything = runner.jobs("toy", experiment, repeats=2, quick=False)
-    runner.run(everything, experiment, tmp_path, data_dir=None, n_jobs=1, on_result=lambda _: None)
-    path = everything[1].path(tmp_path)
-    result = json.loads(path.read_text())
-    path.write_text(json.dumps(result | {"rmse": 0.5 * result["rmse"]}))
-    with pytest.warns(LVMOGPWarning, match="was changed by hand"):
-        assert set(runner.stored("toy", tmp_path, quick=False)) == {everything[0]}

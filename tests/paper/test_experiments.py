@@ -1,6 +1,8 @@
 """The paper's experiments: their data, quick runs with numbers to hold, and results that survive interruption."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -10,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from scipy.stats import norm
 
-from lvmogp.errors import DataError, LVMOGPWarning, SettingError
+from lvmogp.errors import DataError, LVMOGPError, LVMOGPWarning, SettingError
 from lvmogp.simulate import synthetic_uneven
 from paper import figures, methods, page, problems, records, report, runner
 from paper.__main__ import main
@@ -174,6 +176,44 @@ def test_a_damaged_result_is_run_again(tmp_path):
         LVMOGPWarning, match=r"-01\.json is damaged or was changed by hand: 1 of its results do not count"
     ):
         assert [result["repeat"] for result in run_all(experiment, tmp_path)] == [1]
+
+
+def test_a_result_that_is_changed_by_hand_is_run_again(tmp_path):
+    experiment = toy(**{OURS: Counted()})
+    run_all(experiment, tmp_path)
+    path = Job("toy", OURS, 1, False).path(tmp_path)
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps(found | {"rmse": 0.5 * found["rmse"]}))
+    with pytest.warns(LVMOGPWarning, match="was changed by hand"):
+        assert [job.repeat for job in records.stored("toy", tmp_path, quick=False)] == [0, 2]
+
+
+class DiesOnce(Counted):
+    """A method whose process is killed while a file is there, which it takes away before."""
+
+    def __init__(self, marker):
+        super().__init__()
+        self.marker = marker
+
+    def __call__(self, task):
+        if self.marker.exists() and task.problem.train.outputs[0] == toy_problem(2).train.outputs[0]:
+            self.marker.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(task)
+
+
+def test_a_dying_worker_ends_the_run_in_words_and_loses_nothing(tmp_path):
+    (tmp_path / "marker").touch()
+    experiment = toy(**{OURS: DiesOnce(tmp_path / "marker")})
+    everything = runner.jobs("toy", experiment, repeats=3, quick=False)
+    done = []
+    with pytest.raises(LVMOGPError, match=r"one of the 2 processes that run repeats was ended from outside.* run the"):
+        runner.run(everything, experiment, tmp_path, data_dir=None, n_jobs=2, on_result=done.append)
+    kept = {job.repeat for job in records.stored("toy", tmp_path, quick=False)}
+    assert {found["repeat"] for found in done} <= kept
+    assert 2 not in kept
+    assert {found["repeat"] for found in run_all(experiment, tmp_path)} == {0, 1, 2} - kept
+    assert set(records.stored("toy", tmp_path, quick=False)) == set(everything)
 
 
 def test_the_file_of_all_repeats_is_enough_to_go_on_from(tmp_path):
