@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from lvmogp.errors import DataError, LVMOGPError, LVMOGPWarning, SettingError
 from lvmogp.simulate import synthetic_uneven
-from paper import figures, methods, page, problems, records, report, runner
+from paper import datasets, figures, methods, page, problems, records, report, runner
 from paper.__main__ import main
 from paper.methods import Family, FittedMethod, Task
 from paper.plan import GP_IND, GP_WO, GPY, LMC, OURS, OURS_OWN, Entry, Experiment, experiments
@@ -28,44 +28,42 @@ RESULTS_FOLDER = Path(__file__).parents[2] / "results"
 # Data
 
 
-def test_uneven_conditions_break_a_stick_of_200_points_in_four():
-    data = synthetic_uneven(3)
-    counts = np.bincount(data.train_conditions, minlength=40).reshape(10, 4)
+@pytest.fixture(scope="module")
+def uneven():
+    return synthetic_uneven(3, n_groups=3)
+
+
+def test_uneven_conditions_break_a_stick_of_200_points_in_four(uneven):
+    counts = np.bincount(uneven.train_conditions, minlength=12).reshape(3, 4)
     assert_array_equal(counts.sum(axis=1), 200)
     assert counts.min() < 5
     assert counts.max() > 120
-    assert_array_equal(np.bincount(data.test_conditions), 50)
+    assert_array_equal(np.bincount(uneven.test_conditions), 50)
 
 
-def test_uneven_conditions_follow_the_model_they_are_drawn_from():
+def test_uneven_conditions_follow_the_model_they_are_drawn_from(uneven):
     # The exact posterior mean under the true latents and kernels has the error that its own variance promises.
-    data = synthetic_uneven(0)
-    latents = np.random.RandomState(0).rand(40, 2)
+    latents = np.random.RandomState(3).rand(12, 2)
 
     def covariance(x, d, x2, d2):
         k_x = np.exp(-cdist(x, x2, "sqeuclidean") / 0.1**2 / 2)
         return k_x * np.exp(-cdist(latents[d], latents[d2], "sqeuclidean") / 0.4**2 / 2)
 
-    train, test = (data.train_inputs, data.train_conditions), (data.test_inputs, data.test_conditions)
-    noisy = covariance(*train, *train) + 0.3 * np.eye(len(data.train_outputs))
+    train, test = (uneven.train_inputs, uneven.train_conditions), (uneven.test_inputs, uneven.test_conditions)
+    noisy = covariance(*train, *train) + 0.3 * np.eye(len(uneven.train_outputs))
     gain = np.linalg.solve(noisy, covariance(*train, *test)).T
     variance = 1 - np.sum(gain * covariance(*test, *train), axis=1)
-    error = gain @ data.train_outputs - data.test_values
+    error = gain @ uneven.train_outputs - uneven.test_values
     assert np.mean(error**2 / variance) == pytest.approx(1, abs=0.1)
-    assert np.sqrt(np.mean(error**2)) < 0.2
+    assert np.sqrt(np.mean(error**2)) < 0.3
 
 
 def test_servo_splits_hold_every_row_once():
     problem = problems.servo(4, DATA)
     assert len(problem.train.outputs) == 117
     assert len(problem.test.outputs) == 50
-    both = np.sort(np.concatenate([problem.train.outputs, problem.test.outputs]))
-    assert_array_equal(
-        both,
-        np.sort(
-            problems.servo(0, DATA).all_observations.outputs.tolist() + problems.servo(0, DATA).test.outputs.tolist()
-        ),
-    )
+    both = np.concatenate([problem.train.outputs, problem.test.outputs])
+    assert_array_equal(np.sort(both), np.sort(datasets.servo(DATA)["rise_time"]))
     assert_array_equal(problem.factors[7], [1, 2])
 
 
