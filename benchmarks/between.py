@@ -37,7 +37,7 @@ from lvmogp.model.bounds import collapsed
 from lvmogp.model.draws import Draws
 from lvmogp.model.layouts import Data, likelihood_data, standardised
 from lvmogp.model.parameters import Parameters
-from paper.problems import Problem, synthetic
+from paper.problems import PaperProblem, synthetic
 
 ROOT = Path(__file__).parents[1]
 FILE, PAGE = ROOT / "results" / "sampling" / "between.json", ROOT / "docs" / "fully-bayesian.md"
@@ -156,7 +156,7 @@ WAYS: dict[str, Callable[[Start], Draws]] = {
 }
 
 
-def scores(model: FittedModel, problem: Problem, seconds: float) -> dict[str, float]:
+def scores(model: FittedModel, problem: PaperProblem, seconds: float) -> dict[str, float]:
     asked = LVMOGPRegressor()
     asked.model_ = model
     test = problem.test
