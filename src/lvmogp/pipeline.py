@@ -24,7 +24,7 @@ from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.parameters import of_conditions
 from lvmogp.model.posterior import Posterior, grid_means, posterior, trained_curves
 from lvmogp.storage.checkpoints import Checkpoints, checkpoints, fingerprint
-from lvmogp.storage.tensor_file import encode_id
+from lvmogp.storage.codec import encode_id
 from lvmogp.tables.feature_tables import read_descriptions, warn_of_constants
 from lvmogp.tables.features import Coordinates, Descriptions
 from lvmogp.tables.ids import Id
@@ -191,7 +191,7 @@ def _at_once(
     model = stored_in(_posterior(outcome.parameters, data), options.dtype)
     model = eqx.tree_at(lambda tree: tree.parameters, model, of_conditions(model.parameters, order.places))
     outcome = _in_places(outcome, order.places)
-    kept = outcome._replace(runners_up=())
+    kept = outcome._replace(parameters=model.parameters, runners_up=())
     fitted = trained_model(model, kept, ids=observations.ids, scaling=scaling, observations=observations)
     bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
     fitted = fitted._replace(
@@ -327,4 +327,5 @@ def _by_minibatches(
         checkpoint_seconds=keeping.seconds,
     )
     model = in_precision(found.posterior, options.dtype)
-    return trained_model(model, found.outcome, ids=ids, scaling=scaling, observations=observations)
+    outcome = found.outcome._replace(parameters=model.parameters)
+    return trained_model(model, outcome, ids=ids, scaling=scaling, observations=observations)

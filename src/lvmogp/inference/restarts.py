@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from lvmogp.algebra.linalg import jitter_needed
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.rules import AnyFloat
 from lvmogp.inference.optimise import Run, Status, maximise
 from lvmogp.inference.starts import Curves, independent_start, recipe_names, start
 from lvmogp.inference.threads import n_threads, side_by_side
@@ -63,9 +64,9 @@ class Restart(NamedTuple):
     """One optimised start."""
 
     recipe: str
-    bound: float
+    bound: AnyFloat
     status: Status
-    history: tuple[float, ...]
+    history: tuple[AnyFloat, ...]
     n_evaluations: int
     seconds: float
     steps_per_entry: int = 1

@@ -11,6 +11,7 @@ whose covariance S has the M_X × M_X blocks S_jk.
 """
 
 from abc import abstractmethod
+from typing import Annotated
 
 import equinox as eqx
 import jax
@@ -20,6 +21,7 @@ import numpy as np
 from lvmogp.algebra.kronecker import kronecker_shrinkage
 from lvmogp.algebra.linalg import unvec, vec
 from lvmogp.ground.precision import in_precision
+from lvmogp.ground.rules import Along
 from lvmogp.kernels.covariances import diagonal
 from lvmogp.model.expected_likelihood import GridQuadratic, Quadratic, quadratic
 from lvmogp.model.inducing_features import Basis, LatentMoments, basis, latent_moments
@@ -145,7 +147,7 @@ class DenseCovariance(Covariance):
     """S as one matrix, with blocks S_jk of size M_X × M_X."""
 
     matrix: Float[Array, "M M"]
-    n_inputs: int = eqx.field(static=True)
+    n_inputs: Annotated[int, Along("M_X")] = eqx.field(static=True)
 
     def _blocks(self) -> Float[Array, "M_H M_X M_H M_X"]:
         n_latents = self.matrix.shape[0] // self.n_inputs

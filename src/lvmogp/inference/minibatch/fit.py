@@ -21,7 +21,7 @@ from lvmogp.inference.minibatch.distributed import (
     summed,
 )
 from lvmogp.inference.minibatch.prefetch import Feed
-from lvmogp.inference.minibatch.resuming import Start, load_running, save_running, start_bytes, start_from_bytes
+from lvmogp.inference.minibatch.resuming import Start, load_running, save_running
 from lvmogp.inference.minibatch.schedule import STEPS_PER_WINDOW, begin_course
 from lvmogp.inference.minibatch.start import Pilot, pilot, placed, points_per_condition
 from lvmogp.inference.options import Options, pilot_options, stochastic_sizes, stochastic_steps
@@ -29,7 +29,8 @@ from lvmogp.inference.restarts import MINIBATCHES, Outcome, Progress, Restart, j
 from lvmogp.inference.starts import representatives
 from lvmogp.model.posterior import Posterior, posterior
 from lvmogp.storage.checkpoints import Checkpoints
-from lvmogp.storage.tensor_file import decode_id, encode_id
+from lvmogp.storage.codec import decode_id, encode_id
+from lvmogp.storage.tensor_file import from_bytes, to_bytes
 from lvmogp.tables.ids import Id, distinct_ids, numbers_of
 from lvmogp.tables.scaling import Scaling
 from lvmogp.tables.sources import Rows, Source, column_moments, sample, scaling_from, source_of
@@ -126,11 +127,11 @@ def _started(shards: Shards, options: Options, on_progress: Callable[[Progress],
     drawn = gathered_rows(Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True))))
     rows = Rows(shards.scaling.inputs(drawn.inputs), shards.scaling.outputs(drawn.outputs), drawn.conditions)
     if jax.process_index() > 0:
-        return start_from_bytes(first_bytes(b""))
+        return from_bytes(first_bytes(b""), Start)
     start = _from_pilot(
         pilot(rows, n_conditions, options.seed), rows, n_conditions, shards.scaling, options, on_progress
     )
-    return start if jax.process_count() == 1 else start_from_bytes(first_bytes(start_bytes(start)))
+    return start if jax.process_count() == 1 else from_bytes(first_bytes(to_bytes(start, Start)), Start)
 
 
 def _from_pilot(

@@ -34,8 +34,8 @@ _WARM_UP = 25
 class Moments(eqx.Module):
     """Running averages of gradients and of their squares, as Adam keeps them."""
 
-    first: Float[Array, "*S"]
-    second: Float[Array, "*S"]
+    first: Float[Array, "..."]
+    second: Float[Array, "..."]
 
 
 class State(eqx.Module):
