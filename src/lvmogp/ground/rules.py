@@ -5,7 +5,7 @@ Without a word, numbers must be finite.
 """
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Along(NamedTuple):
     axis: str
 
 
-def _all(holds: np.ndarray) -> bool:
+def _all(holds: Any) -> bool:
     return bool(np.all(holds))
 
 
@@ -46,5 +46,5 @@ LOG_WEIGHTS = Rule(
     lambda values: _all(values <= _ROUNDING) and bool(abs(np.sum(np.exp(values, dtype=float)) - 1) <= _ROUNDING),
 )
 # NaN where something is missing or cannot be told, infinite where it failed.
-ANY_VALUE = Rule("", lambda values: True)
+ANY_VALUE = Rule("", lambda _: True)
 AnyFloat = Annotated[float, ANY_VALUE]

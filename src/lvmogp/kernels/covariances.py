@@ -7,7 +7,7 @@ A kernel says how two points covary (:meth:`Kernel.evaluate`); :func:`gram`, :fu
 import dataclasses
 import math
 from abc import abstractmethod
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import equinox as eqx
 import jax
@@ -302,7 +302,9 @@ def plain_kernel(kernel: Kernel) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, tuple) else np.asarray(value, dtype=float).tolist()
+    if value is None or isinstance(value, tuple):
+        return cast(object, value)
+    return np.asarray(value, dtype=float).tolist()
 
 
 def leaves(kernel: Kernel) -> tuple[Kernel, ...]:

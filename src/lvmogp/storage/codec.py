@@ -109,10 +109,10 @@ def _bare(kind: Any, rules: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], bool
         base, *notes = get_args(kind)
         own = (note for note in notes if isinstance(note, Rule | Below | Along))
         # What is anything to others is in a file what the first note says, or None.
-        return _bare(Union[notes[0], None] if base is Any else base, (*rules, *own))  # noqa: UP007 - a type that is not known here
+        return _bare(notes[0] | None if base is Any else base, (*rules, *own))
     if get_origin(kind) in _UNIONS and types.NoneType in get_args(kind):
         others = tuple(each for each in get_args(kind) if each is not types.NoneType)
-        return *_bare(Union[others], rules)[:2], True
+        return *_bare(Union[others], rules)[:2], True  # noqa: UP007 - how many there are is known here only
     return kind, rules, False
 
 
@@ -175,7 +175,7 @@ def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray], 
     if origin is tuple:
         entries = enumerate(zip(_element_kinds(kind, len(value)), value, strict=True))
         return [_encoded(each, element, _below(place, number), tensors) for number, (element, each) in entries]
-    if origin is not None and issubclass(origin, Mapping):
+    if origin is Mapping:
         return _encoded(tuple(value.items()), tuple[tuple[get_args(kind)], ...], place, tensors)
     if origin is Literal or issubclass(kind, enum.Enum):
         return next(name for name, each in _names(kind).items() if each == value)
@@ -234,7 +234,7 @@ def _planned(entry: Any, kind: Any, place: str, file: _File, outer: tuple[Any, .
         return _planned_array(entry, kind, place, file, rules)
     if origin is tuple:
         return _planned_tuple(entry, kind, place, file, rules)
-    if origin is not None and issubclass(origin, Mapping):
+    if origin is Mapping:
         pairs = _planned_tuple(entry, tuple[tuple[get_args(kind)], ...], place, file, ())
         return lambda tensors: _without_equals(pairs(tensors), place)
     if origin is Literal or issubclass(kind, enum.Enum):
@@ -349,7 +349,7 @@ def _scalar(entry: Any, kind: Any, place: str, file: _File, rules: tuple[Any, ..
     if kind is float:
         _check_values(value, rules, place)
     if kind is int:
-        _check_length(value, rules, place, file)
+        _check_length(cast(int, value), rules, place, file)
     return value
 
 
