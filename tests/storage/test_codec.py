@@ -250,7 +250,7 @@ ARRAYS = {
         (lambda values: values[:, :1], r"stack has the shape \(5, 1, 2\)"),
         (lambda values: values[0, 0], r"stack has the shape \(2,\), where \('\*draws', '2', 2\)"),
     ],
-    "other": [(lambda values: values[1:], r"other has the shape \(4,\), where \(\(5,\),\)")],
+    "other": [(lambda values: values[1:], r"other has the shape \(4,\), where \(5,\)")],
     "loose": [(lambda values: values[0, 0, 0], r"loose has the shape \(\)")],
     "number": [(lambda values: values[None], r"number has the shape \(1,\)")],
     "tree.weights": [

@@ -260,7 +260,8 @@ def _planned_array(entry: Any, kind: Any, place: str, file: _File, rules: tuple[
         raise ModelFileError(f"{place} holds {dtype}")
     axes = kind.dim_str.split()
     if not _fit(axes, shape, file):
-        expected = tuple(file.sizes.get(axis.lstrip("*"), axis) for axis in axes)
+        known = [file.sizes.get(axis.removeprefix("*"), axis) for axis in axes]
+        expected = tuple(size for each in known for size in (each if isinstance(each, tuple) else (each,)))
         raise ModelFileError(f"{place} has the shape {shape}, where {expected} fits the rest")
     file.placed.add(place)
 
