@@ -1,6 +1,7 @@
 """Checkpoints: whole or not there at all, the last few kept, damage told of, and fits that go on bit for bit."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,6 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors.numpy import load_file
 
 from lvmogp import LVMOGPRegressor, StopFit
 from lvmogp.errors import ConvergenceWarning, LVMOGPWarning, SettingError
@@ -29,6 +29,10 @@ SMALL = {"n_inducing_inputs": 6, "n_inducing_latents": 4, "random_state": 0}
 class Kept(NamedTuple):
     number: int
     values: Float[np.ndarray, " n"]
+
+
+class Other(NamedTuple):
+    number: int
 
 
 def kept(number: int) -> Kept:
@@ -108,10 +112,21 @@ def test_nothing_but_damaged_checkpoints_is_as_none(tmp_path):
     for path in tmp_path.iterdir():
         truncate(path)
     with pytest.warns(LVMOGPWarning) as warned:
-        assert store.latest("steps", Kept) is None
-    assert len(warned) == 2
-    with pytest.warns(LVMOGPWarning, match="steps-000000001"):
-        assert store.one_of("steps", 1, Kept) is None
+        assert store.latest("steps", Kept) is store.one_of("steps", 1, Kept) is None
+    assert [re.findall(r"steps-00000000(\d)", str(each.message)) for each in warned] == [["2"], ["1"], ["1"]]
+
+
+def test_a_checkpoint_of_another_kind_is_passed_over(tmp_path):
+    store = saved(tmp_path, 1)
+    with pytest.warns(LVMOGPWarning, match="a damaged checkpoint is passed over.*values is nothing that this version"):
+        assert store.latest("steps", Other) is None
+
+
+def test_numbers_that_could_not_be_read_again_are_no_end_of_the_fit(tmp_path):
+    store = saved(tmp_path, 1)
+    with pytest.warns(LVMOGPWarning, match=r"could not be written \(values holds NaN or infinite values\); the"):
+        store.save("steps", 2, Kept(2, np.full(3, np.nan)), Kept)
+    assert store.latest("steps", Kept)[0] == 1
 
 
 @pytest.mark.parametrize("function", ["replace", "fsync"])
@@ -242,26 +257,25 @@ def assert_same(found: LVMOGPRegressor, wanted: LVMOGPRegressor) -> None:
 
 
 @pytest.mark.usefixtures("short_course")
-@pytest.mark.parametrize("n_windows", [1, 5])
-def test_a_fit_by_minibatches_goes_on_bit_for_bit(tmp_path, undisturbed, n_windows):
-    stopped_after(n_windows, tmp_path)
-    assert len(names(tmp_path)) == min(n_windows, 3)
+def test_a_fit_by_minibatches_goes_on_bit_for_bit(tmp_path, undisturbed):
+    """After five of six windows, of which the last are averaged."""
+    stopped_after(5, tmp_path)
+    assert len(names(tmp_path)) == 3
     seen = []
     resumed = by_minibatches().fit(*observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True)
-    assert [progress.iteration for progress in seen] == [10 * number for number in range(n_windows + 1, 7)]
+    assert [progress.iteration for progress in seen] == [60]
     assert resumed.outcome_.converged
     assert_same(resumed, undisturbed)
 
 
 @pytest.mark.usefixtures("short_course")
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit])
-def test_a_fit_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, undisturbed, damage):
-    stopped_after(4, tmp_path)
-    damage(newest(tmp_path))
+def test_a_fit_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, undisturbed):
+    stopped_after(2, tmp_path)
+    truncate(newest(tmp_path))
     seen = []
-    with pytest.warns(LVMOGPWarning, match=r"passed over.*steps-000000040\.checkpoint"):
+    with pytest.warns(LVMOGPWarning, match=r"passed over.*steps-000000020\.checkpoint"):
         resumed = by_minibatches().fit(*observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True)
-    assert seen[0].iteration == 40
+    assert seen[0].iteration == 20
     assert_same(resumed, undisturbed)
 
 
@@ -316,14 +330,14 @@ def test_a_fit_without_a_folder_cannot_resume():
 @pytest.mark.usefixtures("short_course")
 def test_checkpoints_that_another_program_changed_are_not_taken_up(tmp_path, undisturbed):
     """Their digests are right, and still they do not fit."""
-    stopped_after(3, tmp_path)
-    before, last = sorted(tmp_path.iterdir())[-2:]
-    content = read(last, CHECKPOINT)
-    content.tensors["running.state.mean"] = content.tensors["running.state.mean"][:-1]
-    write(last, content, CHECKPOINT)
-    content = read(before, CHECKPOINT)
-    content.tensors["running.state.vector"] = content.tensors["running.state.vector"][:-1]
-    write(before, content, CHECKPOINT)
+    stopped_after(2, tmp_path)
+    for path, parts in zip(
+        sorted(tmp_path.iterdir()), (("state.vector", "average.vector"), ("state.mean",)), strict=True
+    ):
+        content = read(path, CHECKPOINT)
+        for name in (f"running.{part}" for part in parts):
+            content.tensors[name] = content.tensors[name][:-1]
+        write(path, content, CHECKPOINT)
     with pytest.warns(LVMOGPWarning) as warned:
         resumed = by_minibatches().fit(*observations(), checkpoint=tmp_path, resume=True)
     assert ["running.state.mean has the shape" in str(each.message) for each in warned] == [True, False]
@@ -407,11 +421,8 @@ def test_a_killed_process_loses_nothing_that_was_written(tmp_path):
     written = int(newest(kept).name.split("-")[1].split(".")[0])
     assert 100 <= written < 500
 
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    for model, more in (("killed.lvmogp", (*options, "--resume")), ("whole.lvmogp", ())):
-        subprocess.run(fit_command(tmp_path, model, *more), check=True, env=environment)
-    found, wanted = load_file(tmp_path / "killed.lvmogp"), load_file(tmp_path / "whole.lvmogp")
-    assert found.keys() == wanted.keys()
-    assert len(found) > 10
-    assert [name for name in wanted if not np.array_equal(found[name], wanted[name])] == []
+    resumed = fit_command(tmp_path, "killed.lvmogp", *options, "--resume")
+    subprocess.run(resumed, check=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+    (restart,) = LVMOGPRegressor.load(tmp_path / "killed.lvmogp").outcome_.restarts
+    assert restart.n_iterations == 500
     assert list(kept.iterdir()) == []  # once the model is safe
