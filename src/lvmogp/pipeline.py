@@ -24,7 +24,7 @@ from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.parameters import of_conditions
 from lvmogp.model.posterior import Posterior, posterior
 from lvmogp.storage.checkpoints import Checkpoints, checkpoints, fingerprint
-from lvmogp.storage.tensor_file import encode_id
+from lvmogp.storage.codec import encode_id
 from lvmogp.tables.feature_tables import read_features
 from lvmogp.tables.features import ConditionFeatures, FeatureCoordinates
 from lvmogp.tables.ids import Id
@@ -176,7 +176,7 @@ def _at_once(
     outcome = _in_places(outcome, order.places)
     fit = Fit(
         posterior=model,
-        outcome=outcome._replace(runners_up=()),
+        outcome=outcome._replace(parameters=model.parameters, runners_up=()),
         bounds_by_n_latent={each.parameters.latent_mean.shape[1]: each.bound for each in outcomes},
         # A square has an infinite density at zero, of which there is nothing to say.
         bounds_by_transform={each.scaling.transform_name: each.bound for each in attempts if np.isfinite(each.bound)},
@@ -314,5 +314,6 @@ def _by_minibatches(observations: Observations, options: Options, on_progress: R
         checkpoints=keeping.opened(options, ids, arrays),
         checkpoint_seconds=keeping.seconds,
     )
-    fit = Fit(in_precision(model, options.dtype), outcome, {}, {})
+    model = in_precision(model, options.dtype)
+    fit = Fit(model, outcome._replace(parameters=model.parameters), {}, {})
     return fitted_model(_schema(observations)._replace(ids=ids), scaling, fit, observations=observations)

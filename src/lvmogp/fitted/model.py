@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from lvmogp.fitted.origin import Origin
 from lvmogp.fitted.similarity import trained_latents
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
+from lvmogp.ground.rules import Along
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.restarts import Outcome
 from lvmogp.kernels.psi_statistics import LatentGaussians, of_all_conditions
@@ -43,8 +44,8 @@ _Tree = TypeVar("_Tree")
 class Schema(NamedTuple):
     """What the training data looked like: ids of the conditions, columns of the inputs, name of the output."""
 
-    ids: tuple[Id, ...]
-    columns: tuple[str, ...] | None
+    ids: Annotated[tuple[Id, ...], Along("D")]
+    columns: Annotated[tuple[str, ...], Along("Q_X")] | None
     n_columns: int
     date_columns: tuple[str, ...]
     output_name: str | None

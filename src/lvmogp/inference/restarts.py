@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from lvmogp.algebra.linalg import jitter_needed
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.rules import AnyFloat
 from lvmogp.inference.finished import FinishedRestarts
 from lvmogp.inference.optimise import Run, Status, maximise
 from lvmogp.inference.options import Options, Settings, fit_settings, latent_dimensions, latent_kernels
@@ -52,9 +53,9 @@ class Restart(NamedTuple):
     """One optimised start."""
 
     recipe: str
-    bound: float
+    bound: AnyFloat
     status: Status
-    history: tuple[float, ...]
+    history: tuple[AnyFloat, ...]
     n_evaluations: int
     seconds: float
     steps_per_entry: int = 1

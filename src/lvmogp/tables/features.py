@@ -5,13 +5,14 @@ elsewhere. All are standardised by mean and standard deviation over the trained 
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from lvmogp.ground.rules import ANY_VALUE, POSITIVE, Along
 from lvmogp.tables.columns import dates_of
 from lvmogp.tables.ids import Id
-from lvmogp.typing import HostFloat
+from lvmogp.typing import Float, HostFloat
 
 NUMBER, DATE, CATEGORY = "number", "date", "category"
 
@@ -56,10 +57,10 @@ class ConditionFeatures(NamedTuple):
     """
 
     features: tuple[Feature, ...]
-    ids: tuple[Id, ...]
-    values: HostFloat
-    mean: HostFloat
-    scale: HostFloat
+    ids: Annotated[tuple[Id, ...], Along("described")]
+    values: Annotated[Float[np.ndarray, "described F"], ANY_VALUE]
+    mean: Float[np.ndarray, " F"]
+    scale: Annotated[Float[np.ndarray, " F"], POSITIVE]
 
     @property
     def n_coordinates(self) -> int:

@@ -1,12 +1,13 @@
 """Standardising inputs and outputs, and undoing it."""
 
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
 
 from lvmogp.errors import DataError
+from lvmogp.ground.rules import POSITIVE
 from lvmogp.tables.transforms import Transform, check_outputs
-from lvmogp.typing import Array, HostFloat
+from lvmogp.typing import Array, Float, HostFloat
 
 # Squares of what lies beyond are infinite or zero in double precision.
 LARGEST, SMALLEST = 1e140, 1e-140
@@ -20,10 +21,10 @@ AnyArray = TypeVar("AnyArray", np.ndarray, Array)
 class Scaling(NamedTuple):
     """Shift and scale of each input column and of the output, after a transform of the output if there is one."""
 
-    input_mean: HostFloat
-    input_scale: HostFloat
+    input_mean: Float[np.ndarray, " Q_X"]
+    input_scale: Annotated[Float[np.ndarray, " Q_X"], POSITIVE]
     output_mean: float
-    output_scale: float
+    output_scale: Annotated[float, POSITIVE]
     transform: Transform | None = None
 
     def inputs(self, inputs: HostFloat) -> HostFloat:

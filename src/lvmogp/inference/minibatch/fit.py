@@ -15,7 +15,7 @@ from lvmogp.inference.options import Options, minibatch_limits, minibatch_size
 from lvmogp.inference.restarts import MINIBATCHES, Outcome, Progress, Report, Restart, jitters
 from lvmogp.model.posterior import Posterior
 from lvmogp.storage.checkpoints import Checkpoints
-from lvmogp.storage.tensor_file import decode_id, encode_id
+from lvmogp.storage.codec import decode_id, encode_id
 from lvmogp.tables.ids import Id, distinct_ids, numbers_of
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import scaling_from

@@ -33,7 +33,7 @@ class Start(NamedTuple):
     """Where stochastic inference starts: what all conditions share, and the table of their latents."""
 
     shared: Shared
-    table: HostFloat
+    table: Float[np.ndarray, "D K"]
 
 
 def points_per_condition(n_conditions: int) -> int:
