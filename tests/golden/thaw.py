@@ -5,6 +5,7 @@ This is the one file here that knows how a fitted model is kept inside of the li
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -13,22 +14,24 @@ import jax.numpy as jnp
 import numpy as np
 
 import lvmogp
-import lvmogp.observed
+import lvmogp.model.layouts
 from lvmogp import LVMOGPRegressor
-from lvmogp.compiling import compiled
-from lvmogp.descriptions import Descriptions, Feature
-from lvmogp.draws import Draws, NoiseSpread
-from lvmogp.fit import Outcome, Restart
-from lvmogp.intake import Observations
-from lvmogp.kernels import Kernel, Product, Sum
-from lvmogp.observed import SparseData
-from lvmogp.optimise import Status
-from lvmogp.parameters import KnownCoordinates, Parameters
-from lvmogp.posterior import DenseCovariance, KroneckerCovariance, Posterior
-from lvmogp.scaling import Scaling
-from lvmogp.trained import trained_model, with_draws
-from lvmogp.transforms import TRANSFORMS
-from lvmogp.whitening import Basis, basis
+from lvmogp.fitted.model import Chains, Fit, Schema, fitted_model
+from lvmogp.ground.compiling import compiled
+from lvmogp.ground.precision import in_double_precision
+from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics, Statistics
+from lvmogp.inference.optimise import Status
+from lvmogp.inference.restarts import Outcome, Restart
+from lvmogp.kernels.covariances import Kernel, Product, Sum
+from lvmogp.model.draws import Draws, NoiseSpread
+from lvmogp.model.inducing_features import Basis, basis
+from lvmogp.model.layouts import SparseData
+from lvmogp.model.parameters import KnownCoordinates, Parameters
+from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
+from lvmogp.tables.features import ConditionFeatures, Feature
+from lvmogp.tables.observations import Observations
+from lvmogp.tables.scaling import Scaling
+from lvmogp.tables.transforms import TRANSFORMS
 
 Arrays = Mapping[str, np.ndarray]
 _basis = compiled(basis)
@@ -41,26 +44,31 @@ SPREAD = ("median", "deviation")
 COMPOSITES = {"Sum": Sum, "Product": Product}
 
 
+@in_double_precision
 def thawed(arrays: Arrays) -> LVMOGPRegressor:
     """The estimator that the arrays were taken from."""
     document = json.loads(str(arrays["document"]))
-    # As the estimator's own methods do: float64 for our own computations.
-    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
-        observations = _observations(document, arrays)
-        posterior = _posterior(document, arrays)
-        model = trained_model(
-            posterior,
-            _outcome(posterior.parameters),
-            ids=observations.ids,
-            scaling=_scaling(document, arrays),
+    observations, posterior = _observations(document, arrays), _posterior(document, arrays)
+    n_columns = observations.inputs.shape[1]
+    schema = Schema(
+        observations.ids, observations.columns, n_columns, (), observations.output_name, observations.is_grid
+    )
+    with sparse_from_the_first() if document.get("sparse") else nullcontext():
+        model = fitted_model(
+            schema,
+            _scaling(document, arrays),
+            Fit(posterior, _outcome(posterior.parameters), {}, {}),
+            chains=_chains(document, arrays) if "draws.latents" in arrays else None,
             observations=observations,
+            descriptions=_descriptions(document, arrays),
         )
-        model = model._replace(descriptions=_descriptions(document, arrays))
-        if "draws.latents" in arrays:
-            model = _with_draws(model, document, arrays)
+    if document.get("sparse"):
+        data = model.ensemble.source.data
+        assert isinstance(data, SparseData)
+        np.testing.assert_array_equal(data.inducing_conditions, arrays["draws.inducing_conditions"])
     estimator = LVMOGPRegressor(**document["settings"])
     estimator.model_ = model
-    estimator.n_features_in_ = observations.inputs.shape[1]
+    estimator.n_features_in_ = n_columns
     if observations.columns is not None:
         estimator.feature_names_in_ = np.asarray(observations.columns, dtype=object)
     return estimator
@@ -136,16 +144,16 @@ def _outcome(parameters: Parameters) -> Outcome:
     return Outcome(parameters, 0.0, Status.CONVERGED, (restart,), 0.0, 0.0, 0.0)
 
 
-def _descriptions(document: dict[str, Any], arrays: Arrays) -> Descriptions | None:
+def _descriptions(document: dict[str, Any], arrays: Arrays) -> ConditionFeatures | None:
     stored = document["features"]
     if stored is None:
         return None
     features = tuple(Feature(each["name"], each["kind"], tuple(each["levels"])) for each in stored["columns"])
     values, mean, scale = (arrays[f"features.{name}"] for name in ("values", "mean", "scale"))
-    return Descriptions(features, tuple(stored["ids"]), values, mean, scale)
+    return ConditionFeatures(features, tuple(stored["ids"]), values, mean, scale)
 
 
-def _with_draws(model: Any, document: dict[str, Any], arrays: Arrays) -> Any:
+def _chains(document: dict[str, Any], arrays: Arrays) -> Chains:
     spread = None
     if "draws.noise_spread.median" in arrays:
         spread = NoiseSpread(*(jnp.asarray(arrays[f"draws.noise_spread.{name}"]) for name in SPREAD))
@@ -155,15 +163,11 @@ def _with_draws(model: Any, document: dict[str, Any], arrays: Arrays) -> Any:
         noise_spread=spread,
         **{name: jnp.asarray(arrays[f"draws.{name}"]) for name in DRAWS},
     )
-    if not document["sparse"]:
-        return with_draws(model, draws)
-    with sparse_from_the_first():
-        model = with_draws(model, draws)
-    assert isinstance(model.drawn.data, SparseData)
-    np.testing.assert_array_equal(model.drawn.data.inducing_conditions, arrays["draws.inducing_conditions"])
-    return model
+    # How sampling went is no part of what is compared.
+    statistics = Statistics(*(np.empty(0) for _ in Statistics._fields))
+    return Chains(draws, SamplingDiagnostics((), {}, (), statistics, 0, True, 0.0))
 
 
 def sparse_from_the_first() -> Any:
     """A context in which draws of few observations answer through inducing points, as they do for many."""
-    return patch.multiple(lvmogp.observed, _MOST_ON_A_SIDE=0, _MOST_SCATTERED=0)
+    return patch.multiple(lvmogp.model.layouts, _MOST_ON_A_SIDE=0, _MOST_SCATTERED=0)
