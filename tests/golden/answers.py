@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from lvmogp.diagnostics import leave_out, leave_out_calibration
 
 from lvmogp import LVMOGPRegressor
+from lvmogp.insight.leave_out import leave_out, leave_out_calibration
 
 Answers = dict[str, np.ndarray]
 LEVELS = (0.01, 0.3, 0.5, 0.975)
