@@ -36,7 +36,7 @@ CHECKED = [name for name in NAMES if name.split(".")[-1] not in ("__init__", "es
 # time restore what another has put there, and warnings of a fit are lost.
 for module in [each for name, each in sys.modules.items() if name.startswith(f"{beartype.__name__}.")]:
     if hasattr(module, "catch_warnings"):
-        module.catch_warnings = lambda record: nullcontext([])
+        module.catch_warnings = lambda *args, **kwargs: nullcontext([])
 # As for pyright, an int will do where a float is asked for.
 install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
