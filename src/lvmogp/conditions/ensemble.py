@@ -161,9 +161,8 @@ def _made(source: Source, numbers: HostInt) -> Process:
 
 
 def most_at_once(ensemble: Ensemble) -> int:
-    """Return how many processes fit into memory together."""
-    if ensemble.processes is not None or ensemble.source is None:
-        return ensemble.n_processes
+    """Return how many processes fit into memory together, where they are not kept."""
+    assert ensemble.source is not None  # what is not kept can be made
     return max(_MOST_KEPT_ELEMENTS // _elements(ensemble.source.data), 1)
 
 
