@@ -29,16 +29,15 @@ from lvmogp.conditions.new_condition import normal_nodes
 from lvmogp.errors import LVMOGPWarning
 from lvmogp.fitted.model import FittedModel, with_draws
 from lvmogp.inference.nuts.chains import SamplerSettings, Target, log_posterior
+from lvmogp.inference.nuts.parameters import ChainParameters, as_draws, chain_parameters
 from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.nuts.sampling import sample_posterior
-from lvmogp.inference.nuts.unknowns import Unknowns, as_draws, unknowns_at
 from lvmogp.metrics import rmse, share_in_central_intervals
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.draws import Draws
-from lvmogp.model.layouts import Data, standardised
-from lvmogp.model.likelihood_data import observed
+from lvmogp.model.layouts import Data, likelihood_data, standardised
 from lvmogp.model.parameters import Parameters
-from paper.problems import Problem, synthetic
+from paper.problems import PaperProblem, synthetic
 
 ROOT = Path(__file__).parents[1]
 FILE, PAGE = ROOT / "results" / "sampling" / "between.json", ROOT / "docs" / "fully-bayesian.md"
@@ -56,7 +55,7 @@ class Start(NamedTuple):
     data: Data
 
 
-def equally_weighted(points: Unknowns, start: Start) -> Draws:
+def equally_weighted(points: ChainParameters, start: Start) -> Draws:
     n_draws = len(points.latents)
     return as_draws(
         points,
@@ -70,7 +69,7 @@ def mean_field(start: Start) -> Draws:
     """Latents from q(H), hyperparameters as fitted; only what is made of them is exact."""
     mean, variance = start.parameters.latent_mean, start.parameters.latent_variance
     nodes = jnp.asarray(normal_nodes(N_DRAWS, mean.size)).reshape(N_DRAWS, *mean.shape)
-    points = jax.vmap(lambda own: unknowns_at(start.parameters, mean + jnp.sqrt(variance) * own))(nodes)
+    points = jax.vmap(lambda own: chain_parameters(start.parameters, mean + jnp.sqrt(variance) * own))(nodes)
     return equally_weighted(points, start)
 
 
@@ -114,9 +113,9 @@ def linear_response(start: Start) -> Draws:
     vectors = np.tile(np.asarray(vector), (N_DRAWS, 1))
     vectors[:, moved] += steps
 
-    def point(own: jax.Array) -> Unknowns:
+    def point(own: jax.Array) -> ChainParameters:
         parameters = join(own, fixed_leaves, structure)
-        return unknowns_at(parameters, parameters.latent_mean)
+        return chain_parameters(parameters, parameters.latent_mean)
 
     return equally_weighted(jax.vmap(point)(jnp.asarray(vectors)), start)
 
@@ -124,8 +123,8 @@ def linear_response(start: Start) -> Draws:
 def laplace(start: Start) -> Draws:
     """A Gaussian around the most probable latents and hyperparameters under the exact likelihood."""
     parameters = start.parameters
-    vector, fixed_leaves, structure = split(unknowns_at(parameters, parameters.latent_mean))
-    target = Target(observed(start.data, parameters), fixed_leaves, structure, PRIORS)
+    vector, fixed_leaves, structure = split(chain_parameters(parameters, parameters.latent_mean))
+    target = Target(likelihood_data(start.data, parameters), fixed_leaves, structure, PRIORS)
     downhill = jax.jit(jax.value_and_grad(lambda own: -log_posterior(target, own)))
     mode = scipy.optimize.minimize(
         lambda own: [np.asarray(part, float) for part in downhill(own)],
@@ -136,7 +135,7 @@ def laplace(start: Start) -> Draws:
     ).x
     values, basis = np.linalg.eigh(_hessian(lambda own: -log_posterior(target, own), jnp.asarray(mode)))
     steps = (normal_nodes(N_DRAWS, len(mode)) / np.sqrt(np.maximum(values, _STIFF))) @ basis.T
-    return equally_weighted(jax.vmap(target.unknowns)(jnp.asarray(mode + steps)), start)
+    return equally_weighted(jax.vmap(target.parameters)(jnp.asarray(mode + steps)), start)
 
 
 def chains(start: Start, *, settings: SamplerSettings) -> Draws:
@@ -157,7 +156,7 @@ WAYS: dict[str, Callable[[Start], Draws]] = {
 }
 
 
-def scores(model: FittedModel, problem: Problem, seconds: float) -> dict[str, float]:
+def scores(model: FittedModel, problem: PaperProblem, seconds: float) -> dict[str, float]:
     asked = LVMOGPRegressor()
     asked.model_ = model
     test = problem.test

@@ -56,8 +56,7 @@ class State(NamedTuple):
     resident_mb: float
     n_mappings: int
     n_programs_alive: int
-    n_programs_made: int
-    n_times_forgotten: int
+    n_programs: int
 
 
 def shape(rng: np.random.Generator) -> Shape:
@@ -133,8 +132,7 @@ def state(n_fits: int, n_predictions: int, began: float) -> State:
         resident_mb=round(resident, 1),
         n_mappings=len(Path("/proc/self/maps").read_text().splitlines()),
         n_programs_alive=len(jax.devices()[0].client.live_executables()),
-        n_programs_made=compiling.programs_made(),
-        n_times_forgotten=compiling.times_forgotten(),
+        n_programs=compiling.n_programs(),
     )
 
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from lvmogp.algebra.constraints import split
 from lvmogp.inference.optimise import value_and_gradient
-from lvmogp.inference.restarts import collapsed_objective, explicit_objective
 from lvmogp.kernels.covariances import RBF
+from lvmogp.model.bounds import collapsed_objective, explicit_objective
 from lvmogp.model.layouts import GridData
 from lvmogp.model.parameters import KroneckerInducing, Parameters
 

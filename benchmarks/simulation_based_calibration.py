@@ -32,8 +32,7 @@ from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.kernels.covariances import RBF, diagonal, gram
 from lvmogp.model.draws import Draws
-from lvmogp.model.layouts import Data, GridData, long_data
-from lvmogp.model.likelihood_data import observed
+from lvmogp.model.layouts import Data, GridData, likelihood_data, long_data
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.process import stacked_conditionals
 from lvmogp.plots.style import COLOURS, tidy
@@ -189,7 +188,7 @@ def ranks(seed: int, form: str, settings: SamplerSettings = SETTINGS) -> dict[st
         assert draws is not None  # nobody stopped it
         places = np.linspace(0, draws.n_draws - 1, N_RANKED).round().astype(int)
         some = jax.tree.map(lambda leaf: leaf[places], draws)
-        found = drawn_quantities(some, observed(data, start), truth.asked_input, rng)
+        found = drawn_quantities(some, likelihood_data(data, start), truth.asked_input, rng)
     return {name: int(np.sum(found[name] < value)) for name, value in quantities(truth).items()}
 
 

@@ -17,8 +17,6 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 UNOPTIMISED, OLDER_LOOPS = "--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false"
 FLAGS = {"0.8": OLDER_LOOPS, "0.9": f"{UNOPTIMISED} {OLDER_LOOPS}"}
 os.environ.setdefault("XLA_FLAGS", FLAGS.get(version("jaxlib").rpartition(".")[0], UNOPTIMISED))
-# To make a program so that it can be kept takes longer, and most are needed once.
-os.environ.setdefault("LVMOGP_KEEP_PROGRAMS", "0")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA names harmless differences of CPU features
 
 import beartype
@@ -33,12 +31,12 @@ jax.config.update("jax_enable_x64", True)
 # and the command line, whose functions typer calls in its own way.
 PACKAGE = Path(importlib.util.find_spec("lvmogp").origin).parent
 NAMES = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")]
-CHECKED = [name for name in NAMES if name.split(".")[-1] not in ("__init__", "estimator", "cli")]
+CHECKED = [name for name in NAMES if name.split(".")[-1] not in ("__init__", "estimator", "app")]
 # Where a container is made, beartype looks at its hints and catches warnings meanwhile. Threads that do so at the same
 # time restore what another has put there, and warnings of a fit are lost.
 for module in [each for name, each in sys.modules.items() if name.startswith(f"{beartype.__name__}.")]:
     if hasattr(module, "catch_warnings"):
-        module.catch_warnings = lambda record: nullcontext([])
+        module.catch_warnings = lambda *args, **kwargs: nullcontext([])
 # As for pyright, an int will do where a float is asked for.
 install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 

@@ -17,16 +17,15 @@ from small_models import build, rbf
 from lvmogp import LVMOGPRegressor
 from lvmogp.conditions.condition import Condition
 from lvmogp.fitted.model import Chains, Fit, FittedModel, Schema, fitted_model
-from lvmogp.inference.nuts.diagnostics import Account, Statistics
+from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics, Statistics
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel
 from lvmogp.model.draws import Draws, NoiseSpread
-from lvmogp.model.layouts import standardised
-from lvmogp.model.likelihood_data import SparseData
+from lvmogp.model.layouts import SparseData, standardised
 from lvmogp.model.parameters import KnownCoordinates, Parameters
-from lvmogp.tables.features import NUMBER, Descriptions, Feature
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.features import NUMBER, ConditionFeatures, Feature
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import scaling_of
 from lvmogp.tables.transforms import TRANSFORMS
 
@@ -137,20 +136,20 @@ def fitted(
     estimator = LVMOGPRegressor(n_latent, noise=noise, output_transform=transform)
     estimator.n_features_in_ = n_columns
     # Few observations are enough for the sparse form.
-    with mock.patch("lvmogp.model.likelihood_data._MOST_SCATTERED", 10 if form == "sparse" else 1_000):
+    with mock.patch("lvmogp.model.layouts._MOST_SCATTERED", 10 if form == "sparse" else 1_000):
         estimator.model_ = trained if answers == "fit" else with_draws(trained, made_draws(trained))
     return estimator
 
 
-def _descriptions(slopes: np.ndarray, *, missing: bool) -> Descriptions:
+def _descriptions(slopes: np.ndarray, *, missing: bool) -> ConditionFeatures:
     values = (slopes**2)[:, None]
     scale, mean = values.std(axis=0), values.mean(axis=0)
     if missing:
         values[3] = np.nan
-    return Descriptions((Feature("load", NUMBER),), IDS, values, mean, scale)
+    return ConditionFeatures((Feature("load", NUMBER),), IDS, values, mean, scale)
 
 
-def _known(descriptions: Descriptions) -> KnownCoordinates:
+def _known(descriptions: ConditionFeatures) -> KnownCoordinates:
     values = descriptions.standardised(descriptions.values)
     places = np.nonzero(np.isnan(values))
     return KnownCoordinates(
@@ -170,13 +169,14 @@ def of_kind(kind: str, **options) -> LVMOGPRegressor:
 
 def with_draws(model: FittedModel, draws: Draws | None) -> FittedModel:
     """The model as sampling would leave it; without draws it answers from the fit."""
-    nothing = Statistics(*(np.empty(0) for _ in Statistics._fields))
-    account = Account((), {}, (), nothing, n_warmup=0, completed=True, seconds=0.0)
+    kinds = (float, float, int, float, bool)
+    nothing = Statistics(*(np.empty(0, kind) for kind in kinds))
+    diagnostics = SamplingDiagnostics((), {}, (), nothing, n_warmup=0, completed=True, seconds=0.0)
     return fitted_model(
         model.schema,
         model.scaling,
         model.fit,
-        chains=None if draws is None else Chains(draws, account),
+        chains=None if draws is None else Chains(draws, diagnostics),
         observations=model.observations,
         descriptions=model.descriptions,
     )

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from hostile_sets import HostileSet, Recipe, made
+from small_models import grid_as_long
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.errors import LVMOGPError, LVMOGPWarning
@@ -14,10 +15,10 @@ from lvmogp.fitted.model import FittedModel, trained_model
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.covariances import diagonal
-from lvmogp.model.layouts import Data, GridData, LongData, grid_as_long, standardised
+from lvmogp.model.layouts import Data, GridData, LongData, standardised
 from lvmogp.model.parameters import Parameters, of_conditions
 from lvmogp.model.posterior import curves_at, grid_marginals, posterior
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import differs_in_last_digits_only, scaling_of
 from lvmogp.tables.transforms import Transform
 from lvmogp.typing import Array, Float

@@ -20,9 +20,10 @@ from lvmogp.algebra.constraints import join, split
 from lvmogp.ground.compiling import compiler_options
 from lvmogp.inference.independent import IndependentParameters, independent_bound
 from lvmogp.inference.optimise import StopFit
-from lvmogp.inference.restarts import Progress, collapsed_objective, explicit_objective, with_explicit_inducing
+from lvmogp.inference.restarts import Progress, with_explicit_inducing
 from lvmogp.kernels.covariances import RBF
 from lvmogp.metrics import rmse
+from lvmogp.model.bounds import collapsed_objective, explicit_objective
 from lvmogp.model.layouts import Data, GridData, long_data
 from lvmogp.model.parameters import Parameters
 

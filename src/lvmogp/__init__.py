@@ -1,5 +1,6 @@
 """Gaussian processes for data from many conditions, with new conditions learnt from a few points."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,6 @@ from lvmogp.__about__ import __version__
 from lvmogp.errors import (
     ConvergenceWarning,
     DataError,
-    ForkedProcessError,
     LVMOGPError,
     LVMOGPWarning,
     ModelFileError,
@@ -33,14 +33,13 @@ if TYPE_CHECKING:
         Periodic,
         RationalQuadratic,
     )
-    from lvmogp.tables.stores import ObservationStore
+    from lvmogp.tables.observations import ObservationStore
 
 __all__ = [
     "RBF",
     "Constant",
     "ConvergenceWarning",
     "DataError",
-    "ForkedProcessError",
     "Kernel",
     "LVMOGPError",
     "LVMOGPRegressor",
@@ -64,10 +63,12 @@ __all__ = [
 ]
 
 
+# XLA has a harmless remark for each program that it reads from a cache, and can be silenced before JAX is imported.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # What needs JAX is imported when first asked for, so that the command line can show its help at once.
 _HOMES = {
     "LVMOGPRegressor": "lvmogp.estimator",
-    "ObservationStore": "lvmogp.tables.stores",
+    "ObservationStore": "lvmogp.tables.observations",
     "Priors": "lvmogp.inference.nuts.priors",
     "Progress": "lvmogp.inference.restarts",
     "StopFit": "lvmogp.inference.optimise",

@@ -32,10 +32,6 @@ class NumericalError(LVMOGPError):
     """A matrix that could not be factorised with any reasonable jitter."""
 
 
-class ForkedProcessError(LVMOGPError):
-    """A process forked from one that had computed already, which cannot compute itself."""
-
-
 class LVMOGPWarning(UserWarning):
     """Something the user should know; the work went on."""
 

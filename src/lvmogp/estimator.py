@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -21,16 +20,15 @@ import lvmogp.fitted.suggestions as suggestions
 from lvmogp.conditions.mixtures import Judged
 from lvmogp.errors import DataError, LVMOGPWarning, ModelFileError, SettingError
 from lvmogp.fitted.absorb import absorbed
-from lvmogp.fitted.additions import NewCondition, new_conditions, with_new_conditions
 from lvmogp.fitted.arviz_export import inference_data
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.fitted.calibration import calibration as calibration_of
-from lvmogp.fitted.condition_tables import condition_feature_table, latent_table, similarity_table
 from lvmogp.fitted.model import FittedModel, mapped_arrays, without_condition
 from lvmogp.fitted.model_file import load_model, save_model
 from lvmogp.fitted.origin import Origin
 from lvmogp.fitted.queries import (
-    Rows,
+    NewCondition,
+    Query,
     asked_features,
     asked_id,
     asked_inputs,
@@ -38,13 +36,18 @@ from lvmogp.fitted.queries import (
     asked_rows,
     central_levels,
     checked_numbers,
+    condition_feature_table,
     features_by_id,
+    latent_table,
+    new_conditions,
+    similarity_table,
     with_described,
+    with_new_conditions,
 )
 from lvmogp.ground.compiling import forget_many_programs
-from lvmogp.ground.forking import can_compute, check_can_compute
+from lvmogp.ground.precision import double_precision
 from lvmogp.inference.minibatch.fit import CHECKPOINT_SECONDS
-from lvmogp.inference.nuts.diagnostics import Account
+from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.options import Options
 from lvmogp.inference.restarts import Outcome, Progress
@@ -61,8 +64,8 @@ from lvmogp.pipeline import (
 from lvmogp.progress import progress_bar
 from lvmogp.tables.columns import as_pandas
 from lvmogp.tables.ids import Id, RowIds
+from lvmogp.tables.observations import ObservationStore
 from lvmogp.tables.reading import read_outputs, read_training
-from lvmogp.tables.stores import ObservationStore
 from lvmogp.typing import HostFloat
 
 _P = ParamSpec("_P")
@@ -76,9 +79,8 @@ def _in_double_precision(
     # is what it says, where a GPU would rather multiply with ten bits.
     @functools.wraps(method)
     def wrapped(self: "LVMOGPRegressor", *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        check_can_compute()
         forget_many_programs()  # those of earlier calls
-        with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        with double_precision():
             return method(self, *args, **kwargs)
 
     return wrapped
@@ -146,7 +148,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         How the fit went: bound, status, history, counts and time.
     origin_ : Origin or None
         What the fit was made with: seed, versions, machine.
-    sampling_ : Account or None
+    sampling_ : SamplingDiagnostics or None
         How Markov chains went, with ``inference="nuts"``.
     latents_ : pandas.DataFrame
         Mean and standard deviation of each condition's latents.
@@ -306,10 +308,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         return self._fitted().fit.origin
 
     @property
-    def sampling_(self) -> Account | None:
+    def sampling_(self) -> SamplingDiagnostics | None:
         """How Markov chains went: whether they agree, how many draws count, remarks; ``None`` without them."""
         chains = self._fitted().chains
-        return None if chains is None else chains.account
+        return None if chains is None else chains.diagnostics
 
     @property
     def n_iter_(self) -> int:
@@ -609,7 +611,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         outputs, errors = rows.measurements(y, y_std)
         known = np.isfinite(outputs)
         ids = RowIds(rows.ids.distinct, rows.ids.numbers[known])
-        observed = Rows(rows.inputs[known], ids, None)
+        observed = Query(rows.inputs[known], ids)
         mean, _ = answers.moments(model, observed.points, ids, unseen=self.unseen, include_noise=True)
         density, below = self._judged(model, observed, outputs[known], errors[known], include_noise=True)
         found = calibration_of(Forecasts(below, density, mean - outputs[known], ids.numbers, ids.distinct), asked)
@@ -674,7 +676,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     def remove_condition(self, name: Id) -> Self:
         """Forget a condition that was added."""
-        self.model_ = without_condition(self._fitted(), name)
+        model = self._fitted()
+        self.model_ = without_condition(model, asked_id(model, name))
         return self
 
     @_in_double_precision
@@ -712,7 +715,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         condition_features : DataFrame or mapping, optional
             Features of a condition that is new, by id, as for ``predict``.
         """
-        plain_name = asked_id(name)
+        plain_name = asked_id(self._fitted(), name)
         model = self._described((plain_name,), condition_features)
         if goal not in suggestions.GOALS:
             raise SettingError(f"goal must be one of {list(suggestions.GOALS)}, got {goal!r}")
@@ -742,8 +745,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a fitted model from a file."""
-        check_can_compute()
-        with jax.enable_x64(True):
+        with double_precision():
             model, settings = load_model(path)
         try:
             estimator = cls(**settings)
@@ -765,10 +767,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        # A process that cannot compute says so when it is asked to; an error here would be lost in a pool of workers.
-        if "model_" in state and can_compute():
+        if "model_" in state:
             # Where float64 is switched off, JAX would read the arrays back in single precision.
-            with jax.enable_x64(True):
+            with double_precision():
                 self.model_ = mapped_arrays(self.model_, jnp.asarray)
 
     # At the door
@@ -776,7 +777,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     def _fitted(self) -> FittedModel:
         return fitted_model(self)
 
-    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[FittedModel, Rows]:
+    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[FittedModel, Query]:
         # The rows asked about, and the model with the new conditions among them that are described.
         rows = asked_rows(self._fitted(), X, conditions, self.condition)
         return self._described(rows.ids.distinct, condition_features), rows
@@ -786,7 +787,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         return with_described(model, asked, features_by_id(model, condition_features, self.condition))
 
     def _judged(
-        self, model: FittedModel, rows: Rows, outputs: HostFloat, errors: HostFloat, *, include_noise: bool
+        self, model: FittedModel, rows: Query, outputs: HostFloat, errors: HostFloat, *, include_noise: bool
     ) -> Judged:
         return answers.judged(
             model, rows.inputs, rows.ids, outputs, errors, unseen=self.unseen, include_noise=include_noise

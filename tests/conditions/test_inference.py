@@ -279,7 +279,7 @@ def test_how_thoroughly_latents_are_looked_for():
     """Part of every answer, and what the page of a model does in the same way; of many processes less each."""
     lengths = (1.0, 0.3, 0.1, 0.01)
     assert Search() == (512, 1024, 32, 12, 8, 64, 128, 20, lengths, 1.5, 0.1)
-    assert infer_module._BRIEF_SEARCH == (512, 0, 6, 12, 8, 32, 32, 8, lengths, 1.5, 0.1)
+    assert (512, 0, 6, 12, 8, 32, 32, 8, lengths, 1.5, 0.1) == infer_module._BRIEF_SEARCH
     assert [infer_module._particles_each(count) for count in (6, 33, 100, 600)] == [512, 256, 128, 32]
     assert (MOST_EXACT, N_NODES, MOST_PARTICLES) == (32, 128, 512)
 

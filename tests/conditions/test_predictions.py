@@ -36,8 +36,7 @@ from lvmogp.conditions.ensemble import answering_places, chunks, ensemble_of_fit
 from lvmogp.conditions.search import normal_nodes
 from lvmogp.errors import DataError, SettingError
 from lvmogp.model.draws import thinned
-from lvmogp.model.layouts import standardised
-from lvmogp.model.likelihood_data import SparseData
+from lvmogp.model.layouts import SparseData, standardised
 
 NUMBERS = np.array([3, 0, 0, 4, 1, 2, 3])
 X_NEW = np.array([[0.3, 0.2], [1.1, 2.1], [1.15, 2.5], [0.0, 3.0], [1.9, -3.0], [2.4, 2.6], [0.7, -2.8]])
@@ -335,7 +334,7 @@ def test_as_many_draws_answer_as_the_data_allow(form, size, monkeypatch):
     trained = fitted(form, answers="fit").model_
     draws, parameters = made_draws(trained, n_draws=600), trained.posterior.parameters
     if form == "sparse":
-        monkeypatch.setattr("lvmogp.model.likelihood_data._MOST_SCATTERED", 10)
+        monkeypatch.setattr("lvmogp.model.layouts._MOST_SCATTERED", 10)
     data = standardised(trained.observations, trained.scaling)
     for elements, expected in ((2**24, 512), (size * 400, 400), (1, 256)):
         monkeypatch.setattr(ensemble_module, "_ELEMENTS_ANSWERING", elements)

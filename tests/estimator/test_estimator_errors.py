@@ -36,7 +36,7 @@ def no_fitting(monkeypatch):
     def fail(*args, **kwargs):
         raise AssertionError("fitting started")
 
-    monkeypatch.setattr("lvmogp.inference.choices.fit", fail)
+    monkeypatch.setattr("lvmogp.inference.restarts.fit", fail)
 
 
 @pytest.fixture(scope="module")
@@ -525,7 +525,7 @@ def test_an_earlier_fit_survives_a_fit_that_breaks_off(model, monkeypatch, failu
     def fail(*args, **kwargs):
         raise failure
 
-    monkeypatch.setattr("lvmogp.inference.choices.fit", fail)
+    monkeypatch.setattr("lvmogp.inference.restarts.fit", fail)
     with pytest.raises(type(failure)):
         model.fit(X, 2 * Y, conditions=NAMES)
     monkeypatch.undo()

@@ -19,18 +19,17 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.inference.nuts.chains import SamplerSettings, Target, run_chains
 from lvmogp.inference.nuts.gibbs import log_likelihoods_of_scattered, log_likelihoods_on_grid, redrawn_latents
 from lvmogp.inference.nuts.likelihoods import fitted_values, log_likelihood
+from lvmogp.inference.nuts.parameters import chain_parameters
 from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.nuts.sampling import sample_posterior
-from lvmogp.inference.nuts.unknowns import unknowns_at
-from lvmogp.model.layouts import GridData, standardised
-from lvmogp.model.likelihood_data import SparseData, scattered
+from lvmogp.model.layouts import GridData, SparseData, scattered, standardised
 
 _log_likelihood, _fitted_values = compiled(log_likelihood), compiled(fitted_values)
 
 
 def small_unknowns():
     parameters = described_parameters()
-    return unknowns_at(parameters, parameters.latent_mean)
+    return chain_parameters(parameters, parameters.latent_mean)
 
 
 def coordinates_of(unknowns):
@@ -132,7 +131,7 @@ def test_without_observations_missing_features_come_from_the_prior_and_known_one
     starts = jnp.tile(vector, (2, 1))
     chains, ended = run_chains(target, starts, jnp.ones_like(starts), SamplerSettings(2, 150, 500, 0))
     assert ended
-    points = jax.vmap(target.unknowns)(jnp.concatenate([chain.trace.position for chain in chains.values()]))
+    points = jax.vmap(target.parameters)(jnp.concatenate([chain.trace.position for chain in chains.values()]))
     np.testing.assert_allclose(points.described.missing.mean(axis=0), 0, atol=0.15)
     np.testing.assert_allclose(points.described.missing.std(axis=0), 1, atol=0.12)
     known = np.ones(points.described.values.shape[1:], dtype=bool)

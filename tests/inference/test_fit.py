@@ -18,23 +18,24 @@ from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.independent import IndependentParameters, independent_bound, independent_curves
 from lvmogp.inference.optimise import Run, Status, StopFit, maximise
-from lvmogp.inference.restarts import Outcome, Progress, Settings, fit, with_explicit_inducing
+from lvmogp.inference.options import Settings
+from lvmogp.inference.restarts import Outcome, Progress, fit, with_explicit_inducing
 from lvmogp.inference.starts import (
     RECIPES,
-    Curves,
+    IndependentCurves,
     Embedding,
     independent_start,
     principal_components,
     recipe_names,
     representatives,
     start,
-    unrolled,
+    isomap,
 )
 from lvmogp.kernels.covariances import RBF
 from lvmogp.model.bounds import collapsed, explicit
 from lvmogp.model.layouts import GridData
 from lvmogp.model.parameters import Parameters
-from lvmogp.tables.features import Coordinates
+from lvmogp.tables.features import FeatureCoordinates
 
 compiled_independent_bound = compiled(independent_bound)
 compiled_independent_curves = compiled(independent_curves)
@@ -319,7 +320,7 @@ def test_principal_components_recover_where_conditions_lie(n_dimensions: int):
 @pytest.mark.parametrize("n_neighbours", [8, 12])
 def test_isomap_recovers_where_conditions_lie_and_their_distances(n_dimensions: int, n_neighbours: int):
     latents = configuration(n_dimensions, 80)
-    embedding = unrolled(curves_of(latents, 0.7), n_dimensions, RNG(54), n_neighbours=n_neighbours)
+    embedding = isomap(curves_of(latents, 0.7), n_dimensions, RNG(54), n_neighbours=n_neighbours)
     assert np.corrcoef(distances(embedding), pdist(latents))[0, 1] > 0.95
     assert np.median(distances(embedding) / (pdist(latents) / 0.7)) == pytest.approx(1, abs=0.15)
 
@@ -350,11 +351,11 @@ def test_recipes_hold_for_few_and_for_equal_curves(recipe: str, curves: str):
 @pytest.mark.parametrize("with_features", [False, True])
 def test_where_conditions_start_does_not_depend_on_their_order(recipe: str, with_features: bool):
     values, order = RNG(60).normal(size=(7, 9)), RNG(61).permutation(7)
-    known = Coordinates(RNG(62).normal(size=(7, 1)), np.ones(1), np.ones(1))
+    known = FeatureCoordinates(RNG(62).normal(size=(7, 1)), np.ones(1), np.ones(1))
 
     def begin(rows: np.ndarray) -> Parameters:
         coordinates = known._replace(values=known.values[rows]) if with_features else None
-        curves = Curves(independent_parameters(), values[rows])
+        curves = IndependentCurves(independent_parameters(), values[rows])
         sizes = {"n_latent": 2, "n_inducing": 3, "noise_per_condition": False}
         return start(recipe, curves, RBF(), rng=RNG(63), coordinates=coordinates, **sizes)
 
@@ -421,7 +422,7 @@ def first_fit() -> tuple[Outcome, list[Progress]]:
 
 
 @functools.cache
-def curves_at_start() -> Curves:
+def curves_at_start() -> IndependentCurves:
     data = simulated()
     return independent_start(
         RBF(), data, np.asarray(data.inputs), input_scale=np.ones(1), n_inducing=4, most_inducing=4, seed=3
@@ -452,8 +453,8 @@ def test_every_start_is_improved_upon():
 def test_fit_reports_the_bound_of_its_parameters():
     outcome, _ = first_fit()
     found = compiled_collapsed(outcome.parameters, simulated())
-    assert float(found.steadied) == pytest.approx(outcome.bound, rel=1e-10)
-    assert found.total - found.steadied == pytest.approx(0.5e-6 * found.signal)
+    assert float(found.penalised) == pytest.approx(outcome.bound, rel=1e-10)
+    assert found.total - found.penalised == pytest.approx(0.5e-6 * found.signal)
 
 
 def test_fit_keeps_the_best_restart():

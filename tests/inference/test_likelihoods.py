@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 import references
 from scipy.stats import multivariate_normal
-from small_models import PER_CONDITION, SHARED, D, grid_case, long_case, number, small_parameters
+from small_models import PER_CONDITION, SHARED, D, grid_as_long, grid_case, long_case, number, small_parameters
 
 from lvmogp.algebra.constraints import join, split
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.nuts.likelihoods import fitted_values, log_likelihood
-from lvmogp.inference.nuts.unknowns import unknowns_at
+from lvmogp.inference.nuts.parameters import chain_parameters
 from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern52, Periodic
-from lvmogp.model.layouts import GridData, grid_as_long
-from lvmogp.model.likelihood_data import ScatteredData, SparseData, observed, scattered
+from lvmogp.model.layouts import GridData, ScatteredData, SparseData, likelihood_data, scattered
 
 _log_likelihood, _fitted_values = compiled(log_likelihood), compiled(fitted_values)
 NOISES = [SHARED, PER_CONDITION]
@@ -24,7 +23,7 @@ by_noise = pytest.mark.parametrize("noise", NOISES, ids=["shared noise", "noise 
 
 def small_unknowns(noise, n_latent=2):
     parameters = small_parameters(n_latent, noise=noise)
-    return unknowns_at(parameters, parameters.latent_mean)
+    return chain_parameters(parameters, parameters.latent_mean)
 
 
 def dense(unknowns, observations):
@@ -84,7 +83,7 @@ def test_sparse_likelihoods_are_exact_with_all_points_as_inducing_points(case, n
 def test_sparse_likelihoods_are_the_collapsed_bound_as_variances_vanish(case):
     data, observations = case()
     parameters = small_parameters(2, noise=PER_CONDITION)
-    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    unknowns = chain_parameters(parameters, parameters.latent_mean)
     chosen = jnp.asarray([0, 1, 3])
     certain = eqx.tree_at(
         lambda tree: (tree.inducing_latents, tree.latent_variance, tree.input_kernel, tree.latent_kernel),
@@ -164,11 +163,11 @@ def test_fitted_values_of_sparse_likelihoods_are_exact_with_all_inducing_points(
 
 def test_the_form_follows_the_size(rng):
     parameters = small_parameters(2)
-    assert observed(grid_case().data, parameters) is grid_case().data
-    assert isinstance(observed(long_case().data, parameters), ScatteredData)
+    assert likelihood_data(grid_case().data, parameters) is grid_case().data
+    assert isinstance(likelihood_data(long_case().data, parameters), ScatteredData)
     many = GridData(jnp.asarray(rng.normal(size=(601, 2))), jnp.asarray(rng.normal(size=(601, D))))
     for data in (many, grid_as_long(many)):
-        sparse = observed(data, parameters)
+        sparse = likelihood_data(data, parameters)
         assert isinstance(sparse, SparseData)
         np.testing.assert_array_equal(sparse.inducing_inputs, parameters.inducing_inputs)
         assert len(set(np.asarray(sparse.inducing_conditions).tolist())) == 3
@@ -176,7 +175,7 @@ def test_the_form_follows_the_size(rng):
 
 def test_the_variance_of_a_stationary_latent_kernel_moves_to_the_input_kernel():
     parameters = small_parameters(2)
-    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    unknowns = chain_parameters(parameters, parameters.latent_mean)
     np.testing.assert_allclose(unknowns.input_kernel.variance, 1.2 * 0.9)
     assert unknowns.latent_kernel.variance == 1
     vector, _, _ = split(unknowns)
@@ -195,7 +194,7 @@ def test_variances_of_composite_input_kernels(kernel, scaled):
     parameters = small_parameters(2)
     latent_kernel = Periodic(number(3.0), number(1.0), number(2.0))
     parameters = eqx.tree_at(lambda tree: (tree.input_kernel, tree.latent_kernel), parameters, (kernel, latent_kernel))
-    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    unknowns = chain_parameters(parameters, parameters.latent_mean)
     if scaled is None:  # held by the user, so the other one is not redundant
         assert eqx.tree_equal(unknowns.input_kernel, kernel)
         assert eqx.tree_equal(unknowns.latent_kernel, latent_kernel)

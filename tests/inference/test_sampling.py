@@ -16,11 +16,10 @@ from lvmogp.inference.nuts.chains import SamplerSettings, Target, log_posterior,
 from lvmogp.inference.nuts.gibbs import log_likelihoods_of_scattered, log_likelihoods_on_grid, redrawn_latents
 from lvmogp.inference.nuts.likelihoods import log_likelihood
 from lvmogp.inference.nuts.priors import Priors, log_prior
-from lvmogp.inference.nuts.unknowns import OwnNoise, SharedNoise, Unknowns, unknowns_at
+from lvmogp.inference.nuts.parameters import OwnNoise, SharedNoise, ChainParameters, chain_parameters
 from lvmogp.inference.optimise import StopFit
 from lvmogp.kernels.covariances import RBF, Linear, Periodic, RationalQuadratic, gram
-from lvmogp.model.layouts import GridData
-from lvmogp.model.likelihood_data import scattered
+from lvmogp.model.layouts import GridData, scattered
 
 PRIORS = Priors().checked()
 
@@ -61,7 +60,7 @@ def random_unknowns(rng):
     )
     latents = jnp.asarray(rng.normal(size=(D, 3)))
     noise = OwnNoise(jnp.asarray(rng.normal(size=D)), positive(), positive())
-    return Unknowns(kernel, RBF(positive(3), positive()), latents, noise)
+    return ChainParameters(kernel, RBF(positive(3), positive()), latents, noise)
 
 
 def test_priors_are_products_of_log_normal_densities(rng):
@@ -94,20 +93,20 @@ def target_of(unknowns, data, priors=PRIORS):
     return Target(data, fixed_leaves, structure, priors), vector
 
 
-def run(target, vector, settings, report=None, *, hot=()):
+def run(target, vector, settings, report=None, *, tempered=()):
     starts = jnp.tile(vector, (settings.n_chains, 1))
-    chains, ended = run_chains(target, starts, jnp.ones_like(starts), settings, report, hot=hot)
+    chains, ended = run_chains(target, starts, jnp.ones_like(starts), settings, report, tempered=tempered)
     return list(chains.values()), ended
 
 
 def test_without_observations_draws_come_from_the_prior():
     parameters = small_parameters(2, noise=PER_CONDITION)
-    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    unknowns = chain_parameters(parameters, parameters.latent_mean)
     target, vector = target_of(unknowns, nothing_observed(scattered(long_case().data)))
     chains, ended = run(target, vector, SamplerSettings(2, 200, 800, 0))
     assert ended
     positions = np.concatenate([chain.trace.position for chain in chains])
-    points = jax.vmap(target.unknowns)(jnp.asarray(positions))
+    points = jax.vmap(target.parameters)(jnp.asarray(positions))
     # Standard errors: about 1000 of the draws count.
     for values, (median, spread) in (
         (points.input_kernel.lengthscale, (np.sqrt(2) * PRIORS.input_lengthscale[0], PRIORS.input_lengthscale[1])),
@@ -130,11 +129,11 @@ def test_without_observations_draws_come_from_the_prior():
 def test_noise_variances_that_nothing_is_known_of_are_no_funnel():
     priors = PRIORS._replace(noise_spread=(0.5, 2.0))
     parameters = small_parameters(2, noise=PER_CONDITION)
-    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    unknowns = chain_parameters(parameters, parameters.latent_mean)
     target, vector = target_of(unknowns, nothing_observed(scattered(long_case().data)), priors)
     chains, _ = run(target, vector, SamplerSettings(2, 200, 800, 0))
     positions = jnp.asarray(np.concatenate([chain.trace.position for chain in chains]))
-    spread = np.asarray(jax.vmap(target.unknowns)(positions).noise.spread)
+    spread = np.asarray(jax.vmap(target.parameters)(positions).noise.spread)
     shares = norm.cdf((np.log(spread) - np.log(0.5)) / 2.0)
     np.testing.assert_allclose(np.quantile(shares, [0.05, 0.25, 0.5, 0.75]), [0.05, 0.25, 0.5, 0.75], atol=0.04)
 
@@ -146,7 +145,7 @@ def two_conditions():
     curve = np.sin(2 * inputs[:, 0])
     outputs = np.stack([curve, 0.2 * curve], axis=1) + 0.2 * rng.normal(size=(5, 2))
     fixed = ("lengthscale", "variance")
-    unknowns = Unknowns(
+    unknowns = ChainParameters(
         RBF(jnp.ones(1), number(1.0), fixed=fixed),
         RBF(jnp.ones(1), number(1.0), fixed=fixed),
         jnp.asarray([[-0.5], [0.5]]),
@@ -155,8 +154,8 @@ def two_conditions():
     return unknowns, GridData(jnp.asarray(inputs), jnp.asarray(outputs))
 
 
-@pytest.mark.parametrize("hot", [(), (0, 1)], ids=["cold", "hot"])
-def test_draws_have_the_moments_of_quadrature(hot):
+@pytest.mark.parametrize("tempered", [(), (0, 1)], ids=["cold", "tempered"])
+def test_draws_have_the_moments_of_quadrature(tempered):
     unknowns, data = two_conditions()
     target, vector = target_of(unknowns, data)
     axes = [np.linspace(-4, 4, 49), np.linspace(-4, 4, 49), np.linspace(-8, 2, 61)]  # h_1, h_2, log σ²
@@ -169,7 +168,7 @@ def test_draws_have_the_moments_of_quadrature(hot):
         distance = np.abs(rows[:, 0] - rows[:, 1])
         return np.stack([rows[:, 2], rows[:, 2] ** 2, distance, distance**2, rows[:, 0] ** 2], axis=1)
 
-    chains, _ = run(target, vector, SamplerSettings(2, 110, 1500, 1), hot=hot)
+    chains, _ = run(target, vector, SamplerSettings(2, 110, 1500, 1), tempered=tempered)
     drawn = numbers(np.concatenate([chain.trace.position for chain in chains]))
     expected = density @ numbers(points)
     spread = np.sqrt(density @ (numbers(points) - expected) ** 2)
@@ -196,7 +195,7 @@ def three_groups_in_the_wrong_order():
     curves = np.repeat(np.stack([one, (one + other) / np.sqrt(2), other], axis=1), 8, axis=1)
     outputs = curves + np.sqrt(0.005) * np.random.default_rng(1).normal(size=curves.shape)
     fixed = ("lengthscale", "variance")
-    unknowns = Unknowns(
+    unknowns = ChainParameters(
         RBF(jnp.ones(1), number(1.0), fixed=fixed),
         RBF(jnp.full(1, 0.8), number(1.0), fixed=fixed),
         jnp.repeat(jnp.asarray([0.0, -1.0, 1.0]), 8)[:, None],
@@ -208,7 +207,7 @@ def three_groups_in_the_wrong_order():
 def test_chains_that_start_hot_leave_a_lesser_mode():
     target, vector = target_of(*three_groups_in_the_wrong_order())
     starts = jnp.tile(vector, (6, 1))
-    chains, _ = run_chains(target, starts, jnp.full_like(starts, 0.1), SamplerSettings(6, 160, 20, 0), hot=(1, 3, 5))
+    chains, _ = run_chains(target, starts, jnp.full_like(starts, 0.1), SamplerSettings(6, 160, 20, 0), tempered=(1, 3, 5))
     groups = np.stack([chain.trace.position[:, :24].reshape(-1, 3, 8).mean(axis=2) for chain in chains.values()])
     in_order = np.mean((groups[..., 1] - groups[..., 0]) * (groups[..., 2] - groups[..., 1]) > 0, axis=1)
     np.testing.assert_array_equal(in_order[::2], 0)
@@ -220,24 +219,24 @@ def test_chains_that_start_hot_leave_a_lesser_mode():
 def test_a_short_warmup_leaves_no_time_for_cooling():
     target, vector = target_of(*two_conditions())
     settings = SamplerSettings(1, 100, 5, 0)
-    (hot,), _ = run(target, vector, settings, hot=(0,))
+    (tempered,), _ = run(target, vector, settings, tempered=(0,))
     (cold,), _ = run(target, vector, settings)
-    np.testing.assert_array_equal(hot.trace.position, cold.trace.position)
+    np.testing.assert_array_equal(tempered.trace.position, cold.trace.position)
     assert [SamplerSettings(1, n_warmup, 1, 0).n_temperatures for n_warmup in (106, 107, 160)] == [0, 8, 12]
 
 
-@pytest.mark.parametrize("coldness", [0.0, 0.5])
-def test_in_hot_chains_latents_are_redrawn_at_the_temperature(coldness):
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_in_hot_chains_latents_are_redrawn_at_the_temperature(beta):
     unknowns, data = two_conditions()
     candidates = jnp.linspace(-3, 3, 601)[:, None]
 
     def log_density(place):
         moved = eqx.tree_at(lambda tree: tree.latents, unknowns, unknowns.latents.at[1].set(place))
-        return coldness * log_likelihood(moved, data) - place[0] ** 2 / 2
+        return beta * log_likelihood(moved, data) - place[0] ** 2 / 2
 
     density = np.exp(np.asarray(jax.lax.map(log_density, candidates)))
     density /= density.sum()
-    redraw = jax.vmap(lambda key: redrawn_latents(unknowns, data, jnp.ones(8, int), key, coldness)[1, 0])
+    redraw = jax.vmap(lambda key: redrawn_latents(unknowns, data, jnp.ones(8, int), key, beta)[1, 0])
     drawn = np.asarray(redraw(jax.random.split(jax.random.key(0), 1000)))
     places = np.asarray(candidates[:, 0])
     mean, square = density @ places, density @ places**2
@@ -248,7 +247,7 @@ def test_in_hot_chains_latents_are_redrawn_at_the_temperature(coldness):
 @pytest.mark.parametrize("form", ["grid", "scattered"])
 def test_the_likelihood_of_one_condition_is_that_of_all_but_for_a_constant(rng, noise, form):
     parameters = small_parameters(2, noise=noise)
-    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    unknowns = chain_parameters(parameters, parameters.latent_mean)
     candidates = jnp.asarray(rng.normal(size=(4, 2)))
     if form == "grid":
         data = grid_case().data
@@ -270,11 +269,11 @@ def test_the_likelihood_of_one_condition_is_that_of_all_but_for_a_constant(rng, 
 
 @pytest.mark.parametrize("most", [2, 0], ids=["some", "all"])
 def test_a_condition_with_too_many_observations_stays_where_it_is(monkeypatch, most):
-    monkeypatch.setattr("lvmogp.model.likelihood_data._MOST_PLACES", most)
+    monkeypatch.setattr("lvmogp.model.layouts._MOST_PLACES", most)
     parameters, data = small_parameters(2), scattered(long_case().data)
     counts = np.bincount(np.asarray(data.conditions)[np.asarray(data.present) > 0], minlength=D)
     assert (counts > most).sum() == (D if most == 0 else 3)
-    unknowns = unknowns_at(parameters, parameters.latent_mean)
+    unknowns = chain_parameters(parameters, parameters.latent_mean)
     conditions = jnp.tile(jnp.arange(D), 40)  # often enough for one that can move to do so
     moved = redrawn_latents(unknowns, data, conditions, jax.random.key(0))
     stayed = np.all(np.asarray(moved) == np.asarray(unknowns.latents), axis=1)
@@ -284,12 +283,12 @@ def test_a_condition_with_too_many_observations_stays_where_it_is(monkeypatch, m
 def test_the_same_seed_gives_the_same_draws_in_pieces_of_any_length(monkeypatch):
     target, vector = target_of(*two_conditions())
     settings = SamplerSettings(2, 110, 12, 3)
-    first, _ = run(target, vector, settings, hot=(1,))
+    first, _ = run(target, vector, settings, tempered=(1,))
     cold, _ = run(target, vector, settings)
     np.testing.assert_array_equal(first[0].trace.position, cold[0].trace.position)
     assert np.all(first[1].trace.position[:, 2] != cold[1].trace.position[:, 2])
     monkeypatch.setattr("lvmogp.inference.nuts.chains._PIECE_SECONDS", 1e-9)  # one step a piece
-    second, _ = run(target, vector, settings, hot=(1,))
+    second, _ = run(target, vector, settings, tempered=(1,))
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one.trace.position, other.trace.position)
     assert np.ptp([chain.trace.position[0, 0] for chain in first]) > 0  # chains differ

@@ -4,12 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
-from small_models import grid_case, number, rbf, replace, small_parameters
+from small_models import grid_as_long, grid_case, number, rbf, replace, small_parameters
 
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.independent import IndependentParameters, independent_bound
 from lvmogp.model.bounds import collapsed
-from lvmogp.model.layouts import GridData, grid_as_long, long_data
+from lvmogp.model.layouts import GridData, long_data
 from lvmogp.model.parameters import Parameters
 
 compiled_bound, compiled_independent = (compiled(function) for function in (collapsed, independent_bound))

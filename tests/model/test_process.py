@@ -9,8 +9,7 @@ from drawn_models import KINDS, dense_ensemble, fitted, flat, of_kind
 from references import with_optimal_inducing
 
 from lvmogp.ground.compiling import compiled
-from lvmogp.model.layouts import long_data
-from lvmogp.model.likelihood_data import SparseData
+from lvmogp.model.layouts import SparseData, long_data
 from lvmogp.model.process import Process, process_of_draw
 
 RNG = np.random.default_rng(61)

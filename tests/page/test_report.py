@@ -40,7 +40,7 @@ from lvmogp.model.layouts import GridData, long_data
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import posterior
 from lvmogp.page.report import report_page, write_report
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import scaling_of
 from lvmogp.tables.transforms import Logarithm, SquareRoot, Transform
 

@@ -192,7 +192,8 @@ def _by_neighbourhood(latents: HostFloat) -> HostInt:
 
 def all_particles(ensemble: Ensemble, condition: Condition, most: int = MOST_PARTICLES) -> Particles:
     """Return particles that stand for all of a condition, with their processes: as many as fit into memory together."""
-    chosen = chosen_particles(ensemble, condition, min(most, most_at_once(ensemble)))
+    most = most if ensemble.processes is not None else min(most, most_at_once(ensemble))
+    chosen = chosen_particles(ensemble, condition, most)
     processes, places = processes_with(ensemble, chosen.process)
     return _particles(ensemble, condition, chosen, processes, places)
 

@@ -16,8 +16,7 @@ from lvmogp.ground.padding import repeated
 from lvmogp.ground.precision import in_precision
 from lvmogp.model.curve_moments import CurveMoments, curve_moments
 from lvmogp.model.draws import Draws, at_places, chosen_places, rotations
-from lvmogp.model.layouts import Data, GridData
-from lvmogp.model.likelihood_data import Observed, ScatteredData, observed
+from lvmogp.model.layouts import Data, GridData, LikelihoodData, ScatteredData, likelihood_data
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import Posterior
 from lvmogp.model.process import Process, process_of_fit, processes_of_draws
@@ -44,7 +43,7 @@ class Source(eqx.Module):
     """What the processes of draws are made from, where they are too many to be kept."""
 
     draws: Draws
-    data: Observed
+    data: LikelihoodData
 
 
 class ClosedForm(eqx.Module):
@@ -118,7 +117,7 @@ def ensemble_of_draws(draws: Draws, data: Data, start: Parameters) -> Ensemble:
     Of many draws there are as many as can answer in little time. Everything is in double precision: variances are small
     differences of large numbers.
     """
-    conditioned = in_precision(observed(data, start), "float64")
+    conditioned = in_precision(likelihood_data(data, start), "float64")
     draws = in_precision(at_places(draws, answering_places(draws, data, start)), "float64")
     size = _elements(conditioned) * draws.n_draws
     return Ensemble(
@@ -136,7 +135,7 @@ def ensemble_of_draws(draws: Draws, data: Data, start: Parameters) -> Ensemble:
 
 def answering_places(draws: Draws, data: Data, start: Parameters) -> HostInt:
     """Return which of the draws answer."""
-    most = np.clip(_ELEMENTS_ANSWERING // _elements(observed(data, start)), _FEWEST_ANSWERING, _MOST_ANSWERING)
+    most = np.clip(_ELEMENTS_ANSWERING // _elements(likelihood_data(data, start)), _FEWEST_ANSWERING, _MOST_ANSWERING)
     return chosen_places(draws, int(most))
 
 
@@ -147,7 +146,7 @@ def _noise_prior(draws: Draws) -> NoisePrior:
     return NoisePrior(jnp.log(spread.median), spread.deviation, shared=False)
 
 
-def _elements(data: Observed) -> int:
+def _elements(data: LikelihoodData) -> int:
     # Numbers in the factors of one draw.
     if isinstance(data, GridData):
         n_inputs, n_conditions = data.outputs.shape
@@ -162,9 +161,8 @@ def _made(source: Source, numbers: HostInt) -> Process:
 
 
 def most_at_once(ensemble: Ensemble) -> int:
-    """Return how many processes fit into memory together."""
-    if ensemble.processes is not None or ensemble.source is None:
-        return ensemble.n_processes
+    """Return how many processes fit into memory together, where they are not kept."""
+    assert ensemble.source is not None  # what is not kept can be made
     return max(_MOST_KEPT_ELEMENTS // _elements(ensemble.source.data), 1)
 
 

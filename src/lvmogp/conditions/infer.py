@@ -83,9 +83,7 @@ def infer(ensemble: Ensemble, seen: FewObservations, known: KnownLatents) -> Con
     n_theta = known.unknown.shape[0] + (not ensemble.noise_prior.shared)
     if n_observed == 0 or n_theta == 0:
         return _from_prior(ensemble, known, seen, n_theta)
-    if ensemble.fit is not None and ensemble.processes is not None and n_observed > MOST_EXACT:
-        typical = float(np.exp(np.mean(np.log(np.asarray(ensemble.noise, dtype=float)))))
-        seen = compressed(jax.tree.map(lambda leaf: leaf[0], ensemble.processes), seen, typical)
+    seen = summarised(ensemble, seen)
     single = ensemble.n_processes == 1
     search = SEARCH if single else _BRIEF_SEARCH
     n_each = search.n_particles if single else _particles_each(ensemble.n_processes)
@@ -100,6 +98,14 @@ def infer(ensemble: Ensemble, seen: FewObservations, known: KnownLatents) -> Con
     latents, noise, log_weights = (jnp.concatenate(parts) for parts in zip(*found, strict=True))
     joint = ensemble.log_weights[:, None] + log_weights
     return condition_of_particles(ensemble, latents, noise, joint - logsumexp(joint), seen)
+
+
+def summarised(ensemble: Ensemble, seen: FewObservations) -> FewObservations:
+    """Return observations as they are used: many of them are compressed where one process serves all latents."""
+    if ensemble.fit is None or ensemble.processes is None or seen.n_present <= MOST_EXACT:
+        return seen
+    typical = float(np.exp(np.mean(np.log(np.asarray(ensemble.noise, dtype=float)))))
+    return compressed(jax.tree.map(lambda leaf: leaf[0], ensemble.processes), seen, typical)
 
 
 def _particles_each(n_processes: int) -> int:

@@ -17,8 +17,8 @@ from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import LongData, long_data
 from lvmogp.model.parameters import KnownCoordinates, Parameters
 from lvmogp.model.posterior import Posterior, updated
-from lvmogp.tables.features import Descriptions
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.features import ConditionFeatures
+from lvmogp.tables.observations import Observations
 from lvmogp.typing import Array, Float, HostFloat
 
 _MOST_DENSE = 4_000
@@ -106,7 +106,7 @@ def _parameters_of(model: FittedModel, entries: list[AddedCondition]) -> Paramet
 
 
 def _known(
-    descriptions: Descriptions,
+    descriptions: ConditionFeatures,
     entries: list[AddedCondition],
     mean: Float[Array, "new F"],
     variance: Float[Array, "new F"],

@@ -192,8 +192,7 @@ def moments_and_covariance(
         covariance = with_variances(covariance, variance)
     np.fill_diagonal(covariance, variance)
     for places, condition in zip(groups.values(), conditions, strict=True):
-        noise = scaling.variance(mean_noise(model.ensemble, condition)) if include_noise else 0.0
-        covariance[places, places] += noise
+        covariance[places, places] += include_noise * scaling.output_scale**2 * mean_noise(model.ensemble, condition)
     return mean, covariance
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from lvmogp.errors import SettingError
 from lvmogp.fitted.model import FittedModel
-from lvmogp.inference.nuts.diagnostics import Account
+from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.kernels.covariances import Kernel, leaves
 from lvmogp.model.draws import aligned
 from lvmogp.typing import HostFloat
@@ -38,7 +38,7 @@ def inference_data(model: FittedModel) -> Any:
         found["noise_variance"], dimensions["noise_variance"] = found["noise_variance"][:, 0], []
     found["latents"] = np.asarray(aligned(draws, model.posterior.parameters.latent_mean))
     dimensions["latents"] = ["condition", "latent"]
-    statistics = _statistics(model.chains.account) | {"log_weight": np.asarray(draws.log_weight)}
+    statistics = _statistics(model.chains.diagnostics) | {"log_weight": np.asarray(draws.log_weight)}
     return arviz.from_dict(
         posterior={name: values[places] for name, values in found.items()},
         sample_stats={name: values[places] for name, values in statistics.items()},
@@ -75,7 +75,7 @@ def _hyperparameters(side: str, kernel: Kernel, names: tuple[Any, ...]) -> list[
     return found
 
 
-def _statistics(account: Account) -> dict[str, HostFloat]:
+def _statistics(account: SamplingDiagnostics) -> dict[str, HostFloat]:
     # By the names that ArviZ gives them.
     statistics = account.statistics
     return {

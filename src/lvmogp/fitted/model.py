@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -23,15 +23,16 @@ from lvmogp.fitted.origin import Origin
 from lvmogp.fitted.similarity import trained_latents
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
-from lvmogp.inference.nuts.diagnostics import Account
+from lvmogp.ground.rules import Along
+from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.restarts import Outcome
 from lvmogp.kernels.psi_statistics import LatentGaussians, of_all_conditions
 from lvmogp.model.draws import Draws, thinned
 from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.posterior import Posterior, posterior
-from lvmogp.tables.features import Descriptions
+from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id, unknown_condition
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import HostFloat
 
@@ -43,8 +44,8 @@ _Tree = TypeVar("_Tree")
 class Schema(NamedTuple):
     """What the training data looked like: ids of the conditions, columns of the inputs, name of the output."""
 
-    ids: tuple[Id, ...]
-    columns: tuple[str, ...] | None
+    ids: Annotated[tuple[Id, ...], Along("D")]
+    columns: Annotated[tuple[str, ...], Along("Q_X")] | None
     n_columns: int
     date_columns: tuple[str, ...]
     output_name: str | None
@@ -65,7 +66,7 @@ class Chains(NamedTuple):
     """What Markov chains found, and how they went; no draws where they were interrupted too early."""
 
     draws: Draws | None
-    account: Account
+    diagnostics: SamplingDiagnostics
 
 
 class AddedCondition(NamedTuple):
@@ -91,7 +92,7 @@ class FittedModel(NamedTuple):
     fit: Fit
     chains: Chains | None
     observations: Observations | None
-    descriptions: Descriptions | None
+    descriptions: ConditionFeatures | None
     added: Mapping[Id, AddedCondition]
     ensemble: Ensemble
 
@@ -128,7 +129,7 @@ def fitted_model(
     *,
     chains: Chains | None = None,
     observations: Observations | None = None,
-    descriptions: Descriptions | None = None,
+    descriptions: ConditionFeatures | None = None,
 ) -> FittedModel:
     """Put a fitted model together; with posterior draws it answers from these, conditioned on its observations."""
     draws = None if chains is None else chains.draws

@@ -1,31 +1,337 @@
-"""Stub."""
+"""A fitted model as a model file, and back.
 
-from typing import Any
+:class:`StoredModel` lists what is kept; all else follows from it and is made anew by the functions that made it at
+first. Factors of gram matrices do not: a model in single precision has those of double precision, rounded.
+"""
 
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
+import jax
 import numpy as np
 
+from lvmogp.__about__ import __version__
+from lvmogp.conditions.condition import Condition, condition_of_gaussian, condition_of_particles
+from lvmogp.conditions.ensemble import answering_places
+from lvmogp.conditions.infer import infer, summarised
+from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
+from lvmogp.fitted.model import (
+    AddedCondition,
+    Chains,
+    Fit,
+    FittedModel,
+    Schema,
+    fitted_model,
+    known_of,
+    observations_of,
+)
+from lvmogp.fitted.origin import Origin
+from lvmogp.ground.rules import ANY_VALUE, LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Below
 from lvmogp.inference.nuts.priors import Priors
-from lvmogp.storage.tensor_file import encode_kernel
+from lvmogp.inference.optimise import Status
+from lvmogp.inference.restarts import Outcome, Restart
+from lvmogp.kernels.covariances import Kernel, gram, leaves, plain_kernel
+from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.model.inducing_features import Basis
+from lvmogp.model.layouts import standardised
+from lvmogp.model.parameters import Parameters
+from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
+from lvmogp.storage.codec import encode, planned
+from lvmogp.storage.tensor_file import opened, write
+from lvmogp.tables.features import ConditionFeatures
+from lvmogp.tables.ids import Id
+from lvmogp.tables.observations import Observations
+from lvmogp.tables.scaling import Scaling
+from lvmogp.typing import Array, Float, Int, Scalar
 
-_PRIORS = "priors"
+Setting = str | bool | int | float | Kernel | Priors | None
 
 
-def save_model(*a, **k):
-    raise NotImplementedError
+class StoredPosterior(NamedTuple):
+    """Parameters, the factors of their gram matrices, and q(v)."""
+
+    parameters: Parameters
+    input_factor: Float[Array, "M_X M_X"]
+    latent_factor: Float[Array, "M_H M_H"]
+    mean: Float[Array, "M_X M_H"]
+    covariance: KroneckerCovariance | DenseCovariance
 
 
-def load_model(*a, **k):
-    raise NotImplementedError
+class StoredFit(NamedTuple):
+    """How the fit went, without the parameters that it found."""
+
+    bound: float
+    status: Status
+    restarts: tuple[Restart, ...]
+    jitter_inputs: float
+    jitter_latents: float
+    seconds: float
+    bounds_by_n_latent: Mapping[int, float]
+    bounds_by_transform: Mapping[str | None, float]
+    origin: Origin | None
+
+
+class StoredData(NamedTuple):
+    """The training data, in the user's units."""
+
+    inputs: Float[np.ndarray, "n Q_X"]
+    outputs: Float[np.ndarray, " n"]
+    conditions: Annotated[Int[np.ndarray, " n"], Below("D")]
+    errors: Annotated[Float[np.ndarray, " n"], NOT_NEGATIVE] | None
+
+
+class StoredParticles(NamedTuple):
+    """Weighted latents of an added condition under each process that answers: one of a fit, many of draws."""
+
+    latents: Float[Array, "processes P Q_H"]
+    noise: Annotated[Float[Array, "processes P"], POSITIVE]
+    log_weights: Annotated[Float[Array, "processes P"], LOG_WEIGHTS]
+
+
+class StoredGaussian(NamedTuple):
+    """q(h) of an added condition; coordinates that are known have no variance."""
+
+    mean: Float[Array, "1 Q_H"]
+    variance: Annotated[Float[Array, "1 Q_H"], NOT_NEGATIVE]
+    noise: Annotated[Scalar, POSITIVE]
+
+
+class StoredCondition(NamedTuple):
+    """A condition that was added after the fit: its observations in the user's units, and its latents."""
+
+    inputs: Float[np.ndarray, "m Q_X"]
+    outputs: Float[np.ndarray, " m"]
+    errors: Annotated[Float[np.ndarray, " m"], NOT_NEGATIVE] | None
+    features: Annotated[Float[np.ndarray, " F"], ANY_VALUE] | None
+    method: Literal["exact", "gaussian"]
+    latents: StoredParticles | StoredGaussian
+
+
+class StoredModel(NamedTuple):
+    """All that a model file holds. ``answering`` are the places of the draws that answer."""
+
+    lvmogp: str
+    settings: Mapping[str, Setting]
+    schema: Schema
+    scaling: Scaling
+    posterior: StoredPosterior
+    fit: StoredFit
+    chains: Chains | None
+    answering: Annotated[Int[np.ndarray, " processes"], Below("S")] | None
+    data: StoredData | None
+    descriptions: ConditionFeatures | None
+    added: Mapping[Id, StoredCondition]
+
+
+def save_model(
+    path: str | os.PathLike[str], model: FittedModel, settings: dict[str, Any], *, include_data: bool
+) -> None:
+    """Write a fitted model and the settings of its estimator."""
+    if model.draws is not None and not include_data:
+        raise SettingError(
+            "a model with posterior draws predicts from its training data, so its file must hold them; leave "
+            "include_data=True"
+        )
+    write(path, encode(_stored(model, settings, include_data=include_data), StoredModel))
+
+
+def load_model(path: str | os.PathLike[str]) -> tuple[FittedModel, dict[str, Any]]:
+    """Read a fitted model and the settings of its estimator."""
+    with opened(path) as file:
+        try:
+            stored = planned(file.sizes, file.document, StoredModel)(file.tensors())
+            return _restored(stored), {name: _as_given(value) for name, value in stored.settings.items()}
+        except LVMOGPError as error:
+            raise ModelFileError(f"{path} does not hold what a model file must hold: {error}") from error
+        # Its digest is right, so this was made by another program, which may have put anything into it.
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{path} does not hold what a model file must hold: {error!r}") from error
 
 
 def encode_setting(value: Any) -> Any:
-    """A setting of the estimator as JSON."""
-    if isinstance(value, str | bool | int | float | None):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
+    """Return a setting of the estimator as plain values, for people and for telling fits apart."""
+    value = _setting(value)
+    if isinstance(value, Priors):
+        return {name: list(pair) for name, pair in value._asdict().items()}
+    return plain_kernel(value) if isinstance(value, Kernel) else value
+
+
+def _setting(value: Any) -> Setting:
+    # The state of a generator of random numbers is no setting; NumPy's numbers are Python's.
     if isinstance(value, np.random.RandomState | np.random.Generator):
         return None
-    if isinstance(value, Priors):
-        return {_PRIORS: {name: list(pair) for name, pair in value._asdict().items()}}
-    return encode_kernel(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _as_given(setting: Setting) -> Setting:
+    # Kernels that users describe hold NumPy's arrays.
+    return jax.tree.map(np.asarray, setting) if isinstance(setting, Kernel) else setting
+
+
+# Writing
+
+
+def _stored(model: FittedModel, settings: dict[str, Any], *, include_data: bool) -> StoredModel:
+    posterior, outcome, observed = model.posterior, model.fit.outcome, model.observations
+    about = {name: getattr(model.fit, name) for name in ("bounds_by_n_latent", "bounds_by_transform", "origin")}
+    found = {name: getattr(outcome, name) for name in StoredFit._fields if name not in about}
+    return StoredModel(
+        lvmogp=__version__,
+        settings={name: _setting(value) for name, value in settings.items()},
+        schema=model.schema,
+        scaling=model.scaling,
+        posterior=StoredPosterior(
+            dataclasses.replace(posterior.parameters, inducing=None),  # q(v) is in the mean and the covariance
+            posterior.input_basis.factor,
+            posterior.latent_basis.factor,
+            posterior.mean,
+            posterior.covariance,
+        ),
+        fit=StoredFit(**found, **about),
+        chains=model.chains,
+        answering=_answering(model),
+        data=StoredData(observed.inputs, observed.outputs, observed.conditions, observed.errors)
+        if include_data and observed is not None
+        else None,
+        descriptions=model.descriptions,
+        added={name: _stored_condition(entry) for name, entry in model.added.items()},
+    )
+
+
+def _answering(model: FittedModel) -> Int[np.ndarray, " processes"] | None:
+    if model.draws is None or model.observations is None:
+        return None
+    data = standardised(model.observations, model.scaling)
+    return np.asarray(answering_places(model.draws, data, model.posterior.parameters))
+
+
+def _stored_condition(entry: AddedCondition) -> StoredCondition:
+    found = entry.condition
+    if found.gaussian is None:
+        latents = StoredParticles(found.latents, found.noise, found.log_weights)
+    else:
+        latents = StoredGaussian(found.gaussian.mean, found.gaussian.variance, found.noise[0, 0])
+    method = cast(Literal["exact", "gaussian"], entry.method)
+    return StoredCondition(entry.inputs, entry.outputs, entry.errors, entry.features, method, latents)
+
+
+# Reading
+
+
+def _restored(stored: StoredModel) -> FittedModel:
+    _check(stored)
+    parameters, input_factor, latent_factor, mean, covariance = stored.posterior
+    posterior = Posterior(
+        parameters,
+        Basis(parameters.input_kernel, parameters.inducing_inputs, input_factor),
+        Basis(parameters.latent_kernel, parameters.inducing_latents, latent_factor),
+        mean,
+        covariance,
+    )
+    told = stored.fit._asdict()
+    about = {name: told.pop(name) for name in ("bounds_by_n_latent", "bounds_by_transform", "origin")}
+    model = fitted_model(
+        stored.schema,
+        stored.scaling,
+        Fit(posterior, Outcome(parameters=parameters, **told), **about),
+        chains=stored.chains,
+        observations=_restored_data(stored),
+        descriptions=stored.descriptions,
+    )
+    is_same = np.array_equal(np.atleast_1d(stored.answering), np.atleast_1d(_answering(model)))
+    added = {name: _restored_condition(model, entry, is_same=is_same) for name, entry in stored.added.items()}
+    return model._replace(added=added)
+
+
+def _restored_data(stored: StoredModel) -> Observations | None:
+    if stored.data is None:
+        return None
+    schema = stored.schema
+    return Observations(
+        **stored.data._asdict(),
+        ids=schema.ids,
+        columns=schema.columns,
+        output_name=schema.output_name,
+        date_columns=schema.date_columns,
+        is_grid=schema.is_grid,
+    )
+
+
+def _restored_condition(model: FittedModel, entry: StoredCondition, *, is_same: bool) -> AddedCondition:
+    found = _restored_latents(model, entry, is_same=is_same)
+    return AddedCondition(entry.inputs, entry.outputs, entry.errors, entry.features, entry.method, found)
+
+
+def _restored_latents(model: FittedModel, entry: StoredCondition, *, is_same: bool) -> Condition:
+    known, latents, ensemble = known_of(model, entry.features), entry.latents, model.ensemble
+    if isinstance(latents, StoredGaussian):
+        gaussian = LatentGaussians(latents.mean, latents.variance, known.n_uncertain)
+        return condition_of_gaussian(ensemble, gaussian, latents.noise)
+    seen = observations_of(model, entry.inputs, entry.outputs, entry.errors)
+    # Particles belong to processes. When the file was written other draws may have been chosen for answers.
+    if not is_same:
+        return infer(ensemble, seen, known)
+    return condition_of_particles(ensemble, *latents, summarised(ensemble, seen))
+
+
+def _check(stored: StoredModel) -> None:
+    # What the annotations of single fields cannot say.
+    parameters, draws = stored.posterior.parameters, None if stored.chains is None else stored.chains.draws
+    (n_inputs, n_columns), (n_latents, n_coordinates) = (
+        points.shape for points in (parameters.inducing_inputs, parameters.inducing_latents)
+    )
+    n_conditions, n_latent = parameters.latent_mean.shape
+    n_known = 0 if parameters.known is None else parameters.known.values.shape[1]
+    names = () if stored.descriptions is None else stored.descriptions.coordinate_names
+    covariance, precisions = stored.posterior.covariance, {leaf.dtype for leaf in _reals(stored.posterior)}
+    faults = {
+        "there are no conditions, inputs or inducing points": 0 in (n_inputs, n_columns, n_latents, n_conditions),
+        "posterior.parameters.noise_variance fits neither one nor all conditions": parameters.noise_variance.shape[0]
+        not in (1, n_conditions),
+        f"inducing latents have {n_coordinates} coordinates, conditions another number": n_coordinates
+        != n_latent + n_known,
+        f"descriptions name {len(names)} coordinates of {n_known}": len(names) != n_known,
+        "posterior.covariance is not of all inducing points": isinstance(covariance, DenseCovariance)
+        and len(covariance.matrix) != n_inputs * n_latents,
+        "posterior mixes precisions": len(precisions) > 1,
+        "data holds no rows": stored.data is not None and not len(stored.data.outputs),
+        "draws and answering do not go together": (draws is None) != (stored.answering is None),
+        "draws need the data": draws is not None and stored.data is None,
+        "added holds conditions of another kind of model": any(
+            isinstance(entry.latents, StoredGaussian) != (entry.method == "gaussian")
+            or (isinstance(entry.latents, StoredGaussian) and draws is not None)
+            or (isinstance(entry.latents, StoredParticles) and draws is None and len(entry.latents.noise) != 1)
+            or not entry.latents.noise.size
+            for entry in stored.added.values()
+        ),
+        "a condition is both trained and added": not stored.added.keys().isdisjoint(stored.schema.ids),
+        f"schema tells of {stored.schema.n_columns} columns": stored.schema.n_columns != n_columns,
+    }
+    for fault, is_there in faults.items():
+        if is_there:
+            raise ModelFileError(fault)
+    for kernels, leading in ((parameters, ()), (draws, () if draws is None else (draws.n_draws,))):
+        if kernels is not None:
+            _check_kernel(kernels.input_kernel, n_columns, leading)
+            _check_kernel(kernels.latent_kernel, n_coordinates, leading)
+
+
+def _reals(tree: Any) -> list[Array]:
+    return [leaf for leaf in jax.tree.leaves(tree) if leaf.dtype.kind == "f"]
+
+
+def _check_kernel(kernel: Kernel, n_columns: int, leading: tuple[int, ...]) -> None:
+    """Refuse a kernel that cannot be evaluated at points of so many columns; nothing is computed."""
+    for leaf in leaves(kernel):
+        columns = getattr(leaf, "columns", None)
+        if columns is not None and not all(0 <= column < n_columns for column in columns):
+            raise ModelFileError(f"a kernel looks at the columns {columns} of {n_columns}")
+    function = jax.vmap(gram, in_axes=(0, None)) if leading else gram
+    try:
+        found = jax.eval_shape(function, kernel, jax.ShapeDtypeStruct((2, n_columns), float)).shape
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(f"a kernel cannot be evaluated at points of {n_columns} columns: {error}") from error
+    if found != (*leading, 2, 2):
+        raise ModelFileError(f"a kernel stands for {found[:-2]} draws instead of {leading}")

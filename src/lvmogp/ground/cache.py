@@ -1,44 +1,56 @@
 """What is kept in the user's cache folder, to be had sooner the next time."""
 
+import functools
 import hashlib
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
-_LARGEST = 500_000_000
-# Even the smallest program takes longer to compile than to read.
-_SECONDS_WORTH_KEEPING = 0.0
+# What JAX is told in place of its own defaults. A limit of 500 MB holds thousands of programs; even the smallest takes
+# longer to compile than to read.
+_WANTED = {
+    "jax_compilation_cache_max_size": (-1, 500_000_000),
+    "jax_persistent_cache_min_compile_time_secs": (1.0, 0.0),
+}
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for this package."""
+    """Return the user's cache folder for this package."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "lvmogp"
 
 
+@functools.cache
 def keep_compiled_programs() -> None:
-    """Have JAX keep compiled programs, unless the environment says otherwise or the folder cannot be written to.
+    """Have JAX keep compiled programs for the next process, where the user has said nothing of them.
 
-    To be called before JAX is imported. Each kind of processor has a folder of its own, since a home may be shared by
-    machines that do not understand each other's programs.
+    Each kind of processor has a folder of its own, since a home may be shared by machines that do not understand each
+    other's programs. Where the folder cannot be written to, nothing is kept; nor where JAX was imported before this
+    package, since XLA would then put a line on the screen for each program that it reads.
     """
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    import jax  # not before it is needed: others ask for the folder only
+
+    config: Any = jax.config  # whose attributes are made at run time
+    is_told = config.jax_compilation_cache_dir is not None or "JAX_COMPILATION_CACHE_DIR" in os.environ
+    if is_told or not config.jax_enable_compilation_cache or not _is_quiet():
         return
-    folder = cache_folder() / "compiled" / _processor()
     try:
+        folder = cache_folder() / "compiled" / _processor()
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # the latter where nobody knows the user's home
         return
     if not os.access(folder, os.W_OK):
         return
-    wanted = {
-        "JAX_COMPILATION_CACHE_DIR": str(folder),
-        "JAX_COMPILATION_CACHE_MAX_SIZE": str(_LARGEST),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(_SECONDS_WORTH_KEEPING),
-        "TF_CPP_MIN_LOG_LEVEL": "3",  # XLA names harmless differences of processor features on each use
-    }
-    for name, value in wanted.items():
-        os.environ.setdefault(name, value)
+    for name, (default, wanted) in _WANTED.items():
+        if name.upper() not in os.environ and getattr(config, name) == default:
+            config.update(name, wanted)
+    config.update("jax_compilation_cache_dir", str(folder))
+
+
+def _is_quiet() -> bool:
+    # Of each program that it reads XLA says something harmless, unless it was told not to before JAX was imported.
+    return os.environ.get("TF_CPP_MIN_LOG_LEVEL", "") not in ("", "0", "1")
 
 
 def _processor() -> str:

@@ -3,19 +3,19 @@
 Compiled functions are made once, at module level, and never called from one another.
 
 There is one program for each shape of a function's arguments, and JAX keeps thousands of them. Each holds megabytes and
-some fifty of the 65 000 mappings of memory that a process may have, beyond which the compiler crashes; so a process
-that meets ever new shapes forgets all programs whenever it has made many.
+some fifty of the 65 000 mappings of memory that a process may have, beyond which the compiler crashes. A process that
+meets ever new shapes therefore forgets the programs of this library whenever there are many, and no others.
 """
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
 
-from lvmogp.ground.programs import Keeper, forget_programs, is_own
+from lvmogp.ground.cache import keep_compiled_programs
 
 # XLA's thread pool costs more than it gives on small problems, and at the sizes of predictions.
 _ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
@@ -23,15 +23,11 @@ _ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
 # to compile; bounds are no quicker for them.
 _LESS_OPTIMISED = {"xla_backend_optimization_level": 1}
 _OLDER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
-# A fit with predictions of all kinds makes fifteen, beside some thirty single operations that JAX compiles for itself.
+# A fit with predictions of all kinds makes fifteen.
 MOST_PROGRAMS = 150
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-class _Tally:
-    # Programs made since all were last forgotten, and how often that was.
-    n_made = 0
-    n_forgotten = 0
+_jax: Any = jax  # whose types are partly open
+_made: list[Any] = []
 
 
 def compiler_options(*, one_thread: bool) -> dict[str, Any]:
@@ -46,76 +42,62 @@ def compiler_options(*, one_thread: bool) -> dict[str, Any]:
 @functools.cache
 def _has_older_loops() -> bool:
     # Newer versions of XLA have one way only, and refuse an option that they do not know.
-    compile_function = cast(Any, jax).jit  # whose types are partly open
     try:
-        compile_function(lambda: 0, compiler_options=_OLDER_LOOPS).lower().compile()
+        _jax.jit(lambda: 0, compiler_options=_OLDER_LOOPS).lower().compile()
     except RuntimeError:
         return False
     return True
 
 
-def programs_made() -> int:
-    """Programs of this library made since all were last forgotten."""
-    return _Tally.n_made
-
-
-def times_forgotten() -> int:
-    """How often all programs were forgotten."""
-    return _Tally.n_forgotten
-
-
-def count_program() -> None:
-    """Note that a program is made."""
-    _Tally.n_made += 1
-
-
-def counted(function: _Function) -> _Function:
-    """The function as it is handed to the compiler, which runs it once for each program."""
-    return cast(_Function, _counted(function))
-
-
-@functools.cache  # one for each function, so that its programs are shared by all modules that compile it
-def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        count_program()
-        return function(*args, **kwargs)
-
-    return traced
+def jitted(function: _Function, *, static_argnames: Sequence[str] = (), one_thread: bool = True) -> _Function:
+    """``jax.jit`` with the compiler's options of this library, among the functions whose programs it may forget."""
+    keep_compiled_programs()
+    options = compiler_options(one_thread=one_thread)
+    made = _jax.jit(function, static_argnames=static_argnames, compiler_options=options)
+    _made.append(made)
+    return made
 
 
 def compiled(function: _Function) -> _Function:
-    """The function as a compiled program, one for each shape of its arguments; our own outlive the process."""
-    on_one_thread = functools.partial(compiler_options, one_thread=True)
-
-    @functools.cache
-    def plain() -> Callable[..., Any]:
-        # Made when first called: until then nobody need know what it will run on.
-        compile_function: Any = eqx.filter_jit  # its own signature leaves out the options that it passes on
-        return compile_function(counted(function), compiler_options=on_one_thread())
-
-    keeper = Keeper(function, on_one_thread, count_program) if is_own(function) else None
+    """Compile a function of any arguments, one program for each shape of the arrays and value of the rest."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        kept = None if keeper is None else keeper.call(args, kwargs)
-        return plain()(*args, **kwargs) if kept is None else kept()
+        leaves, structure = _jax.tree.flatten((args, kwargs))
+        arrays = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
+        fixed = tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)
+        return _of_leaves(function)(arrays, fixed=fixed, structure=structure)
 
     return cast(_Function, call)
 
 
+@functools.cache  # one for each function, made when first called: until then nobody need know what it will run on
+def _of_leaves(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def of_leaves(arrays: list[Any], *, fixed: tuple[Any, ...], structure: Any) -> Any:
+        leaves = [value if array is None else array for array, value in zip(arrays, fixed, strict=True)]
+        args, kwargs = _jax.tree.unflatten(structure, leaves)
+        return function(*args, **kwargs)
+
+    del of_leaves.__wrapped__  # whose signature is another, and JAX would go by it
+    return jitted(of_leaves, static_argnames=("fixed", "structure"))
+
+
+def n_programs() -> int:
+    """Programs of this library that the process holds."""
+    return sum(function._cache_size() for function in _made)
+
+
 def forget_many_programs() -> None:
-    """Forget all compiled programs if there are many.
+    """Forget the programs of this library if there are many.
 
     To be called before work begins. Work that goes on in other threads keeps the programs that it is using.
     """
-    if _Tally.n_made > MOST_PROGRAMS:
+    if n_programs() > MOST_PROGRAMS:
         forget_all_programs()
 
 
 def forget_all_programs() -> None:
-    """Forget all compiled programs; they are compiled anew when next needed."""
-    _Tally.n_made = 0
-    _Tally.n_forgotten += 1
-    forget_programs()
-    jax.clear_caches()
+    """Forget the programs of this library; they are compiled anew when next needed."""
+    for function in _made:
+        function.clear_cache()

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,19 @@ def in_double_precision(function: Callable[_P, _R]) -> Callable[_P, _R]:
     @functools.wraps(function)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         with double_precision():
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def in_current_precision(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Keep the precision of the thread that asks for work: settings of JAX belong to a thread."""
+    config: Any = jax.config  # whose attributes are made at run time
+    double, products = config.jax_enable_x64, config.jax_default_matmul_precision
+
+    @functools.wraps(function)
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with jax.enable_x64(double), jax.default_matmul_precision(products):
             return function(*args, **kwargs)
 
     return wrapped

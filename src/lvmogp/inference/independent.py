@@ -7,7 +7,7 @@ import jax.scipy.linalg
 from lvmogp.algebra.constraints import positive
 from lvmogp.algebra.gaussians import LOG_2PI
 from lvmogp.kernels.covariances import Kernel, diagonal
-from lvmogp.model.expected_likelihood import condition_sums, trusted
+from lvmogp.model.expected_likelihood import condition_sums, nan_if_unsound
 from lvmogp.model.inducing_features import Basis, basis
 from lvmogp.model.layouts import Data, GridData
 from lvmogp.typing import Array, Float, Scalar
@@ -65,7 +65,7 @@ def independent_bound(parameters: IndependentParameters, data: Data) -> Scalar:
     # −½ [Σ log 2π/p + log|I + A_d| + Σ p y² − ‖L⁻¹Σ p y v‖² + Σ p k(x, x) − tr A_d], p = 1/σ² but for known errors
     misfit, count = statistics.squares - jnp.sum(solved**2), jnp.sum(data.counts)
     bound = -(count * LOG_2PI - statistics.log_precision + log_det + misfit + statistics.residual) / 2
-    return trusted(bound, count, misfit, statistics.residual)
+    return nan_if_unsound(bound, count, misfit, statistics.residual)
 
 
 def independent_curves(

@@ -7,20 +7,18 @@ import enum
 import math
 import time
 from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 import scipy.optimize
 
 from lvmogp.algebra.constraints import FreeStructure, join, natural_steps, search_box, split
-from lvmogp.ground.compiling import compiler_options, count_program, counted
-from lvmogp.ground.programs import are_own, is_own, kept_program, text_of, types_of
+from lvmogp.ground.compiling import jitted
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 Objective = Callable[[Any, Any], Scalar]
-Loss = Callable[[HostFloat], tuple[Scalar, Float[Array, " free"]]]
 _MEMORY = 50
 _WINDOW = 20
 
@@ -70,38 +68,15 @@ def _negative_value_and_gradient(
     return jax.value_and_grad(loss)(vector)
 
 
-@cache
+@cache  # made when first called: until then nobody need know what they will run on
 def value_and_gradient(*, one_thread: bool) -> Callable[..., tuple[Scalar, Float[Array, " free"]]]:
     """The compiled function that :func:`maximise` evaluates: the negative objective with its gradient."""
-    function = counted(_negative_value_and_gradient)
-    options = compiler_options(one_thread=one_thread)
-    return jax.jit(function, static_argnames=("objective", "structure"), compiler_options=options)
+    return jitted(_negative_value_and_gradient, static_argnames=("objective", "structure"), one_thread=one_thread)
 
 
 @cache
 def _joining() -> Callable[..., Any]:
-    return jax.jit(counted(join), static_argnames="structure", compiler_options=compiler_options(one_thread=True))
-
-
-def _loss(objective: Objective, start: Any, data: Any, *, one_thread: bool) -> Loss:
-    # The same function of the free vector alone; small ones by a program that outlives the process.
-    vector, fixed_leaves, structure = split(start)
-    types = types_of((start, data))
-    if one_thread and is_own(objective) and are_own(types):
-        leaves, tree = cast(tuple[list[Any], Any], jax.tree.flatten((vector, fixed_leaves, data)))
-
-        def flat(*leaves: Array) -> tuple[Scalar, Float[Array, " free"]]:
-            arguments = jax.tree.unflatten(tree, leaves)
-            return _negative_value_and_gradient(*arguments, objective=objective, structure=structure)
-
-        about = f"{text_of(objective)} {types} {structure.structure} {tree} {structure.free_shapes}"
-        flat.__name__ = _negative_value_and_gradient.__name__
-        options = compiler_options(one_thread=True)
-        program = kept_program(flat, about, leaves, options=options, on_new=count_program)
-        if program is not None:
-            return lambda vector: program(vector, *leaves[1:])
-    evaluate = value_and_gradient(one_thread=one_thread)
-    return lambda vector: evaluate(vector, fixed_leaves, data, objective=objective, structure=structure)
+    return jitted(join, static_argnames=("structure",))
 
 
 class _Search:
@@ -112,7 +87,10 @@ class _Search:
 
     def __init__(self, objective: Objective, start: Any, data: Any, *, one_thread: bool) -> None:
         vector, self._fixed_leaves, self._structure = split(start)
-        self._evaluate = _loss(objective, start, data, one_thread=one_thread)
+        self._evaluate = partial(
+            value_and_gradient(one_thread=one_thread), objective=objective, structure=self._structure
+        )
+        self._data = data
         self._steps = natural_steps(vector, self._structure)
         self._box = search_box(self._structure)
         self._dtype = vector.dtype
@@ -134,7 +112,7 @@ class _Search:
     def _loss_and_gradient(self, scaled: HostFloat) -> tuple[float, HostFloat]:
         candidate = scaled * self._steps
         self.n_evaluations += 1
-        loss, gradient = self._evaluate(candidate.astype(self._dtype))
+        loss, gradient = self._evaluate(candidate.astype(self._dtype), self._fixed_leaves, self._data)
         loss, gradient = float(loss), np.asarray(gradient, dtype=float)
         if not (math.isfinite(loss) and np.all(np.isfinite(gradient))):
             # A wall that the line search backs away from.
@@ -167,11 +145,11 @@ def maximise(
     objective: Objective,
     start: Any,
     data: Any,
+    on_iteration: Callable[[float], None] | None = None,
     *,
     max_iterations: int,
     tolerance: float,
     one_thread: bool = True,
-    on_iteration: Callable[[float], None] | None = None,
 ) -> Run:
     """Maximise ``objective(tree, data)`` from a starting tree.
 

@@ -1,16 +1,14 @@
 """The choices a user leaves open, made from the data, and those a user made, checked."""
 
 import numbers
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lvmogp.errors import LVMOGPWarning, SettingError
+from lvmogp.errors import SettingError, warn
 from lvmogp.inference.nuts.chains import FEW_OBSERVATIONS, SamplerSettings
 from lvmogp.inference.nuts.priors import Priors
-from lvmogp.inference.restarts import Settings, operations
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, named, rank
 from lvmogp.model.layouts import Data, GridData
 from lvmogp.tables.transforms import TRANSFORMS, Logarithm, Transform
@@ -35,12 +33,14 @@ _COUNTS = (
     "n_warmup",
     "n_draws",
 )
-_FEWEST_INDUCING_INPUTS = 25
-_MOST_INDUCING_INPUTS = 200
+# Inducing inputs double from the one number to the other while the bound gains.
+_FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS = 25, 200
+# Inducing latents by the number of coordinates of a condition.
 _INDUCING_LATENTS = {1: 20, 2: 30}
 _MOST_INDUCING_LATENTS = 40
-_MOST_COLLAPSED = 2_500
-_MOST_FULL = 1_000
+# Pairs of inducing points of which a bound can factorise a matrix, and a fit can store one.
+_MOST_COLLAPSED, _MOST_FULL = 2_500, 1_000
+# Against a search without end; a fit stops when it gains too little.
 _MAX_ITERATIONS = 3_000
 _MOST_AUTO_LATENT = 5
 # Operations of one bound, and how many starts they leave time for.
@@ -61,7 +61,7 @@ _BATCH_SIZE = 2_048
 _MOST_STEPS = 20_000
 _STOCHASTIC_INDUCING_INPUTS = 100
 _LEAST_STOCHASTIC_GAIN = 1e-4
-_PILOT_INPUTS, _PILOT_LATENTS, _PILOT_ITERATIONS = 25, 16, 60
+_START_INPUTS, _START_LATENTS, _START_ITERATIONS = 25, 16, 60
 
 
 class Options(NamedTuple):
@@ -87,8 +87,14 @@ class Options(NamedTuple):
     n_draws: int | str = AUTO
 
     def checked(self, *, described: bool = False) -> "Options":
-        """The same options, once each is known to be one that can be honoured; conditions may be ``described``."""
-        _check_n_latent(self.n_latent, described=described)
+        """Return the options once each is known to be one that can be honoured; conditions may be ``described``."""
+        is_none = _is_count(self.n_latent, least=0) and int(self.n_latent) == 0
+        if is_none and not described:
+            raise SettingError(
+                "n_latent=0 leaves nothing to tell conditions apart; give their condition_features, or use 1"
+            )
+        if not is_none:
+            _check_count("n_latent", self.n_latent)
         for name in _COUNTS:
             _check_count(name, getattr(self, name))
         for name, choices in _CHOICES.items():
@@ -111,9 +117,12 @@ class Options(NamedTuple):
         return int(check_random_state(self.random_state).randint(2**31))
 
 
+def _is_count(value: Any, *, least: int = 1) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
+
+
 def _check_count(name: str, value: Any) -> None:
-    is_count = isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
-    if not is_count and value != AUTO:
+    if not _is_count(value) and value != AUTO:
         raise SettingError(f'{name} must be a whole number of at least 1 or "auto", got {value!r}')
 
 
@@ -123,14 +132,31 @@ def _priors(options: Options) -> Priors:
     return Priors() if options.priors is None else options.priors.checked()
 
 
-def _check_n_latent(value: Any, *, described: bool) -> None:
-    if described and isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) == 0:
-        return
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) == 0:
-        raise SettingError(
-            "n_latent=0 leaves nothing to tell conditions apart; give their condition_features, or use 1"
-        )
-    _check_count("n_latent", value)
+class Settings(NamedTuple):
+    """What a fit needs to know beyond the data."""
+
+    input_kernel: Kernel
+    latent_kernel: Kernel
+    n_latent: int
+    n_inducing_inputs: int
+    most_inducing_inputs: int
+    n_inducing_latents: int
+    noise_per_condition: bool
+    inference: str
+    n_restarts: int
+    max_iterations: int
+    seed: int
+    tolerance: float = _LEAST_GAIN
+
+    def operations(self, data: Data) -> float:
+        """Operations of one bound with its gradient, to the order of magnitude."""
+        n_inputs, n_latents = self.n_inducing_inputs, self.n_inducing_latents
+        conditions = data.n_conditions * n_latents**2
+        if isinstance(data, GridData):
+            n_rows = data.inputs.shape[0]
+            return n_rows * n_inputs**2 + conditions + data.n_observations * n_inputs + n_inputs**3 + n_latents**3
+        dense = 0.0 if self.inference == "kronecker" else float(n_inputs * n_latents) ** 3
+        return data.n_observations * n_inputs**2 + conditions * (n_latents + n_inputs**2) + dense
 
 
 def is_stochastic(
@@ -201,7 +227,7 @@ def fit_settings(
         noise_per_condition=options.noise == "per-condition",
         inference=_inference(options, data, most * n_latents),
         n_restarts=1,
-        max_iterations=_MAX_ITERATIONS if options.max_iter == AUTO else int(options.max_iter),
+        max_iterations=_or_default(options.max_iter, _MAX_ITERATIONS),
         seed=options.seed,
         tolerance=max(_LEAST_GAIN, _LEAST_GAIN_PER_OBSERVATION * (n_scattered - _MANY_OBSERVATIONS)),
     )
@@ -209,70 +235,52 @@ def fit_settings(
         return settings._replace(n_restarts=int(options.n_restarts))
     if data.n_conditions == 1 or n_scattered > _MOST_OBSERVATIONS_FOR_RESTARTS:
         return settings
-    cost = operations(data, settings)
+    cost = settings.operations(data)
     return settings._replace(n_restarts=next(count for limit, count in _RESTARTS_BY_COST if cost <= limit))
 
 
 def sampling_settings(options: Options, n_observations: int) -> tuple[Priors, SamplerSettings]:
     """What Markov chains need to know."""
     usual = _CHAINS_WITH_FEW_OBSERVATIONS if n_observations <= FEW_OBSERVATIONS else _CHAINS
-    n_chains = usual if options.n_chains == AUTO else int(options.n_chains)
-    lengths = (
-        default if asked == AUTO else int(asked)
-        for asked, default in zip(
-            (options.n_warmup, options.n_draws),
-            _LONG_CHAINS if n_chains < _CHAINS_WITH_FEW_OBSERVATIONS else _SHORT_CHAINS,
-            strict=True,
-        )
+    n_chains = _or_default(options.n_chains, usual)
+    n_warmup, n_draws = _LONG_CHAINS if n_chains < _CHAINS_WITH_FEW_OBSERVATIONS else _SHORT_CHAINS
+    settings = SamplerSettings(
+        n_chains, _or_default(options.n_warmup, n_warmup), _or_default(options.n_draws, n_draws), seed=options.seed
     )
-    return _priors(options), SamplerSettings(n_chains, *lengths, seed=options.seed)
+    return _priors(options), settings
 
 
-class StochasticSizes(NamedTuple):
-    """Numbers of inducing points of inference by minibatches."""
-
-    n_inducing_inputs: int
-    n_inducing_latents: int
+def minibatch_size(options: Options) -> int:
+    """Observations of a minibatch."""
+    return _or_default(options.batch_size, _BATCH_SIZE)
 
 
-class StochasticSteps(NamedTuple):
-    """How inference by minibatches goes on: their size, how many at most, and what they must gain to be worth it."""
-
-    batch_size: int
-    most_steps: int
-    least_gain: float
+def minibatch_limits(options: Options, n_observations: int) -> tuple[int, float]:
+    """Most steps of a fit by minibatches, and what a trend of the bound must gain to be worth more of them."""
+    return _or_default(options.max_iter, _MOST_STEPS), _LEAST_STOCHASTIC_GAIN * n_observations
 
 
-def stochastic_sizes(options: Options, n_conditions: int, *, n_latent: int, latent_kernel: Kernel) -> StochasticSizes:
-    """Numbers of inducing points for so many conditions and latent dimensions."""
-    inputs = _STOCHASTIC_INDUCING_INPUTS if options.n_inducing_inputs == AUTO else int(options.n_inducing_inputs)
-    return StochasticSizes(inputs, _inducing_latents(options, n_conditions, n_latent, latent_kernel))
+def minibatch_inducing(options: Options, n_conditions: int, *, n_latent: int, latent_kernel: Kernel) -> tuple[int, int]:
+    """Inducing inputs and inducing latents of a fit by minibatches."""
+    n_inputs = _or_default(options.n_inducing_inputs, _STOCHASTIC_INDUCING_INPUTS)
+    return n_inputs, _inducing_latents(options, n_conditions, n_latent, latent_kernel)
 
 
-def stochastic_steps(options: Options, n_observations: int) -> StochasticSteps:
-    """Steps for so many observations."""
-    return StochasticSteps(
-        batch_size=_BATCH_SIZE if options.batch_size == AUTO else int(options.batch_size),
-        most_steps=_MOST_STEPS if options.max_iter == AUTO else int(options.max_iter),
-        least_gain=_LEAST_STOCHASTIC_GAIN * n_observations,
-    )
-
-
-def pilot_options(options: Options, data: Data, inputs: HostFloat) -> Options:
+def minibatch_start_options(options: Options, data: Data, inputs: HostFloat) -> Options:
     """Options of the small fit that minibatches start from."""
-    n_inputs = (
-        _PILOT_INPUTS if options.n_inducing_inputs == AUTO else min(int(options.n_inducing_inputs), _PILOT_INPUTS)
-    )
-    n_latents = (
-        _PILOT_LATENTS if options.n_inducing_latents == AUTO else min(int(options.n_inducing_latents), _PILOT_LATENTS)
-    )
+    n_inputs = min(_or_default(options.n_inducing_inputs, _START_INPUTS), _START_INPUTS)
+    n_latents = min(_or_default(options.n_inducing_latents, _START_LATENTS), _START_LATENTS)
     return options._replace(
         inference="collapsed",
         n_inducing_inputs=min(n_inputs, len(np.unique(inputs, axis=0))),
         n_inducing_latents=min(n_latents, data.n_conditions),
         n_restarts=1,
-        max_iter=_PILOT_ITERATIONS,
+        max_iter=_START_ITERATIONS,
     )
+
+
+def _or_default(asked: int | str, default: int) -> int:
+    return default if asked == AUTO else int(asked)
 
 
 def _inducing_inputs(options: Options, n_distinct: int) -> tuple[int, int]:
@@ -296,11 +304,7 @@ def _inducing_latents(options: Options, n_conditions: int, n_latent: int, kernel
 
 
 def _warn_capped(name: str, asked: int, available: int, what: str) -> None:
-    warnings.warn(
-        f"{name}={asked} is more than the {available} {what} in the data; {available} are used",
-        LVMOGPWarning,
-        stacklevel=5,
-    )
+    warn(f"{name}={asked} is more than the {available} {what} in the data; {available} are used")
 
 
 def _inference(options: Options, data: Data, n_inducing: int) -> str:

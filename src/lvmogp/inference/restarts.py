@@ -1,11 +1,11 @@
-"""Fitting: from data and settings to the best of several optimised starts, with an account of what happened."""
+"""From data and options to the best of several optimised starts, with an account of what happened."""
 
 import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +15,20 @@ from threadpoolctl import threadpool_limits
 from lvmogp.algebra.linalg import jitter_needed
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.rules import AnyFloat
+from lvmogp.inference.finished import FinishedRestarts
 from lvmogp.inference.optimise import Run, Status, maximise
-from lvmogp.inference.starts import Curves, independent_start, recipe_names, start
+from lvmogp.inference.options import Options, Settings, fit_settings, latent_dimensions, latent_kernels
+from lvmogp.inference.starts import independent_start, recipe_names, start
 from lvmogp.inference.threads import n_threads, side_by_side
-from lvmogp.kernels.covariances import Kernel, gram
-from lvmogp.model.bounds import collapsed, explicit
+from lvmogp.kernels.covariances import gram
+from lvmogp.model.bounds import collapsed_objective, explicit_objective
 from lvmogp.model.expected_likelihood import quadratic
-from lvmogp.model.layouts import Data, GridData
+from lvmogp.model.layouts import Data
 from lvmogp.model.parameters import FullInducing, KroneckerInducing, Parameters
 from lvmogp.model.posterior import optimal_inducing
-from lvmogp.tables.features import Coordinates
+from lvmogp.storage.checkpoints import Checkpoints
+from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 # What stands for a recipe in the account of a fit by minibatches.
@@ -40,32 +44,18 @@ _SIDE_BY_SIDE = 2e5
 _NOTABLE_JITTER = 1e-5
 # Other restarts are remembered if their bounds are at most so much lower.
 _WORTH_KEEPING = 10.0
-
-
-class Settings(NamedTuple):
-    """What a fit needs to know beyond the data."""
-
-    input_kernel: Kernel
-    latent_kernel: Kernel
-    n_latent: int
-    n_inducing_inputs: int
-    most_inducing_inputs: int
-    n_inducing_latents: int
-    noise_per_condition: bool
-    inference: str
-    n_restarts: int
-    max_iterations: int
-    seed: int
-    tolerance: float = 0.02
+# What a bound must gain for another latent: one that is not used costs nothing.
+_LEAST_GAIN_PER_LATENT = 1.0
+Report = Callable[["Progress"], None] | None
 
 
 class Restart(NamedTuple):
     """One optimised start."""
 
     recipe: str
-    bound: float
+    bound: AnyFloat
     status: Status
-    history: tuple[float, ...]
+    history: tuple[AnyFloat, ...]
     n_evaluations: int
     seconds: float
     steps_per_entry: int = 1
@@ -144,38 +134,52 @@ class Progress(NamedTuple):
     ended: frozenset[int] = frozenset()
 
 
-@runtime_checkable
-class RestartKeeper(Protocol):
-    """Keeps restarts that have ended, so that an interrupted fit need not repeat them."""
+def search(
+    options: Options,
+    data: Data,
+    inputs: HostFloat,
+    input_scale: HostFloat,
+    on_progress: Report = None,
+    checkpoints: Checkpoints | None = None,
+    *,
+    coordinates: FeatureCoordinates | None = None,
+    label: str = "",
+) -> list[Outcome]:
+    """Fit with ever more latents, where the options leave their number open, while the bound gains by them.
 
-    def save(self, number: int, run: Run) -> None:
-        """Keep a restart."""
-        ...
+    Return the best outcome for each number of latents that was tried, of all latent kernels that the options leave
+    open. The names of checkpoints begin with the label.
+    """
+    outcomes: list[Outcome] = []
+    n_known = 0 if coordinates is None else coordinates.values.shape[1]
+    for n_latent in latent_dimensions(options, data.n_conditions, n_known=n_known):
+        candidates: list[Outcome] = []
+        for number, kernel in enumerate(latent_kernels(options)):
+            settings = fit_settings(options, data, inputs, n_latent=n_latent, n_known=n_known, latent_kernel=kernel)
+            series = f"{label}latents{n_latent}kernel{number}"
+            finished = None if checkpoints is None else FinishedRestarts(checkpoints, series)
+            candidates.append(fit(data, inputs, input_scale, settings, on_progress, finished, coordinates=coordinates))
+            if candidates[-1].status is Status.INTERRUPTED:
+                # Whichever is best, the search for it was cut short.
+                tried = [*outcomes, max(candidates, key=_bound)]
+                return [outcome._replace(status=Status.INTERRUPTED) for outcome in tried]
+        outcomes.append(max(candidates, key=_bound))
+        if len(outcomes) > 1 and outcomes[-1].bound < outcomes[-2].bound + _LEAST_GAIN_PER_LATENT:
+            break
+    return outcomes
 
-    def load(self, number: int, like: Parameters) -> Run | None:
-        """A restart kept earlier; ``like`` has its structure."""
-        ...
+
+def chosen(outcomes: list[Outcome]) -> Outcome:
+    """Return the last of outcomes with ever more latents that earned its place."""
+    kept = outcomes[0]
+    for candidate in outcomes[1:]:
+        if candidate.bound >= kept.bound + _LEAST_GAIN_PER_LATENT:
+            kept = candidate
+    return kept
 
 
-def collapsed_objective(parameters: Parameters, data: Data) -> Scalar:
-    """The collapsed bound as one number to search by."""
-    return collapsed(parameters, data).steadied
-
-
-def explicit_objective(parameters: Parameters, data: Data) -> Scalar:
-    """The explicit bound as one number to search by."""
-    return explicit(parameters, data).steadied
-
-
-def operations(data: Data, settings: Settings) -> float:
-    """Operations of one bound with its gradient, to the order of magnitude."""
-    n_inputs, n_latents = settings.n_inducing_inputs, settings.n_inducing_latents
-    conditions = data.n_conditions * n_latents**2
-    if isinstance(data, GridData):
-        n_rows = data.inputs.shape[0]
-        return n_rows * n_inputs**2 + conditions + data.n_observations * n_inputs + n_inputs**3 + n_latents**3
-    dense = 0.0 if settings.inference == "kronecker" else float(n_inputs * n_latents) ** 3
-    return data.n_observations * n_inputs**2 + conditions * (n_latents + n_inputs**2) + dense
+def _bound(outcome: Outcome) -> float:
+    return outcome.bound
 
 
 def fit(
@@ -183,10 +187,10 @@ def fit(
     inputs: HostFloat,
     input_scale: HostFloat,
     settings: Settings,
-    on_progress: Callable[[Progress], None] | None = None,
-    keeper: RestartKeeper | None = None,
+    on_progress: Report = None,
+    finished: FinishedRestarts | None = None,
     *,
-    coordinates: Coordinates | None = None,
+    coordinates: FeatureCoordinates | None = None,
 ) -> Outcome:
     """Optimise several starts that differ in kind and keep the one with the best bound.
 
@@ -202,46 +206,30 @@ def fit(
         Sizes, kernels and the kind of inference.
     on_progress
         Called after every iteration; may raise :class:`lvmogp.StopFit` to end the fit with the best so far.
-    keeper
+    finished
         Keeps the restarts that have ended, and knows those that ended before this fit was interrupted.
     coordinates
         What is known of the conditions, if anything.
     """
     began = time.perf_counter()
-    one_thread = operations(data, settings) < _LARGE
+    one_thread = settings.operations(data) < _LARGE
+    names = recipe_names(settings.n_restarts, n_latent=settings.n_latent)
     with threadpool_limits(limits=1 if one_thread else None):
-        independent = independent_start(
-            settings.input_kernel,
-            data,
-            inputs,
-            input_scale=input_scale,
-            n_inducing=settings.n_inducing_inputs,
-            most_inducing=settings.most_inducing_inputs,
-            seed=settings.seed,
-        )
-        names = recipe_names(settings.n_restarts, n_latent=settings.n_latent)
-        starts = [
-            _start(recipe, independent, data, settings, np.random.default_rng([settings.seed, number]), coordinates)
-            for number, recipe in enumerate(names)
-        ]
-        runs = _optimised(starts, data, settings, on_progress, keeper, one_thread=one_thread)
+        starts = _starts(names, data, inputs, input_scale, settings, coordinates)
+        runs = _optimised(starts, names, data, settings, on_progress, finished, one_thread=one_thread)
     best, *others = sorted(runs.values(), key=lambda run: -run.bound)
     if best.status is Status.NOT_FINITE:
         raise NumericalError(
             f"none of {len(runs)} starts gave a finite bound; look for outputs or inputs of extreme size, or try "
             'dtype="float64", another kernel or fewer inducing points'
         )
-    restarts = tuple(
-        Restart(names[number], run.bound, run.status, run.history, run.n_evaluations, run.seconds)
-        for number, run in sorted(runs.items())
-    )
     interrupted = any(run.status is Status.INTERRUPTED for run in runs.values())
     jitter_inputs, jitter_latents = jitters(best.tree)
     return Outcome(
         parameters=best.tree,
         bound=best.bound,
         status=Status.INTERRUPTED if interrupted else best.status,
-        restarts=restarts,
+        restarts=tuple(Restart(names[number], *run[1:]) for number, run in sorted(runs.items())),
         jitter_inputs=float(jitter_inputs),
         jitter_latents=float(jitter_latents),
         seconds=time.perf_counter() - began,
@@ -249,32 +237,44 @@ def fit(
     )
 
 
-def _start(
-    recipe: str,
-    independent: Curves,
+def _starts(
+    recipes: list[str],
     data: Data,
+    inputs: HostFloat,
+    input_scale: HostFloat,
     settings: Settings,
-    rng: np.random.Generator,
-    coordinates: Coordinates | None,
-) -> Parameters:
-    parameters = start(
-        recipe,
-        independent,
-        settings.latent_kernel,
-        n_latent=settings.n_latent,
-        n_inducing=settings.n_inducing_latents,
-        noise_per_condition=settings.noise_per_condition,
-        rng=rng,
-        coordinates=coordinates,
+    coordinates: FeatureCoordinates | None,
+) -> list[Parameters]:
+    independent = independent_start(
+        settings.input_kernel,
+        data,
+        inputs,
+        input_scale=input_scale,
+        n_inducing=settings.n_inducing_inputs,
+        most_inducing=settings.most_inducing_inputs,
+        seed=settings.seed,
     )
+    starts = [
+        start(
+            recipe,
+            independent,
+            settings.latent_kernel,
+            n_latent=settings.n_latent,
+            n_inducing=settings.n_inducing_latents,
+            noise_per_condition=settings.noise_per_condition,
+            rng=np.random.default_rng([settings.seed, number]),
+            coordinates=coordinates,
+        )
+        for number, recipe in enumerate(recipes)
+    ]
     if settings.inference == "collapsed":
-        return parameters
-    return with_explicit_inducing(parameters, data, settings.inference)
+        return starts
+    return [with_explicit_inducing(each, data, settings.inference) for each in starts]
 
 
 @compiled
 def with_explicit_inducing(parameters: Parameters, data: Data, inference: str) -> Parameters:
-    """The same parameters with a q(v) of their own: the optimal one, or the nearest of Kronecker form."""
+    """Give parameters a q(v) of their own: the optimal one, or the nearest of Kronecker form."""
     expected = quadratic(parameters, data)
     mean, covariance = optimal_inducing(expected)
     n_latents = mean.shape[1]
@@ -295,22 +295,19 @@ def _cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
 
 def _optimised(
     starts: list[Parameters],
+    recipes: list[str],
     data: Data,
     settings: Settings,
-    on_progress: Callable[[Progress], None] | None,
-    keeper: RestartKeeper | None,
+    on_progress: Report,
+    finished: FinishedRestarts | None,
     *,
     one_thread: bool,
 ) -> dict[int, Run]:
     # What became of each start. Bounds that run on one thread leave cores idle, on which other starts can run.
-    kept = {} if keeper is None else {number: keeper.load(number, start) for number, start in enumerate(starts)}
+    kept = {} if finished is None else {number: finished.load(number, start) for number, start in enumerate(starts)}
     runs = {number: run for number, run in kept.items() if run is not None}
     pending = [number for number in range(len(starts)) if number not in runs]
-    recipes = recipe_names(settings.n_restarts, n_latent=settings.n_latent)
     iterations = Counter[int]()
-
-    def work(start: Parameters, report: Callable[[float], None]) -> Run:
-        return _optimise(start, data, settings, report, one_thread=one_thread)
 
     def take_report(place: int, bound: float) -> None:
         number = pending[place]
@@ -322,36 +319,20 @@ def _optimised(
 
     def take_run(place: int, run: Run) -> None:
         runs[pending[place]] = run
-        if keeper is not None and run.status is not Status.INTERRUPTED:
-            keeper.save(pending[place], run)
+        if finished is not None and run.status is not Status.INTERRUPTED:
+            finished.save(pending[place], run)
 
-    several = one_thread and operations(data, settings) >= _SIDE_BY_SIDE and jax.default_backend() == "cpu"
-    side_by_side(
-        [partial(work, starts[number]) for number in pending],
-        None if on_progress is None else take_report,
-        take_run,
-        threads=n_threads() if several else 1,
-    )
-    return runs
-
-
-def _optimise(
-    parameters: Parameters,
-    data: Data,
-    settings: Settings,
-    report: Callable[[float], None],
-    *,
-    one_thread: bool,
-) -> Run:
-    return maximise(
+    maximised = partial(
+        maximise,
         collapsed_objective if settings.inference == "collapsed" else explicit_objective,
-        parameters,
-        data,
         max_iterations=settings.max_iterations,
         tolerance=settings.tolerance,
         one_thread=one_thread,
-        on_iteration=report,
     )
+    several = one_thread and settings.operations(data) >= _SIDE_BY_SIDE and jax.default_backend() == "cpu"
+    works = [partial(maximised, starts[number], data) for number in pending]
+    side_by_side(works, take_report, take_run, threads=n_threads() if several else 1)
+    return runs
 
 
 @compiled

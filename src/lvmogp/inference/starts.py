@@ -25,12 +25,13 @@ from lvmogp.inference.optimise import Run, maximise
 from lvmogp.kernels.covariances import Kernel, Stationary, complete
 from lvmogp.model.layouts import Data, GridData, some_blocks
 from lvmogp.model.parameters import KnownCoordinates, Parameters
-from lvmogp.tables.features import Coordinates
+from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.typing import HostFloat
 
 _independent_curves = compiled(independent_curves)
-_FIRST_LENGTHSCALES = (0.15, 0.5, 1.5)
-_FIRST_NOISE = 0.2
+# Lengthscales from short to long in standardised units, of which the best is gone on from, and noise beside them.
+_FIRST_LENGTHSCALES, _FIRST_NOISE = (0.15, 0.5, 1.5), 0.2
+# Small, so that each condition starts where its curve puts it.
 _LATENT_VARIANCE = 0.05
 # The joint model starts with this much at least: where data have next to none, rounding errors would count for more.
 _LEAST_NOISE = 1e-3
@@ -38,16 +39,17 @@ _LEAST_NOISE = 1e-3
 _MISSING_VARIANCE = 0.5
 # Noise of a regression of curves on features, as a share of their variance.
 _REGRESSION_NOISE = 0.1
-_LEAST_GAIN = 5.0
-_LEAST_GAIN_PER_POINT = 0.02
-_MOST_CURVE_POINTS = 200
-_MOST_CLUSTERED = 10_000
+# What twice as many inducing inputs must gain, in all and for each observation.
+_LEAST_GAIN, _LEAST_GAIN_PER_POINT = 5.0, 0.02
+# Points at which curves are compared, and points that are clustered: more take long and change little.
+_MOST_CURVE_POINTS, _MOST_CLUSTERED = 200, 10_000
 # Hyperparameters shared by all conditions are well known from this many observations.
 _MOST_FOR_HYPERPARAMETERS = 20_000
+# Isomap's shortest paths take the cube of the number of conditions.
 _MOST_FOR_ISOMAP = 2_000
 
 
-class Curves(NamedTuple):
+class IndependentCurves(NamedTuple):
     """Independent GPs fitted to the conditions, with the mean curve of each at common points."""
 
     parameters: IndependentParameters
@@ -84,7 +86,7 @@ def independent_start(
     n_inducing: int,
     most_inducing: int,
     seed: int,
-) -> Curves:
+) -> IndependentCurves:
     """Fit independent sparse GPs from several lengthscales and keep the best.
 
     The number of inducing inputs doubles from ``n_inducing`` up to ``most_inducing`` while that pays. Of very many
@@ -120,7 +122,7 @@ def independent_start(
         raise NumericalError(
             "no start gives finite curves; look for outputs or inputs of extreme size, or try another input kernel"
         )
-    return Curves(parameters, values)
+    return IndependentCurves(parameters, values)
 
 
 def _maximise_independent(begin: IndependentParameters, data: Data) -> Run:
@@ -158,7 +160,7 @@ def principal_components(values: HostFloat, n_latent: int, rng: np.random.Genera
     return Embedding(means, lengthscales)
 
 
-def unrolled(values: HostFloat, n_latent: int, rng: np.random.Generator, *, n_neighbours: int) -> Embedding:
+def isomap(values: HostFloat, n_latent: int, rng: np.random.Generator, *, n_neighbours: int) -> Embedding:
     """Isomap of the latent distances that the correlations of the curves imply.
 
     Under an RBF of unit lengthscale two curves correlate as ρ = exp(−r²/2), so r = √(−2 log ρ). Large
@@ -192,12 +194,12 @@ def random_latents(values: HostFloat, n_latent: int, rng: np.random.Generator) -
 Recipe = Callable[[HostFloat, int, np.random.Generator], Embedding]
 # In the order in which they have earned their place.
 RECIPES: dict[str, Recipe] = {
-    "isomap of 8 neighbours": partial(unrolled, n_neighbours=8),
+    "isomap of 8 neighbours": partial(isomap, n_neighbours=8),
     "principal components": principal_components,
-    "isomap of 5 neighbours": partial(unrolled, n_neighbours=5),
-    "isomap of 12 neighbours": partial(unrolled, n_neighbours=12),
-    "isomap of 3 neighbours": partial(unrolled, n_neighbours=3),
-    "isomap of 20 neighbours": partial(unrolled, n_neighbours=20),
+    "isomap of 5 neighbours": partial(isomap, n_neighbours=5),
+    "isomap of 12 neighbours": partial(isomap, n_neighbours=12),
+    "isomap of 3 neighbours": partial(isomap, n_neighbours=3),
+    "isomap of 20 neighbours": partial(isomap, n_neighbours=20),
     "random latents": random_latents,
 }
 
@@ -220,14 +222,14 @@ def recipe_names(n_restarts: int, *, n_latent: int = 1) -> list[str]:
 
 def start(
     recipe: str,
-    independent: Curves,
+    independent: IndependentCurves,
     latent_kernel: Kernel,
     *,
     n_latent: int,
     n_inducing: int,
     noise_per_condition: bool,
     rng: np.random.Generator,
-    coordinates: Coordinates | None = None,
+    coordinates: FeatureCoordinates | None = None,
 ) -> Parameters:
     """Parameters at which the joint model starts; latents start from what known ``coordinates`` leave."""
     dtype = independent.parameters.inducing_inputs.dtype
@@ -263,7 +265,7 @@ def start(
 
 
 def _embedding(
-    recipe: str, values: HostFloat, n_latent: int, rng: np.random.Generator, coordinates: Coordinates | None
+    recipe: str, values: HostFloat, n_latent: int, rng: np.random.Generator, coordinates: FeatureCoordinates | None
 ) -> Embedding:
     if n_latent == 0:
         return Embedding(np.empty((len(values), 0)), np.empty(0))
@@ -271,7 +273,7 @@ def _embedding(
     return RECIPES[recipe](left, n_latent, rng)
 
 
-def left_by_features(values: HostFloat, coordinates: Coordinates) -> HostFloat:
+def left_by_features(values: HostFloat, coordinates: FeatureCoordinates) -> HostFloat:
     """Curves without what the features of the other conditions tell about them, around the mean curve (equation 44).
 
     Leaving a condition out of the regression keeps features that explain nothing from seeming to.
@@ -286,7 +288,7 @@ def left_by_features(values: HostFloat, coordinates: Coordinates) -> HostFloat:
     return mean + residual if np.var(residual) < np.var(values - mean) else values
 
 
-def _known(coordinates: Coordinates, dtype: jnp.dtype) -> KnownCoordinates:
+def _known(coordinates: FeatureCoordinates, dtype: jnp.dtype) -> KnownCoordinates:
     condition, coordinate = np.nonzero(np.isnan(coordinates.values))
     return KnownCoordinates(
         values=jnp.asarray(np.nan_to_num(coordinates.values), dtype),

@@ -2,35 +2,20 @@
 
 import os
 import queue
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-import jax
 import joblib
 
+from lvmogp.ground.precision import in_current_precision
 from lvmogp.inference.optimise import StopFit
 
 _Report = TypeVar("_Report")
 _Result = TypeVar("_Result")
 # A piece of work is given the function that takes its reports.
 Work = Callable[[Callable[[_Report], None]], _Result]
-Taker = Callable[[int, _Report], None]
-_NEVER_BEGUN: Any = object()
-
-
-class _Reported(NamedTuple):
-    number: int
-    content: Any
-    taken: threading.Event
-
-
-class _Ended(NamedTuple):
-    number: int
-    result: Any
-    error: BaseException | None = None
 
 
 def n_threads() -> int:
@@ -45,7 +30,7 @@ def n_threads() -> int:
 
 def side_by_side(
     works: Sequence[Work[_Report, _Result]],
-    on_report: Taker[_Report] | None,
+    on_report: Callable[[int, _Report], None],
     on_end: Callable[[int, _Result], None],
     *,
     threads: int,
@@ -53,21 +38,50 @@ def side_by_side(
     """Do all pieces of work, at most ``threads`` at a time; their reports and results come with their numbers.
 
     If ``on_report`` raises :class:`lvmogp.StopFit`, so does the next report of every piece of work, and what has not
-    begun never does. Any other exception does the same and is raised here once all work has ended.
+    begun never does. Any other exception, Ctrl-C among them, does the same and is raised here once all work has ended.
     """
-    take = on_report or _take_no_notice
-    if threads == 1 or len(works) == 1:
-        _one_by_one(works, take, on_end)
-    else:
-        _on_threads(works, take, on_end, threads=threads)
+    if min(threads, len(works)) <= 1:
+        _one_by_one(works, on_report, on_end)
+        return
+    # Reports wait for an answer in a future of their own; work that has ended is its own future.
+    inbox: queue.SimpleQueue[tuple[int, Any, Future[Any]]] = queue.SimpleQueue()
 
+    def report(number: int, content: _Report) -> None:
+        taken: Future[None] = Future()
+        inbox.put((number, content, taken))
+        taken.result()  # raises what was answered
 
-def _take_no_notice(number: int, content: Any) -> None:
-    pass
+    n_running, stopped = len(works), False
+    failure: BaseException | None = None
+    with ThreadPoolExecutor(threads) as pool:
+        for number, work in enumerate(works):
+            running = pool.submit(in_current_precision(work), partial(report, number))
+            running.add_done_callback(lambda ended, number=number: inbox.put((number, None, ended)))
+        while n_running > 0:
+            future: Future[Any] | None = None
+            try:
+                number, content, future = inbox.get()
+                if future.done():
+                    n_running -= 1
+                    if not future.cancelled():
+                        on_end(number, future.result())
+                elif not stopped:
+                    on_report(number, content)
+                    future.set_result(None)
+            except BaseException as error:
+                stopped = True
+                failure = failure or (None if isinstance(error, StopFit) else error)
+                pool.shutdown(wait=False, cancel_futures=True)
+            if stopped and future is not None and not future.done():
+                future.set_exception(StopFit())
+    if failure is not None:
+        raise failure
 
 
 def _one_by_one(
-    works: Sequence[Work[_Report, _Result]], on_report: Taker[_Report], on_end: Callable[[int, _Result], None]
+    works: Sequence[Work[_Report, _Result]],
+    on_report: Callable[[int, _Report], None],
+    on_end: Callable[[int, _Result], None],
 ) -> None:
     stopped = False
 
@@ -83,76 +97,3 @@ def _one_by_one(
         on_end(number, work(partial(report, number)))
         if stopped:
             return
-
-
-class _Crew(NamedTuple):
-    # What the threads share with the one that asked for the work.
-    inbox: queue.SimpleQueue[_Reported | _Ended]
-    stop: threading.Event
-
-    def report(self, number: int, content: Any) -> None:
-        reported = _Reported(number, content, threading.Event())
-        self.inbox.put(reported)
-        reported.taken.wait()
-        if self.stop.is_set():
-            raise StopFit
-
-    def do(self, number: int, work: Work[Any, Any]) -> None:
-        if self.stop.is_set():
-            self.inbox.put(_Ended(number, _NEVER_BEGUN))
-            return
-        try:
-            self.inbox.put(_Ended(number, work(partial(self.report, number))))
-        except BaseException as error:  # raised again in the thread that asked for the work
-            self.inbox.put(_Ended(number, _NEVER_BEGUN, error))
-
-
-def _on_threads(
-    works: Sequence[Work[_Report, _Result]],
-    on_report: Taker[_Report],
-    on_end: Callable[[int, _Result], None],
-    *,
-    threads: int,
-) -> None:
-    crew = _Crew(queue.SimpleQueue(), threading.Event())
-    do = _in_the_same_precision(crew.do)
-    n_running = len(works)
-    failure: BaseException | None = None
-    with ThreadPoolExecutor(threads) as pool:
-        for number, work in enumerate(works):
-            pool.submit(do, number, work)
-        while n_running > 0:
-            message: _Reported | _Ended | None = None
-            try:
-                message = crew.inbox.get()
-                _take(message, _take_no_notice if crew.stop.is_set() else on_report, on_end)
-            except BaseException as error:  # Ctrl-C among them; work ends at its next report
-                crew.stop.set()
-                failure = failure or (None if isinstance(error, StopFit) else error)
-            if isinstance(message, _Reported):
-                message.taken.set()
-            elif message is not None:
-                n_running -= 1
-    if failure is not None:
-        raise failure
-
-
-def _take(message: _Reported | _Ended, on_report: Taker[Any], on_end: Callable[[int, Any], None]) -> None:
-    if isinstance(message, _Reported):
-        on_report(message.number, message.content)
-    elif message.error is not None:
-        raise message.error
-    elif message.result is not _NEVER_BEGUN:
-        on_end(message.number, message.result)
-
-
-def _in_the_same_precision(function: Callable[..., None]) -> Callable[..., None]:
-    # Settings of JAX belong to a thread; work is done with those of the thread that asked for it.
-    config: Any = jax.config  # whose attributes are made at run time
-    double, products = config.jax_enable_x64, config.jax_default_matmul_precision
-
-    def in_another_thread(*arguments: Any) -> None:
-        with jax.enable_x64(double), jax.default_matmul_precision(products):
-            function(*arguments)
-
-    return in_another_thread

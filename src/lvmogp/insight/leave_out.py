@@ -17,7 +17,7 @@ from lvmogp.fitted.model import FittedModel, ensemble_given
 from lvmogp.ground.precision import in_double_precision
 from lvmogp.inference.restarts import MINIBATCHES
 from lvmogp.model.layouts import Data, GridData, LongData, layout_for_bounds, standardised
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import HostInt
 
@@ -131,7 +131,7 @@ def _each_fold(
         if isinstance(data, LongData):
             yield left_out, _masked(data, observations.conditions, left_out)
         else:
-            yield left_out, standardised(_kept(observations, ~left_out), trained.scaling)
+            yield left_out, standardised(observations.some(~left_out), trained.scaling)
 
 
 def _left_out_mixture(trained: FittedModel, observations: Observations, data: Data, folds: HostInt) -> Mixture:
@@ -158,15 +158,6 @@ def _masked(data: LongData, conditions: HostInt, left_out: np.ndarray) -> LongDa
     changed = {"outputs": np.asarray(data.outputs) * present, "present": present, "counts": counts}
     arrays = {name: jnp.asarray(np.asarray(values, data.outputs.dtype)) for name, values in changed.items()}
     return dataclasses.replace(data, **arrays)
-
-
-def _kept(observations: Observations, chosen: np.ndarray) -> Observations:
-    return observations._replace(
-        inputs=observations.inputs[chosen],
-        outputs=observations.outputs[chosen],
-        conditions=observations.conditions[chosen],
-        errors=None if observations.errors is None else observations.errors[chosen],
-    )
 
 
 def _measured(found: _LeftOut) -> LeaveOut:

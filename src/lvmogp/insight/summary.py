@@ -144,7 +144,7 @@ def _remarks(
 
 
 def _about_chains(trained: FittedModel) -> list[str]:
-    return [] if trained.chains is None else list(trained.chains.account.remarks)
+    return [] if trained.chains is None else list(trained.chains.diagnostics.remarks)
 
 
 def _about_the_fit(trained: FittedModel) -> list[str]:

@@ -12,7 +12,7 @@ from lvmogp.algebra.gaussians import (
     kl_kronecker_to_standard_normal,
 )
 from lvmogp.algebra.linalg import vec
-from lvmogp.model.expected_likelihood import Quadratic, quadratic, trusted
+from lvmogp.model.expected_likelihood import Quadratic, nan_if_unsound, quadratic
 from lvmogp.model.layouts import Data
 from lvmogp.model.parameters import FullInducing, Inducing, KroneckerInducing, Parameters
 from lvmogp.typing import Scalar
@@ -38,7 +38,7 @@ class Bound(eqx.Module):
         return self.fit - self.kl_latents
 
     @property
-    def steadied(self) -> Scalar:
+    def penalised(self) -> Scalar:
         """The bound as if the function had a little variance that nothing explains: a bound too, and one to search by.
 
         That costs more than rounding errors can seem to gain, wherever they are large (equation 51).
@@ -52,7 +52,7 @@ def collapsed(parameters: Parameters, data: Data) -> Bound:
     log_det, explained = expected.evidence()
     # constant − ½ log|I + G| + ½ bᵀ(I + G)⁻¹b
     fit = expected.constant.total - log_det / 2 + explained / 2
-    return Bound(_trusted(fit, expected, explained), parameters.kl_latents, expected.constant.signal)
+    return Bound(_nan_if_unsound(fit, expected, explained), parameters.kl_latents, expected.constant.signal)
 
 
 def explicit(parameters: Parameters, data: Data) -> Bound:
@@ -62,6 +62,16 @@ def explicit(parameters: Parameters, data: Data) -> Bound:
     expected = quadratic(parameters, data)
     fit = _expected_log_likelihood(expected, parameters.inducing) - kl_inducing(parameters.inducing)
     return Bound(fit, parameters.kl_latents, expected.constant.signal)
+
+
+def collapsed_objective(parameters: Parameters, data: Data) -> Scalar:
+    """The collapsed bound as one number to search by."""
+    return collapsed(parameters, data).penalised
+
+
+def explicit_objective(parameters: Parameters, data: Data) -> Scalar:
+    """The explicit bound as one number to search by."""
+    return explicit(parameters, data).penalised
 
 
 def kl_inducing(inducing: Inducing) -> Scalar:
@@ -78,12 +88,12 @@ def _expected_log_likelihood(expected: Quadratic, inducing: Inducing) -> Scalar:
     else:
         spread = _dense_trace(expected, inducing)
     explained = 2 * jnp.sum(expected.linear * inducing.mean) - spread
-    return _trusted(expected.constant.total + explained / 2, expected, explained)
+    return _nan_if_unsound(expected.constant.total + explained / 2, expected, explained)
 
 
-def _trusted(fit: Scalar, expected: Quadratic, explained: Scalar) -> Scalar:
+def _nan_if_unsound(fit: Scalar, expected: Quadratic, explained: Scalar) -> Scalar:
     constant = expected.constant
-    return trusted(fit, constant.count, constant.squares - explained, constant.residual)
+    return nan_if_unsound(fit, constant.count, constant.squares - explained, constant.residual)
 
 
 def _dense_trace(expected: Quadratic, inducing: FullInducing) -> Scalar:

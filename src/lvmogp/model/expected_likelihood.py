@@ -34,7 +34,7 @@ _ELEMENTS_ON_CPU, _ELEMENTS_ON_ACCELERATOR = 2**18, 2**24
 _HARMLESS_ERROR = 0.01
 
 
-class Constant(eqx.Module):
+class ConstantTerm(eqx.Module):
     """What does not depend on v, in parts: −½ [Σ_n log 2π/p_n + Σ_n p_n y_n² + residual] with the precisions p_n.
 
     ``signal`` is the prior variance of the function Σ_d ψ_d tr K_d, and ``residual`` what inducing points leave of it,
@@ -53,7 +53,7 @@ class Constant(eqx.Module):
         return -(self.count * LOG_2PI - self.log_precision + self.squares + self.residual) / 2
 
 
-def trusted(bound: Scalar, n_observations: Scalar, *never_negative: Scalar) -> Scalar:
+def nan_if_unsound(bound: Scalar, n_observations: Scalar, *never_negative: Scalar) -> Scalar:
     """A bound, or NaN where a sum that is never negative comes out so: rounding errors have taken its place.
 
     A large prior variance, or hardly any noise, multiplies them until they look like a gain that any search would take.
@@ -65,7 +65,7 @@ def trusted(bound: Scalar, n_observations: Scalar, *never_negative: Scalar) -> S
 class Quadratic(eqx.Module):
     """constant + vec(B)ᵀv − ½ vᵀGv."""
 
-    constant: eqx.AbstractVar[Constant]
+    constant: eqx.AbstractVar[ConstantTerm]
     linear: eqx.AbstractVar[Float[Array, "M_X M_H"]]
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Quadratic(eqx.Module):
 class GridQuadratic(Quadratic):
     """G = A_H ⊗ A_X: two small matrices."""
 
-    constant: Constant
+    constant: ConstantTerm
     linear: Float[Array, "M_X M_H"]
     input_gram: Float[Array, "M_X M_X"]
     latent_gram: Float[Array, "M_H M_H"]
@@ -112,7 +112,7 @@ class LongQuadratic(Quadratic):
     ``whitener`` changes nothing.
     """
 
-    constant: Constant
+    constant: ConstantTerm
     linear: Float[Array, "M_X M_H"]
     input_grams: Float[Array, "D M_X M_X"]
     latent_seconds: Float[Array, "D M_H M_H"]
@@ -174,7 +174,7 @@ def _grid_quadratic(
     )
     residual = signal - jnp.trace(input_gram) * jnp.trace(latent_gram)
     squares = data.squares @ precision
-    constant = Constant(jnp.sum(data.counts), jnp.sum(jnp.log(precision) * data.counts), squares, signal, residual)
+    constant = ConstantTerm(jnp.sum(data.counts), jnp.sum(jnp.log(precision) * data.counts), squares, signal, residual)
     return GridQuadratic(constant, linear, input_gram, latent_gram)
 
 
@@ -222,7 +222,7 @@ def _long_quadratic(
     traces = _inner(seconds, whitener.T @ whitener) @ jnp.trace(sums.grams, axis1=1, axis2=2)
     signal = psi0(kernel, latents) @ sums.prior_variances
     log_precision, squares = jnp.sum(sums.log_precisions), jnp.sum(sums.squares)
-    constant = Constant(jnp.sum(data.counts), log_precision, squares, signal, signal - traces)
+    constant = ConstantTerm(jnp.sum(data.counts), log_precision, squares, signal, signal - traces)
     return LongQuadratic(constant, linear, sums.grams, seconds, whitener)
 
 

@@ -1,6 +1,7 @@
 """The variational posterior: kernels and inducing points with their factors, and q(v) of the inducing variables."""
 
 from abc import abstractmethod
+from typing import Annotated
 
 import equinox as eqx
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 
 from lvmogp.algebra.kronecker import kronecker_shrinkage
 from lvmogp.algebra.linalg import unvec, vec
+from lvmogp.ground.rules import Along
 from lvmogp.model.expected_likelihood import GridQuadratic, Quadratic, quadratic
 from lvmogp.model.inducing_features import Basis, basis
 from lvmogp.model.layouts import Data
@@ -63,7 +65,7 @@ class DenseCovariance(Covariance):
     """S as one matrix."""
 
     matrix: Float[Array, "M M"]
-    n_inputs: int = eqx.field(static=True)
+    n_inputs: Annotated[int, Along("M_X")] = eqx.field(static=True)
 
     @property
     def blocks(self) -> Float[Array, "M_H M_H M_X M_X"]:

@@ -18,8 +18,7 @@ from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.draws import Draws
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.inducing_features import Basis, basis, whitened_mean
-from lvmogp.model.layouts import GridData
-from lvmogp.model.likelihood_data import Observed, ScatteredData, SparseData
+from lvmogp.model.layouts import GridData, LikelihoodData, ScatteredData, SparseData
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import KroneckerCovariance, Posterior, optimal_inducing
 from lvmogp.typing import Array, Float, Int
@@ -263,7 +262,7 @@ def process_of_fit(model: Posterior) -> Process:
     )
 
 
-def process_of_draw(draw: Draws, data: Observed) -> Process:
+def process_of_draw(draw: Draws, data: LikelihoodData) -> Process:
     """Return the process given one draw, ``draw`` being one entry along the leading axis of all."""
     if isinstance(data, GridData):
         return _on_grid(draw, data)
@@ -272,7 +271,7 @@ def process_of_draw(draw: Draws, data: Observed) -> Process:
     return _on_sparse(draw, data)
 
 
-def processes_of_draws(draws: Draws, data: Observed) -> Process:
+def processes_of_draws(draws: Draws, data: LikelihoodData) -> Process:
     """Return the processes of several draws, made one after the other."""
     return jax.lax.map(lambda draw: process_of_draw(draw, data), draws)
 

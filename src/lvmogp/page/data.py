@@ -27,12 +27,11 @@ from lvmogp.conditions.search import normal_nodes, unit_nodes
 from lvmogp.fitted.model import FittedModel, all_latents, find_condition
 from lvmogp.fitted.suggestions import N_OUTCOMES
 from lvmogp.ground.compiling import compiled
-from lvmogp.kernels.covariances import diagonal
+from lvmogp.kernels.covariances import diagonal, plain_kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.inducing_features import Basis, latent_moments
 from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
-from lvmogp.storage.tensor_file import encode_kernel
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.typing import HostFloat
 
 Document = dict[str, Any]
@@ -112,7 +111,7 @@ def _input_ranges(model: FittedModel) -> list[Document]:
 
 def _basis(basis: Basis) -> Document:
     return {
-        "kernel": encode_kernel(basis.kernel),
+        "kernel": plain_kernel(basis.kernel),
         "nPoints": basis.points.shape[0],
         "points": encoded(basis.points),
         "factor": encoded(basis.factor),

@@ -1,10 +1,9 @@
 """Stochastic inference from its start to an averaged final iterate."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,22 +14,25 @@ from threadpoolctl import threadpool_limits
 
 from lvmogp.algebra.constraints import join, natural_steps, split
 from lvmogp.errors import NumericalError
-from lvmogp.ground.compiling import compiler_options, counted
+from lvmogp.ground.compiling import compiled, jitted
 from lvmogp.inference.minibatch.bound import Grams, Shared
 from lvmogp.inference.minibatch.distributed import AXIS, mesh, replicated, spread
+from lvmogp.inference.minibatch.minibatches import Minibatch
 from lvmogp.inference.minibatch.prefetch import Feed, ahead, minibatch
-from lvmogp.inference.minibatch.schedule import STEPS_PER_WINDOW, Course, Window, after, window
-from lvmogp.inference.minibatch.steps import Moments, Problem, Rates, State, conditions_of, covariance_of, step
+from lvmogp.inference.minibatch.schedule import STEPS_PER_WINDOW, Schedule, Window, after, window
+from lvmogp.inference.minibatch.steps import AdamMoments, Problem, Rates, State, conditions_of, covariance_of, step
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.model.inducing_features import basis
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import Posterior
-from lvmogp.typing import Array, HostFloat, HostInt, Scalar
+from lvmogp.typing import Array, HostFloat, Scalar
 
-_STEPS_PER_AVERAGE = 5
-_STEPS_TO_JUDGE = 50
+# Neighbouring steps hardly differ, so that every fifth is averaged; fifty estimate the bound of the average.
+_STEPS_PER_AVERAGE, _STEPS_TO_JUDGE = 5, 50
 # Operations of one step below which threads cost more than they give.
 _LARGE = 5e8
+# The state after a minibatch at the given rates, and an estimate of the bound before it.
+_Step = Callable[[State, Minibatch, Rates], tuple[State, Array]]
 
 
 class Running(NamedTuple):
@@ -40,7 +42,7 @@ class Running(NamedTuple):
     average: State
     n_averaged: int
     step: int
-    course: Course
+    schedule: Schedule
     history: tuple[Window, ...]
 
 
@@ -52,7 +54,6 @@ class Finished(NamedTuple):
     status: Status
     history: tuple[Window, ...]
     n_steps: int
-    seconds: float
 
 
 def begin(shared: Shared, table: HostFloat) -> State:
@@ -67,8 +68,8 @@ def begin(shared: Shared, table: HostFloat) -> State:
         mean=jnp.zeros((n_inputs, n_latents)),
         grams=grams,
         covariance=covariance_of(grams),
-        vector_moments=Moments(jnp.zeros_like(vector), jnp.zeros_like(vector)),
-        table_moments=Moments(jnp.zeros_like(values), jnp.zeros_like(values)),
+        vector_moments=AdamMoments(jnp.zeros_like(vector), jnp.zeros_like(vector)),
+        table_moments=AdamMoments(jnp.zeros_like(values), jnp.zeros_like(values)),
         n_steps=jnp.zeros((), int),
         visits=jnp.zeros(len(values), int),
     )
@@ -77,7 +78,6 @@ def begin(shared: Shared, table: HostFloat) -> State:
 def run(
     running: Running,
     shared: Shared,
-    counts: HostInt,
     feed: Feed,
     *,
     most_steps: int,
@@ -88,44 +88,47 @@ def run(
 
     ``on_window`` is called after every window; it may raise :class:`lvmogp.StopFit` to end with the average so far.
     """
-    began = time.perf_counter()
     devices = mesh()
     vector, fixed_leaves, structure = split(shared)
-    problem = replicated(
-        Problem(fixed_leaves, jnp.maximum(jnp.asarray(counts, float), 1), structure, shared.inducing_latents.shape[1]),
-        devices,
-    )
-    steps = natural_steps(vector, structure)
+    counts = jnp.maximum(jnp.asarray(feed.shards.counts, float), 1)
+    problem = replicated(Problem(fixed_leaves, counts, structure, shared.inducing_latents.shape[1]), devices)
     one_thread = feed.batch_size * shared.inducing_inputs.shape[0] ** 2 < _LARGE
     stepper = _stepper(devices, one_thread=one_thread)
+
+    def take_step(state: State, batch: Minibatch, rates: Rates) -> tuple[State, Array]:
+        return stepper(state, spread(batch, devices), problem, rates)
+
+    def rates_of(schedule: Schedule) -> Rates:
+        sizes = schedule.steps
+        free = jnp.asarray(sizes.hyperparameters * natural_steps(vector, structure))
+        return replicated(Rates(free, jnp.asarray(sizes.latents), jnp.asarray(sizes.natural)), devices)
+
     running = running._replace(state=replicated(running.state, devices), average=replicated(running.average, devices))
     status = Status.ITERATION_LIMIT
     # LAPACK has threads of its own, which wait for one another longer than a small step takes.
     one_at_a_time = threadpool_limits(limits=1 if one_thread else None)
     with one_at_a_time, closing(ahead(partial(minibatch, feed), running.step)) as batches:
         try:
-            while running.step < most_steps and not running.course.ended:
-                running = _window(running, batches, stepper, problem, steps, devices, least_gain)
-                if running.course.hopeless or (running.step >= most_steps and not running.history):
+            while running.step < most_steps and not running.schedule.ended:
+                running = _window(running, batches, take_step, rates_of(running.schedule), least_gain)
+                if running.schedule.hopeless or (running.step >= most_steps and not running.history):
                     raise NumericalError(
                         "the bound is not finite however small the steps; look for outputs or inputs of extreme size, "
                         'or try dtype="float64", another kernel or fewer inducing points'
                     )
                 if on_window is not None:
                     on_window(running)
-            if running.course.ended:
+            if running.schedule.ended:
                 status = Status.CONVERGED
         except StopFit:
             status = Status.INTERRUPTED
     final = running.average if running.n_averaged else running.state
-    return Finished(
-        posterior=_posterior(final, problem),
-        bound=_judged(final, feed, stepper, problem, devices, running.step),
-        status=status,
-        history=running.history,
-        n_steps=running.step,
-        seconds=time.perf_counter() - began,
-    )
+    # Steps of size zero estimate the bound and change nothing.
+    still = replicated(Rates(jnp.zeros_like(vector), jnp.zeros(()), jnp.zeros(())), devices)
+    numbers = range(running.step, running.step + _STEPS_TO_JUDGE)
+    estimates = [take_step(final, minibatch(feed, number), still)[1] for number in numbers]
+    bound = window(np.asarray(jax.device_get(estimates)))
+    return Finished(_posterior(final, problem), bound, status, running.history, running.step)
 
 
 @cache
@@ -135,66 +138,36 @@ def _stepper(devices: Mesh, *, one_thread: bool) -> Callable[..., tuple[State, A
     sharded = jax.shard_map(
         partial(step, axis=AXIS), mesh=devices, in_specs=(whole, part, whole, whole), out_specs=whole, check_vma=False
     )
-    return jax.jit(counted(sharded), compiler_options=compiler_options(one_thread=one_thread))
+    return jitted(sharded, one_thread=one_thread)
 
 
 def _window(
-    running: Running,
-    batches: Any,
-    stepper: Callable[..., tuple[State, Array]],
-    problem: Problem,
-    steps: HostFloat,
-    devices: Mesh,
-    least_gain: float,
+    running: Running, batches: Iterator[Minibatch], take_step: _Step, rates: Rates, least_gain: float
 ) -> Running:
-    sizes = running.course.steps
-    rates = replicated(
-        Rates(jnp.asarray(sizes.hyperparameters * steps), jnp.asarray(sizes.latents), jnp.asarray(sizes.natural)),
-        devices,
-    )
     state, average, n_averaged = running.state, running.average, running.n_averaged
     estimates = []
     for number in range(STEPS_PER_WINDOW):
-        state, estimate = stepper(state, spread(next(batches), devices), problem, rates)
+        state, estimate = take_step(state, next(batches), rates)
         estimates.append(estimate)
-        if running.course.averages and number % _STEPS_PER_AVERAGE == 0:
+        if running.schedule.averages and number % _STEPS_PER_AVERAGE == 0:
             n_averaged += 1
             average = _averaged(average, state, jnp.asarray(1 / n_averaged))
     latest = window(np.asarray(jax.device_get(estimates)))
-    course = after(running.course, latest, least_gain)
-    failed = course.n_failures > running.course.n_failures
-    if failed:
-        state, average, n_averaged = running.state, running.average, running.n_averaged
-    return Running(
-        state,
-        average,
-        n_averaged,
-        running.step + STEPS_PER_WINDOW,
-        course,
-        running.history if failed else (*running.history, latest),
-    )
+    schedule = after(running.schedule, latest, least_gain)
+    later = running._replace(step=running.step + STEPS_PER_WINDOW, schedule=schedule)
+    if schedule.n_failures > running.schedule.n_failures:
+        return later
+    history = (*running.history, latest)
+    return later._replace(state=state, average=average, n_averaged=n_averaged, history=history)
 
 
-@jax.jit
-@counted
+@compiled
 def _averaged(average: State, state: State, share: Scalar) -> State:
     def mixed(old: Array, new: Array) -> Array:
         return old + share * (new - old) if eqx.is_inexact_array(old) else new
 
     mixture = jax.tree.map(mixed, average, state)
     return eqx.tree_at(lambda tree: tree.covariance, mixture, covariance_of(mixture.grams))
-
-
-def _judged(
-    state: State, feed: Feed, stepper: Callable[..., Any], problem: Problem, devices: Mesh, first: int
-) -> Window:
-    # Steps of size zero estimate the bound and change nothing.
-    still = replicated(Rates(jnp.zeros_like(state.vector), jnp.zeros(()), jnp.zeros(())), devices)
-    estimates = []
-    for number in range(first, first + _STEPS_TO_JUDGE):
-        _, estimate = stepper(state, spread(minibatch(feed, number), devices), problem, still)
-        estimates.append(estimate)
-    return window(np.asarray(jax.device_get(estimates)))
 
 
 def _posterior(state: State, problem: Problem) -> Posterior:

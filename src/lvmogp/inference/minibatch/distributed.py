@@ -9,13 +9,14 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lvmogp.errors import SettingError
-from lvmogp.inference.minibatch.minibatches import HostMinibatch, Minibatch
-from lvmogp.tables.sources import ColumnMoments, Rows
+from lvmogp.inference.minibatch.minibatches import Minibatch
+from lvmogp.tables.observations import Observations
+from lvmogp.tables.scaling import ColumnMoments
 
 AXIS = "shards"
 
 
-class Coordinates(NamedTuple):
+class Rendezvous(NamedTuple):
     """Where the processes meet and which one this is; what is ``None`` is found out from the scheduler."""
 
     coordinator: str | None = None
@@ -23,9 +24,9 @@ class Coordinates(NamedTuple):
     process: int | None = None
 
 
-def join_processes(coordinates: Coordinates) -> None:
+def join_processes(rendezvous: Rendezvous) -> None:
     """Connect this process to the others; before anything else is computed."""
-    given = [value is not None for value in coordinates]
+    given = [value is not None for value in rendezvous]
     if any(given) and not all(given):
         raise SettingError(
             "a distributed fit needs the coordinator, the number of processes and the number of this process together, "
@@ -33,9 +34,9 @@ def join_processes(coordinates: Coordinates) -> None:
         )
     try:
         jax.distributed.initialize(
-            coordinator_address=coordinates.coordinator,
-            num_processes=coordinates.n_processes,
-            process_id=coordinates.process,
+            coordinator_address=rendezvous.coordinator,
+            num_processes=rendezvous.n_processes,
+            process_id=rendezvous.process,
         )
     except (ValueError, RuntimeError) as error:
         raise SettingError(
@@ -49,44 +50,38 @@ def mesh() -> Mesh:
 
 
 def replicated(tree: Any, over: Mesh) -> Any:
-    """Arrays that every device holds whole."""
+    """Put arrays whole on every device."""
+    return _on_devices(tree, NamedSharding(over, PartitionSpec()))
+
+
+def spread(batch: Minibatch, over: Mesh) -> Minibatch:
+    """Spread a minibatch over all devices, of which this process gives its part."""
+    return _on_devices(batch, NamedSharding(over, PartitionSpec(AXIS)))
+
+
+def _on_devices(tree: Any, sharding: NamedSharding) -> Any:
     if jax.process_count() == 1:
-        return jax.device_put(tree, NamedSharding(over, PartitionSpec()))
-    sharding = NamedSharding(over, PartitionSpec())
+        return jax.device_put(tree, sharding)
     return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(sharding, np.asarray(leaf)), tree)
 
 
-def spread(batch: HostMinibatch, over: Mesh) -> Minibatch:
-    """A process's part of a minibatch as its part of arrays that are spread over all devices."""
-    sharding = NamedSharding(over, PartitionSpec(AXIS))
-    if jax.process_count() == 1:
-        return Minibatch(*jax.device_put(tuple(batch), sharding))
-    return Minibatch(*(jax.make_array_from_process_local_data(sharding, part) for part in batch))
-
-
-def gathered_rows(rows: Rows) -> Rows:
-    """The rows of all processes, one after the other."""
-    if jax.process_count() == 1:
-        return rows
-    return Rows(*(np.concatenate(_gathered(np.asarray(column))) for column in rows))
+def gathered_rows(rows: Observations) -> Observations:
+    """Return the rows of all processes, one after the other."""
+    inputs, outputs, conditions = (np.concatenate(_gathered(np.asarray(column))) for column in rows[:3])
+    return rows._replace(inputs=inputs, outputs=outputs, conditions=conditions)
 
 
 def merged_moments(moments: ColumnMoments) -> ColumnMoments:
     """Moments of the rows of all processes together."""
-    if jax.process_count() == 1:
-        return moments
     columns = [np.stack(_gathered(np.atleast_1d(np.asarray(part, dtype=float)))) for part in moments]
-    each = [ColumnMoments(float(count[0]), *rest) for count, *rest in zip(*columns, strict=True)]
-    total = each[0]
-    for other in each[1:]:
+    total, *others = [ColumnMoments(float(count[0]), *rest) for count, *rest in zip(*columns, strict=True)]
+    for other in others:
         total = total.merged(other)
     return total
 
 
 def gathered_documents(document: Any) -> list[Any]:
     """A document of plain values from each process."""
-    if jax.process_count() == 1:
-        return [document]
     payload = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
     return [json.loads(part.tobytes().decode()) for part in _gathered(payload)]
 
@@ -98,11 +93,13 @@ def first_bytes(payload: bytes) -> bytes:
 
 def summed(values: np.ndarray) -> np.ndarray:
     """Sum over the processes."""
-    return values if jax.process_count() == 1 else np.sum(_gathered(values), axis=0)
+    return np.sum(_gathered(values), axis=0)
 
 
 def _gathered(values: np.ndarray) -> list[np.ndarray]:
-    # Arrays of different lengths travel padded to the longest.
+    # The arrays of all processes; those of different lengths travel padded to the longest.
+    if jax.process_count() == 1:
+        return [values]
     lengths = multihost_utils.process_allgather(np.asarray(len(values)))
     padded = np.zeros((int(lengths.max()), *values.shape[1:]), dtype=values.dtype)
     padded[: len(values)] = values

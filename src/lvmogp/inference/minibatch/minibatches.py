@@ -7,19 +7,20 @@ computed from its number by a keyed permutation.
 import math
 from typing import NamedTuple
 
-import equinox as eqx
 import numpy as np
 
-from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
+from lvmogp.typing import Array, Float, HostInt, Int
 
+# Two rounds of the network pass for random in the tests, and are the fewest that mix both digits.
 _ROUNDS = 2
 _BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
-class Minibatch(eqx.Module):
-    """Observations in standardised units; ``weights`` say how many of all observations each stands for.
+class Minibatch(NamedTuple):
+    """Observations in standardised units, arrays of the host until they are handed to devices.
 
-    ``places`` gathers them in blocks of one condition each; a place as large as the number of observations is empty.
+    ``weights`` say how many of all observations each stands for. ``places`` gathers them in blocks of one condition
+    each; a place as large as the number of observations is empty.
     """
 
     inputs: Float[Array, "n Q_X"]
@@ -27,16 +28,6 @@ class Minibatch(eqx.Module):
     weights: Float[Array, " n"]
     places: Int[Array, "B b"]
     block_condition: Int[Array, " B"]
-
-
-class HostMinibatch(NamedTuple):
-    """The arrays of a minibatch before they are handed to a device."""
-
-    inputs: HostFloat
-    outputs: HostFloat
-    weights: HostFloat
-    places: HostInt
-    block_condition: HostInt
 
 
 def block_shape(batch_size: int, n_conditions: int) -> tuple[int, int]:

@@ -3,76 +3,79 @@
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lvmogp.inference.minibatch.minibatches import HostMinibatch, blocks, hash_of, rows_of_step
+from lvmogp.inference.minibatch.minibatches import Minibatch, blocks, hash_of, rows_of_step
+from lvmogp.tables.observations import Observations, joined
 from lvmogp.tables.scaling import Scaling
-from lvmogp.tables.sources import Rows, Source
 from lvmogp.typing import HostInt
 
-_WORKERS = 4
-_AHEAD = 8
+# Threads that read, and minibatches that wait: enough for a disk to keep up with a device, and small in memory.
+_WORKERS, _AHEAD = 4, 8
 
 
-class Feed(NamedTuple):
-    """Where this process's part of each minibatch comes from.
+class Shards(NamedTuple):
+    """The parts of the observations that this process reads, numbered among all ``n_shards`` from ``first_shard`` on.
 
-    Every shard of the data gives the same number of observations to each minibatch; ``shards`` are those that this
-    process reads, numbered among ``n_shards`` by ``first_shard``. ``n_devices`` counts the devices of this process.
+    ``numbers`` says of each part which condition among all each of its own is; ``counts`` are the observations of each
+    condition in all shards, and ``scaling`` is theirs.
     """
 
-    shards: Sequence[Source]
+    parts: Sequence[Observations]
+    numbers: Sequence[HostInt]
+    counts: HostInt
     scaling: Scaling
     n_shards: int
     first_shard: int
-    n_devices: int
+
+    def joined(self, some: Sequence[Observations]) -> Observations:
+        """Return some rows of each part, one after the other, with the numbers of their conditions among all."""
+        return joined(
+            [rows._replace(conditions=own[rows.conditions]) for rows, own in zip(some, self.numbers, strict=True)]
+        )
+
+
+class Feed(NamedTuple):
+    """How this process makes its part of each minibatch, to which every shard gives as many observations.
+
+    ``n_devices`` counts the devices of this process.
+    """
+
+    shards: Shards
     batch_size: int
+    n_devices: int
     dtype: str
     seed: int
 
     @property
-    def n_conditions(self) -> int:
-        """D."""
-        return len(self.shards[0].counts)
-
-    @property
     def per_shard(self) -> int:
         """Observations of each shard in a minibatch: its share, rounded up so that all devices have the same."""
-        return -(-self.batch_size // (self.n_shards * self.n_devices)) * self.n_devices
+        return -(-self.batch_size // (self.shards.n_shards * self.n_devices)) * self.n_devices
 
 
-def minibatch(feed: Feed, number: int) -> HostMinibatch:
-    """A process's part of a minibatch: a function of its number alone."""
-    per_shard = feed.per_shard
+def minibatch(feed: Feed, number: int) -> Minibatch:
+    """Make a process's part of a minibatch: a function of its number alone."""
+    shards, per_shard = feed.shards, feed.per_shard
     parts, weights = [], []
-    for place, shard in enumerate(feed.shards):
-        rows = rows_of_step(number, per_shard, shard.n_rows, hash_of(feed.seed, feed.first_shard + place))
-        parts.append(shard.at(np.sort(rows)))  # in the order of the file, which reads faster
-        weights.append(np.full(per_shard, shard.n_rows / per_shard))
-    found = Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-    places, block_condition = _blocks_of_devices(found.conditions, feed)
-    return HostMinibatch(
-        inputs=feed.scaling.inputs(found.inputs).astype(feed.dtype),
-        outputs=feed.scaling.outputs(found.outputs).astype(feed.dtype),
-        weights=np.concatenate(weights).astype(feed.dtype),
-        places=places,
-        block_condition=block_condition,
-    )
-
-
-def _blocks_of_devices(conditions: HostInt, feed: Feed) -> tuple[HostInt, HostInt]:
+    for place, part in enumerate(shards.parts, shards.first_shard):
+        rows = rows_of_step(number, per_shard, part.n_rows, hash_of(feed.seed, place))
+        parts.append(part.some(np.sort(rows)))  # in the order of the file, which reads faster
+        weights.append(np.full(per_shard, part.n_rows / per_shard))
+    found = shards.joined(parts)
     # Each device has consecutive observations, and places that count from its own first one.
-    pieces = [blocks(piece, feed.n_conditions) for piece in np.split(conditions, feed.n_devices)]
-    places, block_condition = zip(*pieces, strict=True)
-    return np.concatenate(places), np.concatenate(block_condition)
+    pieces = [blocks(piece, len(shards.counts)) for piece in np.split(found.conditions, feed.n_devices)]
+    places, block_condition = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    numbers = (shards.scaling.inputs(found.inputs), shards.scaling.outputs(found.outputs), np.concatenate(weights))
+    arrays: Any = (*(each.astype(feed.dtype) for each in numbers), places, block_condition)
+    return Minibatch(*arrays)
 
 
-def ahead(make: Callable[[int], HostMinibatch], first: int) -> Generator[HostMinibatch, None, None]:
+def ahead(make: Callable[[int], Minibatch], first: int) -> Generator[Minibatch, None, None]:
     """Minibatches from the ``first`` on, for ever, some of them in the making while one is used."""
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="minibatch") as workers:
-        waiting: deque[Future[HostMinibatch]] = deque(workers.submit(make, first + place) for place in range(_AHEAD))
+        waiting: deque[Future[Minibatch]] = deque(workers.submit(make, first + place) for place in range(_AHEAD))
         number = first + _AHEAD
         try:
             while True:

@@ -1,4 +1,4 @@
-"""The course of stochastic inference: when to take smaller steps, when to average, when to stop.
+"""The step schedule of stochastic inference: when to take smaller steps, when to average, when to stop.
 
 Estimates of the bound are noisy. They are gathered in windows of steps, and a stage ends once the trend over the last
 windows cannot be told from noise, or gains too little. The last stage averages what it goes through.
@@ -9,12 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lvmogp.ground.rules import AnyFloat
+
 STEPS_PER_WINDOW = 50
 # Windows over which a trend is looked for: at least as many as a pass through the data has, within these limits.
 _FEWEST_WINDOWS, _MOST_WINDOWS = 10, 40
+# A slope of fewer standard errors cannot be told from noise.
 _SIGNIFICANT = 2.0
-_SHRINK_AFTER_FAILURE = 0.5
-_MOST_FAILURES = 6
+# Steps are halved where the bound is not finite, at most to a sixty-fourth.
+_SHRINK_AFTER_FAILURE, _MOST_FAILURES = 0.5, 6
 
 
 class Stage(NamedTuple):
@@ -31,11 +34,11 @@ STAGES = (Stage(0.03, 0.02, 0.05), Stage(0.01, 0.01, 0.02), Stage(0.002, 0.005, 
 class Window(NamedTuple):
     """Mean of the estimates of the bound in a window of steps, with its standard error."""
 
-    mean: float
-    error: float
+    mean: AnyFloat
+    error: AnyFloat
 
 
-class Course(NamedTuple):
+class Schedule(NamedTuple):
     """Where a run stands: its stage, the windows of that stage, and how often it had to step back."""
 
     stage: int = 0
@@ -71,10 +74,10 @@ class Course(NamedTuple):
         return Stage(*(shrink * size for size in STAGES[self.stage]))
 
 
-def begin_course(n_observations: int, batch_size: int) -> Course:
-    """The course of a run; the more observations, the slower and the surer a trend must be."""
+def begin_schedule(n_observations: int, batch_size: int) -> Schedule:
+    """The schedule of a run; the more observations, the slower and the surer a trend must be."""
     in_a_pass = round(n_observations / batch_size / STEPS_PER_WINDOW)
-    return Course(n_windows=min(max(in_a_pass, _FEWEST_WINDOWS), _MOST_WINDOWS))
+    return Schedule(n_windows=min(max(in_a_pass, _FEWEST_WINDOWS), _MOST_WINDOWS))
 
 
 def window(estimates: np.ndarray) -> Window:
@@ -82,15 +85,15 @@ def window(estimates: np.ndarray) -> Window:
     return Window(float(np.mean(estimates)), float(np.std(estimates, ddof=1) / math.sqrt(len(estimates))))
 
 
-def after(course: Course, latest: Window, least_gain: float) -> Course:
-    """The course after another window; ``least_gain`` is what the windows looked at must gain together."""
+def after(schedule: Schedule, latest: Window, least_gain: float) -> Schedule:
+    """The schedule after another window; ``least_gain`` is what the windows looked at must gain together."""
     if not math.isfinite(latest.mean):
-        return course._replace(n_failures=course.n_failures + 1)
-    windows = (*course.windows, latest)
-    latest_windows = windows[-course.n_windows :]
-    if len(windows) < course.n_windows or not (course.averages or _settled(latest_windows, least_gain)):
-        return course._replace(windows=windows)
-    return course._replace(stage=course.stage + 1, windows=())
+        return schedule._replace(n_failures=schedule.n_failures + 1)
+    windows = (*schedule.windows, latest)
+    latest_windows = windows[-schedule.n_windows :]
+    if len(windows) < schedule.n_windows or not (schedule.averages or _settled(latest_windows, least_gain)):
+        return schedule._replace(windows=windows)
+    return schedule._replace(stage=schedule.stage + 1, windows=())
 
 
 def _settled(windows: tuple[Window, ...], least_gain: float) -> bool:

@@ -1,4 +1,4 @@
-"""Where stochastic inference starts: a model of some conditions, and all others placed in its latent space."""
+"""Where stochastic inference starts: a small fit to some conditions, and all others placed in its latent space."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,51 +8,83 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.ground.compiling import compiled
+from lvmogp.inference.minibatch.bound import Shared
+from lvmogp.inference.options import Options, minibatch_inducing, minibatch_start_options
+from lvmogp.inference.restarts import Report, chosen, search
+from lvmogp.inference.starts import representatives
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.layouts import LongData, long_data
-from lvmogp.model.posterior import Posterior
-from lvmogp.tables.sources import Rows
-from lvmogp.typing import Array, Float, HostInt, Scalar
+from lvmogp.model.layouts import long_data
+from lvmogp.model.posterior import Posterior, posterior
+from lvmogp.tables.observations import Observations
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
 
-MOST_CONDITIONS = 300
-MOST_OBSERVATIONS = 3_000
+# Conditions and observations of the small fit, which takes seconds, and observations by which others are placed.
+MOST_CONDITIONS, MOST_OBSERVATIONS = 300, 3_000
 POINTS_PER_CONDITION = 32
 _CONDITIONS_AT_ONCE = 1_024
-_NEWTON_STEPS = 10
-_FIRST_DAMPING = 1e-2
-# The curves of a pilot are themselves uncertain, by about as much as an observation.
+# Levenberg and Marquardt's steps: the damping goes down by 4 or up by 8, from little.
+_NEWTON_STEPS, _FIRST_DAMPING = 10, 1e-2
+# The curves of the small fit are themselves uncertain, by about as much as an observation.
 _EXCESS_VARIANCE = 2.0
+_posterior = compiled(posterior)
 
 
-class Pilot(NamedTuple):
-    """Some observations of some conditions, whose numbers among all are ``conditions``."""
+class Start(NamedTuple):
+    """Where stochastic inference starts: what all conditions share, and the table of their latents."""
 
-    rows: Rows
-    data: LongData
-    conditions: HostInt
+    shared: Shared
+    table: Float[np.ndarray, "D K"]
 
 
 def points_per_condition(n_conditions: int) -> int:
-    """How many observations of each condition are drawn, for the pilot and for placing the conditions."""
+    """How many observations of each condition are drawn, for the small fit and for placing the conditions."""
     return max(POINTS_PER_CONDITION, -(-MOST_OBSERVATIONS // min(n_conditions, MOST_CONDITIONS)))
 
 
-def pilot(rows: Rows, n_conditions: int, seed: int) -> Pilot:
-    """Observations in standardised units of at most 300 conditions, each with about as many."""
+def start_from(
+    rows: Observations, n_conditions: int, input_scale: HostFloat, options: Options, on_progress: Report = None
+) -> Start:
+    """Fit some of the conditions, place the others, and choose inducing points; rows are in standardised units."""
+    few, fitted = some_conditions(rows, n_conditions, options.seed)
+    data = long_data(few.inputs, few.outputs, few.conditions, len(fitted))
+    reduced = minibatch_start_options(options, data, few.inputs)
+    found = chosen(search(reduced, data, few.inputs, input_scale, on_progress)).parameters
+    latents = placed(_posterior(found, data), rows, n_conditions, fitted)
+    means = np.asarray(latents.mean)
+    n_inputs, n_latents = minibatch_inducing(
+        options, n_conditions, n_latent=means.shape[1], latent_kernel=found.latent_kernel
+    )
+    own_noise = options.noise == "per-condition"
+    shared = Shared(
+        input_kernel=found.input_kernel,
+        latent_kernel=found.latent_kernel,
+        inducing_inputs=jnp.asarray(representatives(rows.inputs, n_inputs, options.seed)),
+        inducing_latents=jnp.asarray(representatives(means, n_latents, options.seed)),
+        noise_variance=jnp.zeros(0) if own_noise else found.noise_variance,
+    )
+    columns = [means, np.log(np.asarray(latents.variance))]
+    if own_noise:
+        noise = np.full((n_conditions, 1), np.mean(np.log(found.noise_variance)))
+        noise[fitted, 0] = np.log(found.noise_variance)
+        columns.append(noise)
+    return Start(shared, np.concatenate(columns, axis=1))
+
+
+def some_conditions(rows: Observations, n_conditions: int, seed: int) -> tuple[Observations, HostInt]:
+    """Some observations of at most 300 conditions, each with about as many, and the numbers of these conditions."""
     rng = np.random.default_rng(seed)
     seen = np.unique(rows.conditions)
-    chosen = np.sort(rng.choice(seen, min(len(seen), MOST_CONDITIONS), replace=False))
+    drawn = np.sort(rng.choice(seen, min(len(seen), MOST_CONDITIONS), replace=False))
     numbers = np.full(n_conditions, -1)
-    numbers[chosen] = np.arange(len(chosen))
+    numbers[drawn] = np.arange(len(drawn))
     order = rng.permutation(np.flatnonzero(numbers[rows.conditions] >= 0))
-    kept = order[_rank(rows.conditions[order]) < -(-MOST_OBSERVATIONS // len(chosen))]
-    inputs, outputs, conditions = rows.at(kept)
-    own = Rows(inputs, outputs, numbers[conditions])
-    return Pilot(own, long_data(*own, len(chosen)), chosen)
+    kept = order[_rank(rows.conditions[order]) < -(-MOST_OBSERVATIONS // len(drawn))]
+    few = rows.some(kept)
+    return few._replace(conditions=numbers[few.conditions]), drawn
 
 
-def placed(model: Posterior, rows: Rows, n_conditions: int, chosen: HostInt) -> LatentGaussians:
-    """q(h_d) of all conditions: the pilot's own, and the others where their observations put them, the model fixed."""
+def placed(model: Posterior, rows: Observations, n_conditions: int, fitted: HostInt) -> LatentGaussians:
+    """q(h_d) of all conditions: as fitted, and the others where their observations put them, the model fixed."""
     parameters = model.parameters
     n_latent = parameters.latent_mean.shape[1]
     mean, variance = np.zeros((n_conditions, n_latent)), np.ones((n_conditions, n_latent))
@@ -71,7 +103,7 @@ def placed(model: Posterior, rows: Rows, n_conditions: int, chosen: HostInt) -> 
         size = min(at_once, n_conditions - begin)
         mean[begin : begin + size] = found.mean[:size]
         variance[begin : begin + size] = found.variance[:size]
-    mean[chosen], variance[chosen] = np.asarray(parameters.latent_mean), np.asarray(parameters.latent_variance)
+    mean[fitted], variance[fitted] = np.asarray(parameters.latent_mean), np.asarray(parameters.latent_variance)
     return LatentGaussians(jnp.asarray(mean), jnp.asarray(variance))
 
 

@@ -25,17 +25,19 @@ from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.posterior import KroneckerCovariance
 from lvmogp.typing import Array, Float, Int, Scalar
 
+# Adam averages over about ten steps, and squares over about a hundred.
 _FIRST_MOMENT, _SECOND_MOMENT = 0.9, 0.99
+# Keeps quotients of zeros finite.
 _SMALL = 1e-30
-_FIRST_STEPS = 4
-_WARM_UP = 25
+# The n-th step of q(v) has at least the size 1/(n + 4), and hyperparameters stand still for as many steps as this.
+_FIRST_STEPS, _WARM_UP = 4, 25
 
 
-class Moments(eqx.Module):
+class AdamMoments(eqx.Module):
     """Running averages of gradients and of their squares, as Adam keeps them."""
 
-    first: Float[Array, "*S"]
-    second: Float[Array, "*S"]
+    first: Float[Array, "..."]
+    second: Float[Array, "..."]
 
 
 class State(eqx.Module):
@@ -50,8 +52,8 @@ class State(eqx.Module):
     mean: Float[Array, "M_X M_H"]
     grams: Grams
     covariance: KroneckerCovariance
-    vector_moments: Moments
-    table_moments: Moments
+    vector_moments: AdamMoments
+    table_moments: AdamMoments
     n_steps: Int[Array, ""]
     visits: Int[Array, " D"]
 
@@ -127,7 +129,7 @@ def step(state: State, batch: Minibatch, problem: Problem, rates: Rates, axis: s
 
 def _touched(
     state: State, batch: Minibatch, by_values: Float[Array, "B K"], rate: Scalar, axis: str
-) -> tuple[Float[Array, "D K"], Moments, Int[Array, " D"]]:
+) -> tuple[Float[Array, "D K"], AdamMoments, Int[Array, " D"]]:
     # Adam on the rows of the conditions in the batch. Blocks of one condition come to the same values, so it does not
     # matter which of them writes last; empty blocks write nothing.
     n_conditions = state.table.shape[0]
@@ -145,11 +147,11 @@ def _touched(
 
 
 def _adam(
-    values: Array, moments: Moments, gradient: Array, rate: Array, count: Int[Array, "..."]
-) -> tuple[Array, Moments]:
+    values: Array, moments: AdamMoments, gradient: Array, rate: Array, count: Int[Array, "..."]
+) -> tuple[Array, AdamMoments]:
     # One step uphill: m/(1 − β₁ᵗ) over √(v/(1 − β₂ᵗ)).
     first = _FIRST_MOMENT * moments.first + (1 - _FIRST_MOMENT) * gradient
     second = _SECOND_MOMENT * moments.second + (1 - _SECOND_MOMENT) * gradient**2
     mean = first / (1 - _FIRST_MOMENT**count)
     size = jnp.sqrt(second / (1 - _SECOND_MOMENT**count))
-    return values + rate * mean / (size + _SMALL), Moments(first, second)
+    return values + rate * mean / (size + _SMALL), AdamMoments(first, second)

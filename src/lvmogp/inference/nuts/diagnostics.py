@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from lvmogp.ground.rules import ANY_VALUE, AnyFloat
 from lvmogp.inference.nuts.chains import Chain, SamplerSettings
-from lvmogp.typing import HostFloat, HostInt
+from lvmogp.typing import Bool, Float, HostFloat, Int
 
 # Beyond this R-hat chains disagree, and below so many effective draws averages are rough.
 _LARGEST_R_HAT = 1.1
@@ -22,41 +23,41 @@ _COUNTING = math.exp(-2.0)
 _LEAST_LOG_WEIGHT = -300.0
 
 
-class ChainAccount(NamedTuple):
-    """How one chain went."""
+class ChainDiagnostics(NamedTuple):
+    """How one chain went: its draws, how it moved, and how much each of its draws counts."""
 
     n_draws: int
     n_divergences: int
-    step_size: float
-    acceptance: float
-    tree_depth: float
-    log_posterior: float
+    step_size: AnyFloat
+    acceptance: AnyFloat
+    tree_depth: AnyFloat
+    log_posterior: AnyFloat
     weight: float
     seconds: float
 
 
-class Agreement(NamedTuple):
+class Convergence(NamedTuple):
     """The worst R-hat and the smallest number of effective draws of a group of numbers; NaN if they cannot be told."""
 
-    r_hat: float
-    effective_draws: float
+    r_hat: AnyFloat
+    effective_draws: AnyFloat
 
 
 class Statistics(NamedTuple):
     """What the sampler says of each draw, in the order of the draws."""
 
-    log_posterior: HostFloat
-    energy: HostFloat
-    n_leapfrogs: HostInt
-    acceptance: HostFloat
-    diverging: HostInt
+    log_posterior: Annotated[Float[np.ndarray, " statistics"], ANY_VALUE]
+    energy: Annotated[Float[np.ndarray, " statistics"], ANY_VALUE]
+    n_leapfrogs: Int[np.ndarray, " statistics"]
+    acceptance: Annotated[Float[np.ndarray, " statistics"], ANY_VALUE]
+    diverging: Bool[np.ndarray, " statistics"]
 
 
-class Account(NamedTuple):
+class SamplingDiagnostics(NamedTuple):
     """How sampling went: each chain, whether chains agree on what does not depend on orientation, remarks in words."""
 
-    chains: tuple[ChainAccount, ...]
-    agreement: Mapping[str, Agreement]
+    chains: tuple[ChainDiagnostics, ...]
+    agreement: Mapping[str, Convergence]
     remarks: tuple[str, ...]
     statistics: Statistics
     n_warmup: int
@@ -89,60 +90,46 @@ def chain_weights(chains: list[Chain]) -> HostFloat:
     return np.exp(np.maximum((means - means.max()) / math.sqrt(n_unknowns), _LEAST_LOG_WEIGHT))
 
 
-def agreement(values: Mapping[str, HostFloat], weights: HostFloat) -> dict[str, Agreement]:
+def agreement(values: Mapping[str, HostFloat], weights: HostFloat) -> dict[str, Convergence]:
     """R-hat and effective draws of groups of numbers (chains × draws × numbers), of the chains that count."""
     from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # takes a second to import
 
-    found: dict[str, Agreement] = {}
+    found: dict[str, Convergence] = {}
     for name, numbers in values.items():
         counted = numbers[weights >= _COUNTING]
         varying = counted[..., np.ptp(counted, axis=(0, 1)) > 0]
         if counted.shape[1] < _FEWEST_DRAWS or varying.size == 0:
-            found[name] = Agreement(math.nan, math.nan)
+            found[name] = Convergence(math.nan, math.nan)
         else:
             worst, n_draws = float(split_gelman_rubin(varying).max()), varying.shape[0] * varying.shape[1]
             # Of a few draws that swing to and fro any number seems to be known for sure; Stan has the same limit.
             with np.errstate(divide="ignore"):
                 fewest = float(effective_sample_size(varying).min())
-            found[name] = Agreement(worst, min(fewest, n_draws * math.log10(n_draws)))
+            found[name] = Convergence(worst, min(fewest, n_draws * math.log10(n_draws)))
     return found
 
 
-def account(
+def diagnostics(
     chains: list[Chain],
     weights: HostFloat,
-    found: Mapping[str, Agreement],
+    found: Mapping[str, Convergence],
     settings: SamplerSettings,
     *,
     completed: bool,
     seconds: float,
-) -> Account:
+) -> SamplingDiagnostics:
     """Put together what is known of the chains; there are none where sampling was interrupted before the first draw."""
-    if not chains:
-        nothing = Statistics(*(np.empty(0) for _ in Statistics._fields))
-        return Account((), {}, (_about_nothing(),), nothing, settings.n_warmup, completed, seconds)
-    told = tuple(_told(chain, float(weight)) for chain, weight in zip(chains, weights, strict=True))
+    own = tuple(_of_chain(chain, float(weight)) for chain, weight in zip(chains, weights, strict=True))
     traces = [chain.trace for chain in chains]
-    statistics = Statistics(
-        *(np.concatenate([getattr(trace, name) for trace in traces]) for name in Statistics._fields)
-    )
-    remarks = (
-        *_about_modes(told),
-        *_about_few_draws(told),
-        *_about_agreement(found),
-        *_about_effective_draws(found),
-        *_about_divergences(statistics),
-    )
-    if not completed:
-        remarks = (_about_interruption(told, settings), *remarks)
-    return Account(
-        told, found, remarks or _about_success(told, found), statistics, settings.n_warmup, completed, seconds
-    )
+    values = [[getattr(trace, name) for trace in traces] or [np.empty(0)] for name in Statistics._fields]
+    statistics = Statistics(*map(np.concatenate, values))
+    remarks = _remarks(own, found, statistics, settings, completed=completed)
+    return SamplingDiagnostics(own, found, remarks, statistics, settings.n_warmup, completed, seconds)
 
 
-def _told(chain: Chain, weight: float) -> ChainAccount:
+def _of_chain(chain: Chain, weight: float) -> ChainDiagnostics:
     trace = chain.trace
-    return ChainAccount(
+    return ChainDiagnostics(
         n_draws=len(trace.energy),
         n_divergences=int(np.sum(trace.diverging)),
         step_size=chain.step_size,
@@ -154,14 +141,56 @@ def _told(chain: Chain, weight: float) -> ChainAccount:
     )
 
 
-def _about_modes(chains: tuple[ChainAccount, ...]) -> list[str]:
-    best = max(chain.log_posterior for chain in chains)
-    apart = [number for number, chain in enumerate(chains, 1) if chain.weight < _COUNTING]
+def _remarks(
+    chains: tuple[ChainDiagnostics, ...],
+    found: Mapping[str, Convergence],
+    statistics: Statistics,
+    settings: SamplerSettings,
+    *,
+    completed: bool,
+) -> tuple[str, ...]:
+    # What to know and what to do about it; where there is nothing, that all is well.
+    if not chains:
+        return ("Sampling was interrupted before the first draw; predictions are those of the variational fit.",)
+    remarks: list[str] = []
+    if not completed:
+        n_draws, asked = sum(chain.n_draws for chain in chains), settings.n_chains * settings.n_draws
+        remarks.append(f"Sampling was interrupted after {n_draws} of {asked} draws.")
+    remarks += _about_modes(chains)
+    fewest_draws = min(chain.n_draws for chain in chains)
+    if fewest_draws < _FEWEST_DRAWS:
+        remarks.append(
+            f"A chain of {fewest_draws} draws cannot tell whether it has found what others would find. Raise n_draws."
+        )
+    worst = max(found, key=lambda name: np.nan_to_num(found[name].r_hat))
+    if round(found[worst].r_hat, 2) > _LARGEST_R_HAT:
+        remarks.append(
+            f"The chains do not agree yet on the {worst} (R-hat {found[worst].r_hat:.2f}, should be below "
+            f"{_LARGEST_R_HAT}): intervals may be too narrow. Raise n_warmup and n_draws."
+        )
+    fewest = min(found, key=lambda name: np.nan_to_num(found[name].effective_draws, nan=np.inf))
+    if found[fewest].effective_draws < _FEWEST_EFFECTIVE:
+        remarks.append(
+            f"The draws are worth about {found[fewest].effective_draws:.0f} independent ones for the {fewest}; at "
+            f"least {_FEWEST_EFFECTIVE} are better. Raise n_draws."
+        )
+    n_diverging, n_all = int(np.sum(statistics.diverging)), len(statistics.diverging)
+    if n_diverging > _MANY_DIVERGENCES * n_all:
+        remarks.append(
+            f"{n_diverging} of {n_all} draws diverged: parts of the posterior may be missed. Raise n_warmup, or narrow "
+            "the priors."
+        )
+    return tuple(remarks) or (_about_success(chains, found),)
+
+
+def _about_modes(chains: tuple[ChainDiagnostics, ...]) -> list[str]:
+    apart = {number: chain for number, chain in enumerate(chains, 1) if chain.weight < _COUNTING}
     if not apart:
         return []
-    gap = best - max(chains[number - 1].log_posterior for number in apart)
-    most = max(chains[number - 1].weight for number in apart)
-    names = " and ".join([", ".join(map(str, apart[:-1])), str(apart[-1])] if len(apart) > 1 else [str(apart[0])])
+    gap = max(chain.log_posterior for chain in chains) - max(chain.log_posterior for chain in apart.values())
+    most = max(chain.weight for chain in apart.values())
+    *first, last = map(str, apart)
+    names = f"{', '.join(first)} and {last}" if first else last
     return [
         f"Of {len(chains)} chains, chain {names} found a poorer explanation of the data (log posterior {gap:.0f} "
         f"lower); its draws count for {most:.2g} of others at most. There are several modes: use more chains, or more "
@@ -169,57 +198,8 @@ def _about_modes(chains: tuple[ChainAccount, ...]) -> list[str]:
     ]
 
 
-def _about_few_draws(chains: tuple[ChainAccount, ...]) -> list[str]:
-    fewest = min(chain.n_draws for chain in chains)
-    if fewest >= _FEWEST_DRAWS:
-        return []
-    return [f"A chain of {fewest} draws cannot tell whether it has found what others would find. Raise n_draws."]
-
-
-def _about_agreement(found: Mapping[str, Agreement]) -> list[str]:
-    worst = max(found, key=lambda name: np.nan_to_num(found[name].r_hat))
-    if not round(found[worst].r_hat, 2) > _LARGEST_R_HAT:
-        return []
-    return [
-        f"The chains do not agree yet on the {worst} (R-hat {found[worst].r_hat:.2f}, should be below "
-        f"{_LARGEST_R_HAT}): intervals may be too narrow. Raise n_warmup and n_draws."
-    ]
-
-
-def _about_effective_draws(found: Mapping[str, Agreement]) -> list[str]:
-    fewest = min(found, key=lambda name: np.nan_to_num(found[name].effective_draws, nan=np.inf))
-    if not found[fewest].effective_draws < _FEWEST_EFFECTIVE:
-        return []
-    return [
-        f"The draws are worth about {found[fewest].effective_draws:.0f} independent ones for the {fewest}; at least "
-        f"{_FEWEST_EFFECTIVE} are better. Raise n_draws."
-    ]
-
-
-def _about_divergences(statistics: Statistics) -> list[str]:
-    count, total = int(np.sum(statistics.diverging)), len(statistics.diverging)
-    if count <= _MANY_DIVERGENCES * total:
-        return []
-    return [
-        f"{count} of {total} draws diverged: parts of the posterior may be missed. Raise n_warmup, or narrow the "
-        "priors."
-    ]
-
-
-def _about_interruption(chains: tuple[ChainAccount, ...], settings: SamplerSettings) -> str:
-    total = sum(chain.n_draws for chain in chains)
-    asked = settings.n_chains * settings.n_draws
-    return f"Sampling was interrupted after {total} of {asked} draws."
-
-
-def _about_nothing() -> str:
-    return "Sampling was interrupted before the first draw; predictions are those of the variational fit."
-
-
-def _about_success(chains: tuple[ChainAccount, ...], found: Mapping[str, Agreement]) -> tuple[str, ...]:
+def _about_success(chains: tuple[ChainDiagnostics, ...], found: Mapping[str, Convergence]) -> str:
     worst = max(each.r_hat for each in found.values())
     fewest = min(each.effective_draws for each in found.values())
     agree = f"{len(chains)} chains agree" if len(chains) > 1 else "The chain agrees with itself"
-    return (
-        f"{agree}: the largest R-hat is {worst:.2f}, and the draws are worth at least {fewest:.0f} independent ones.",
-    )
+    return f"{agree}: the largest R-hat is {worst:.2f}, and the draws are worth at least {fewest:.0f} independent ones."

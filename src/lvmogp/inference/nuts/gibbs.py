@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from lvmogp.algebra.gaussians import log_density
 from lvmogp.algebra.kronecker import kronecker_shrinkage
 from lvmogp.algebra.linalg import whiten
-from lvmogp.inference.nuts.unknowns import Unknowns
+from lvmogp.inference.nuts.parameters import ChainParameters
 from lvmogp.kernels.covariances import cross, diagonal, gram
-from lvmogp.model.layouts import GridData
-from lvmogp.model.likelihood_data import ScatteredData
+from lvmogp.model.layouts import GridData, ScatteredData
 from lvmogp.typing import Array, Float, Int, Scalar
 
 _N_CANDIDATES = 64
@@ -21,7 +20,7 @@ _Explained = Callable[[Float[Array, "D L"], Int[Array, ""], Float[Array, "P Q_H"
 
 
 def log_likelihoods_on_grid(
-    unknowns: Unknowns,
+    point: ChainParameters,
     noise: Float[Array, " D"],
     input_values: Float[Array, " N"],
     rotated: Float[Array, "N D"],
@@ -37,44 +36,44 @@ def log_likelihoods_on_grid(
     others = 1 - jax.nn.one_hot(condition, len(deviation), dtype=deviation.dtype)
     scale = others / deviation
     # K_H/(σσᵀ) of the others; the condition itself is a row of zeros, which says nothing.
-    among = gram(unknowns.latent_kernel, unknowns.coordinates) * scale[:, None] * scale
+    among = gram(point.latent_kernel, point.coordinates) * scale[:, None] * scale
     latent_values, latent_basis = jnp.linalg.eigh(among)  # μ_j and V
     shrinkage = kronecker_shrinkage(input_values, latent_values)  # 1/(1 + λ_i μ_j)
     known = shrinkage * ((rotated * scale) @ latent_basis)
-    between = cross(unknowns.latent_kernel, candidates, unknowns.coordinates) * scale / deviation[condition]
+    between = cross(point.latent_kernel, candidates, point.coordinates) * scale / deviation[condition]
     features = between @ latent_basis  # c = Vᵀ k_H(h, H)/(σ_d σ), one row a candidate
     # mean_i = λ_i Σ_j c_j known_ij and variance_i = 1 + λ_i k_H(h, h)/σ_d² − λ_i² Σ_j c_j²/(1 + λ_i μ_j)
     mean = input_values * (features @ known.T)
-    own = diagonal(unknowns.latent_kernel, candidates) / noise[condition]
+    own = diagonal(point.latent_kernel, candidates) / noise[condition]
     variance = 1 + input_values * own[:, None] - input_values**2 * (features**2 @ shrinkage.T)
     residual = rotated[:, condition] / deviation[condition] - mean
     return -jnp.sum(residual**2 / variance + jnp.log(variance), axis=1) / 2
 
 
 def log_likelihoods_of_scattered(
-    unknowns: Unknowns, data: ScatteredData, condition: Int[Array, ""], candidates: Float[Array, "P Q_H"]
+    point: ChainParameters, data: ScatteredData, condition: Int[Array, ""], candidates: Float[Array, "P Q_H"]
 ) -> Float[Array, " P"]:
     """Log p(y_d | y of the others, h_d) at each candidate h_d for the observations at the places of the condition.
 
     The same as on a grid, by a Cholesky factor over the observations of the others.
     """
-    kernel, all_noise = unknowns.latent_kernel, data.noise(unknowns.noise_per_condition)
+    kernel, all_noise = point.latent_kernel, data.noise(point.noise_per_condition)
     scale = jnp.where(data.conditions == condition, 0.0, data.present) / jnp.sqrt(all_noise)
-    among = gram(kernel, unknowns.coordinates)[data.conditions].T[data.conditions]
+    among = gram(kernel, point.coordinates)[data.conditions].T[data.conditions]
     # P = I + K/(σσᵀ) of the others; rows of the condition itself say nothing.
-    others = jnp.eye(len(scale)) + among * gram(unknowns.input_kernel, data.inputs) * scale[:, None] * scale
+    others = jnp.eye(len(scale)) + among * gram(point.input_kernel, data.inputs) * scale[:, None] * scale
     factor = jnp.linalg.cholesky(others)  # no eigenvalue is below one
     known = whiten(factor, data.outputs * scale)
     own = data.places[condition]
     taken = (own < len(scale)).astype(scale.dtype)
     points = jnp.take(data.inputs, own, axis=0, mode="clip")
     values = jnp.take(data.outputs, own, mode="clip") * taken
-    to_others = cross(unknowns.input_kernel, points, data.inputs) * taken[:, None] * scale
-    within = gram(unknowns.input_kernel, points) * taken[:, None] * taken
+    to_others = cross(point.input_kernel, points, data.inputs) * taken[:, None] * scale
+    within = gram(point.input_kernel, points) * taken[:, None] * taken
     noise = jnp.diag(jnp.where(taken > 0, jnp.take(all_noise, own, mode="clip"), 1.0))
 
     def at(candidate: Float[Array, " Q_H"]) -> Array:
-        between = cross(kernel, candidate[None], unknowns.coordinates)[0][data.conditions]
+        between = cross(kernel, candidate[None], point.coordinates)[0][data.conditions]
         whitened = whiten(factor, (to_others * between).T)  # L⁻¹Cᵀ
         prior = kernel.evaluate(candidate, candidate) * within
         # y_d | h ~ N(C P⁻¹ y, k_H(h, h) K_X + σ_d² I − C P⁻¹ Cᵀ)
@@ -83,12 +82,12 @@ def log_likelihoods_of_scattered(
     return jax.lax.map(at, candidates)
 
 
-def _explained_by(unknowns: Unknowns, data: GridData | ScatteredData) -> _Explained:
-    def at(latents: Float[Array, "D L"]) -> Unknowns:
-        return eqx.tree_at(lambda tree: tree.latents, unknowns, latents)
+def _explained_by(point: ChainParameters, data: GridData | ScatteredData) -> _Explained:
+    def at(latents: Float[Array, "D L"]) -> ChainParameters:
+        return eqx.tree_at(lambda tree: tree.latents, point, latents)
 
     if isinstance(data, ScatteredData):
-        counts = jax.ops.segment_sum(data.present, data.conditions, unknowns.latents.shape[0])
+        counts = jax.ops.segment_sum(data.present, data.conditions, point.latents.shape[0])
         has_places = counts == jnp.sum(data.places < len(data.present), axis=1)
 
         def explained(latents: Array, condition: Array, candidates: Array) -> Array:
@@ -97,29 +96,29 @@ def _explained_by(unknowns: Unknowns, data: GridData | ScatteredData) -> _Explai
             return jnp.where(has_places[condition], found, jnp.where(jnp.arange(len(found)) == 0, 0.0, -jnp.inf))
 
         return explained
-    input_values, input_basis = jnp.linalg.eigh(gram(unknowns.input_kernel, data.inputs))
+    input_values, input_basis = jnp.linalg.eigh(gram(point.input_kernel, data.inputs))
     input_values = jnp.maximum(input_values, 0)  # rounding can push the smallest below zero
-    rotated, noise = input_basis.T @ data.outputs, data.noise(unknowns.noise_per_condition)
+    rotated, noise = input_basis.T @ data.outputs, data.noise(point.noise_per_condition)
     return lambda latents, condition, places: log_likelihoods_on_grid(
         at(latents), noise, input_values, rotated, condition, places
     )
 
 
 def redrawn_latents(
-    unknowns: Unknowns,
+    point: ChainParameters,
     data: GridData | ScatteredData,
     conditions: Int[Array, " few"],
     key: Array,
-    coldness: Scalar | float = 1.0,
+    beta: Scalar | float = 1.0,
 ) -> Float[Array, "D L"]:
     """Latents with those of some conditions, one after the other, drawn anew given all others.
 
     Beside where it is, a condition is offered places drawn from the prior, and takes one in proportion to how well it
     explains its outputs there: a step that leaves the posterior as it is (iterated sampling importance resampling).
-    In a hot chain the likelihood has the power ``coldness``.
+    In a tempered chain the likelihood has the power ``beta``.
     """
-    explained = _explained_by(unknowns, data)
-    known = unknowns.coordinates[:, unknowns.latents.shape[1] :]  # of features, which stay as they are
+    explained = _explained_by(point, data)
+    known = point.coordinates[:, point.latents.shape[1] :]  # of features, which stay as they are
 
     def redraw(latents: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
         condition, key = given
@@ -127,10 +126,10 @@ def redrawn_latents(
         elsewhere = jax.random.normal(key_of_places, (_N_CANDIDATES, latents.shape[1]), latents.dtype)
         candidates = jnp.concatenate([latents[condition][None], elsewhere])
         features = jnp.broadcast_to(known[condition], (len(candidates), known.shape[1]))
-        log_weights = coldness * explained(latents, condition, jnp.concatenate([candidates, features], axis=1))
+        log_weights = beta * explained(latents, condition, jnp.concatenate([candidates, features], axis=1))
         log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf).at[0].set(log_weights[0])
         chosen = jax.random.categorical(key_of_choice, log_weights)
         return latents.at[condition].set(candidates[chosen]), None
 
     keys = jax.random.split(key, len(conditions))
-    return jax.lax.scan(redraw, unknowns.latents, (conditions, keys))[0]
+    return jax.lax.scan(redraw, point.latents, (conditions, keys))[0]

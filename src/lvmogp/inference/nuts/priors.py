@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import jax.numpy as jnp
 
 from lvmogp.errors import SettingError
-from lvmogp.inference.nuts.unknowns import SharedNoise, Unknowns
+from lvmogp.inference.nuts.parameters import ChainParameters, SharedNoise
 from lvmogp.kernels.covariances import Kernel, Periodic, leaves
 from lvmogp.typing import Array, Float, Scalar
 
@@ -69,16 +69,16 @@ def _is_pair(given: Any) -> bool:
     return len(pair) == 2 and all(isinstance(each, numbers.Real) and 0 < float(each) < math.inf for each in pair)
 
 
-def log_prior(unknowns: Unknowns, priors: Priors) -> Scalar:
+def log_prior(point: ChainParameters, priors: Priors) -> Scalar:
     """Log density of a point (equation 29), of positive numbers as that of their logarithms, up to a constant."""
     total = (
-        _log_prior_of_kernel(unknowns.input_kernel, priors, priors.input_lengthscale)
-        + _log_prior_of_kernel(unknowns.latent_kernel, priors, priors.latent_lengthscale)
-        - jnp.sum(unknowns.latents**2) / 2  # h_d ~ N(0, I)
+        _log_prior_of_kernel(point.input_kernel, priors, priors.input_lengthscale)
+        + _log_prior_of_kernel(point.latent_kernel, priors, priors.latent_lengthscale)
+        - jnp.sum(point.latents**2) / 2  # h_d ~ N(0, I)
     )
-    if unknowns.described is not None:
-        total = total - jnp.sum(unknowns.described.missing**2) / 2  # what is missing, like a latent
-    noise = unknowns.noise
+    if point.described is not None:
+        total = total - jnp.sum(point.described.missing**2) / 2  # what is missing, like a latent
+    noise = point.noise
     if isinstance(noise, SharedNoise):
         return total + _log_density(noise.variance, *priors.noise_variance)
     return (

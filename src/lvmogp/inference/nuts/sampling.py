@@ -1,7 +1,7 @@
 """From a variational fit to draws from the posterior, with an account of how they were found."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -11,15 +11,14 @@ import numpy as np
 from lvmogp.algebra.constraints import FreeStructure, split
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.nuts.chains import FEW_OBSERVATIONS, Chain, SamplerSettings, Target, run_chains
-from lvmogp.inference.nuts.diagnostics import Account, account, agreement, chain_weights
+from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics, agreement, chain_weights, diagnostics
 from lvmogp.inference.nuts.likelihoods import fitted_values
+from lvmogp.inference.nuts.parameters import ChainParameters, OwnNoise, as_draws, chain_parameters
 from lvmogp.inference.nuts.priors import Priors
-from lvmogp.inference.nuts.unknowns import OwnNoise, Unknowns, as_draws, unknowns_at
-from lvmogp.inference.restarts import SAMPLING, Progress
+from lvmogp.inference.restarts import SAMPLING, Progress, Report
 from lvmogp.kernels.covariances import gram
 from lvmogp.model.draws import Draws
-from lvmogp.model.layouts import Data, GridData
-from lvmogp.model.likelihood_data import SparseData, observed
+from lvmogp.model.layouts import Data, GridData, SparseData, likelihood_data
 from lvmogp.model.parameters import Parameters
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 
@@ -35,8 +34,8 @@ def sample_posterior(
     data: Data,
     priors: Priors,
     settings: SamplerSettings,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> tuple[Draws | None, Account]:
+    on_progress: Report = None,
+) -> tuple[Draws | None, SamplingDiagnostics]:
     """Draw from the posterior of latents and hyperparameters.
 
     Parameters
@@ -54,28 +53,36 @@ def sample_posterior(
         ``None`` takes their place.
     """
     began = time.perf_counter()
-    _, fixed_leaves, structure = split(unknowns_at(starts[0], starts[0].latent_mean))
-    target = Target(observed(data, starts[0]), fixed_leaves, structure, priors)
+    _, fixed_leaves, structure = split(chain_parameters(starts[0], starts[0].latent_mean))
+    target = Target(likelihood_data(data, starts[0]), fixed_leaves, structure, priors)
     vectors, variances = [], []
     for number in range(settings.n_chains):
         start = starts[number % len(starts)]
         vectors.append(split(_drawn(start, np.random.default_rng([settings.seed, number])))[0])
         variances.append(_guessed_variances(start, structure))
-    report = None if on_progress is None else _reporter(on_progress, starts[0], settings)
+
+    def report(chain: int, n_done: int, log_posterior: float) -> None:
+        share = n_done / (settings.n_chains * settings.n_steps)
+        where = (starts[0].latent_mean.shape[1], chain + 1, settings.n_chains, SAMPLING, n_done)
+        if on_progress is not None:
+            on_progress(Progress(*where, log_posterior, share))
+
     # Every other chain, so that half of them start from the fit all the same.
-    hot = range(1, settings.n_chains, 2) if data.n_observations <= FEW_OBSERVATIONS else ()
-    chains, completed = run_chains(target, jnp.stack(vectors), jnp.stack(variances), settings, report, hot=hot)
+    tempered = range(1, settings.n_chains, 2) if data.n_observations <= FEW_OBSERVATIONS else ()
+    chains, completed = run_chains(
+        target, jnp.stack(vectors), jnp.stack(variances), settings, report, tempered=tempered
+    )
     return _gathered(target, chains, starts[0], settings, completed, time.perf_counter() - began)
 
 
-def _drawn(parameters: Parameters, rng: np.random.Generator) -> Unknowns:
+def _drawn(parameters: Parameters, rng: np.random.Generator) -> ChainParameters:
     # A draw from q(H), so that chains start apart.
     def drawn(mean: Array, variance: Array) -> Array:
         noise = rng.standard_normal(mean.shape)
         return jnp.asarray(np.asarray(mean) + np.sqrt(np.asarray(variance)) * noise, mean.dtype)
 
     latents, known = drawn(parameters.latent_mean, parameters.latent_variance), parameters.known
-    return unknowns_at(
+    return chain_parameters(
         parameters, latents, None if known is None else drawn(known.missing_mean, known.missing_variance)
     )
 
@@ -83,7 +90,7 @@ def _drawn(parameters: Parameters, rng: np.random.Generator) -> Unknowns:
 def _guessed_variances(parameters: Parameters, structure: FreeStructure) -> Float[Array, " free"]:
     # A variance for each entry of the free vector: of latents those of q(H), which stand in their place.
     known = parameters.known
-    scales = unknowns_at(parameters, parameters.latent_variance, None if known is None else known.missing_variance)
+    scales = chain_parameters(parameters, parameters.latent_variance, None if known is None else known.missing_variance)
     guesses = jax.tree.map(lambda leaf: jnp.full(leaf.shape, _LOG_VARIANCE, scales.latents.dtype), scales)
     guesses = eqx.tree_at(
         lambda tree: (tree.latents, tree.described),
@@ -102,19 +109,6 @@ def _guessed_variances(parameters: Parameters, structure: FreeStructure) -> Floa
     return jnp.concatenate(free)
 
 
-def _reporter(
-    on_progress: Callable[[Progress], None], start: Parameters, settings: SamplerSettings
-) -> Callable[[int, int, float], None]:
-    n_steps = settings.n_chains * settings.n_steps
-    n_latent = start.latent_mean.shape[1]
-
-    def report(chain: int, n_done: int, log_posterior: float) -> None:
-        share = n_done / n_steps
-        on_progress(Progress(n_latent, chain + 1, settings.n_chains, SAMPLING, n_done, log_posterior, share))
-
-    return report
-
-
 def _gathered(
     target: Target,
     by_number: dict[int, Chain],
@@ -122,11 +116,11 @@ def _gathered(
     settings: SamplerSettings,
     completed: bool,
     seconds: float,
-) -> tuple[Draws | None, Account]:
+) -> tuple[Draws | None, SamplingDiagnostics]:
     begun = [number for number, chain in by_number.items() if len(chain.trace.energy)]
     chains = [by_number[number] for number in begun]
     if not chains:
-        return None, account([], np.empty(0), {}, settings, completed=False, seconds=seconds)
+        return None, diagnostics([], np.empty(0), {}, settings, completed=False, seconds=seconds)
     lengths = [len(chain.trace.energy) for chain in chains]
     positions = jnp.asarray(np.concatenate([chain.trace.position for chain in chains]))
     weights = chain_weights(chains)
@@ -140,7 +134,7 @@ def _gathered(
     followed = {"log posterior": np.concatenate([chain.trace.log_posterior for chain in chains])[:, None]}
     followed |= {name: np.asarray(values) for name, values in _followed(target, positions).items()}
     found = agreement({name: _by_chain(values, lengths) for name, values in followed.items()}, weights)
-    return draws, account(chains, weights, found, settings, completed=completed, seconds=seconds)
+    return draws, diagnostics(chains, weights, found, settings, completed=completed, seconds=seconds)
 
 
 def _by_chain(values: HostFloat, lengths: list[int]) -> HostFloat:
@@ -150,8 +144,8 @@ def _by_chain(values: HostFloat, lengths: list[int]) -> HostFloat:
 
 
 @compiled
-def _points(target: Target, positions: Float[Array, "S free"]) -> Unknowns:
-    return jax.vmap(target.unknowns)(positions)
+def _points(target: Target, positions: Float[Array, "S free"]) -> ChainParameters:
+    return jax.vmap(target.parameters)(positions)
 
 
 def _followed(target: Target, positions: Float[Array, "S free"]) -> dict[str, Array]:
@@ -160,18 +154,15 @@ def _followed(target: Target, positions: Float[Array, "S free"]) -> dict[str, Ar
     places = np.arange(layout.outputs.size)
     if not isinstance(layout, GridData):
         places = np.flatnonzero(np.asarray(layout.present).reshape(-1))
-    n_conditions = target.unknowns(positions[0]).latents.shape[0]
+    n_conditions = target.parameters(positions[0]).latents.shape[0]
     pairs = np.stack(np.triu_indices(n_conditions, 1), axis=1)
     return _follow(target, positions, jnp.asarray(_spread(places)), jnp.asarray(_spread(pairs)))
 
 
 def _spread(values: HostInt) -> HostInt:
     # At most so many of them, evenly spaced.
-    return (
-        values[np.unique(np.linspace(0, len(values) - 1, _MOST_FOLLOWED).round().astype(int))]
-        if len(values)
-        else values
-    )
+    places = np.linspace(0, max(len(values) - 1, 0), min(_MOST_FOLLOWED, len(values)))
+    return values[np.unique(places.round().astype(int))]
 
 
 @compiled
@@ -179,12 +170,12 @@ def _follow(
     target: Target, positions: Float[Array, "S free"], places: Int[Array, " n"], pairs: Int[Array, "pairs 2"]
 ) -> dict[str, Array]:
     def follow(position: Float[Array, " free"]) -> dict[str, Array]:
-        unknowns = target.unknowns(position)
-        covariance = gram(unknowns.latent_kernel, unknowns.coordinates)
+        point = target.parameters(position)
+        covariance = gram(point.latent_kernel, point.coordinates)
         return {
-            "predictions": fitted_values(unknowns, target.data).reshape(-1)[places],
+            "predictions": fitted_values(point, target.data).reshape(-1)[places],
             "latent kernel matrix": covariance[pairs[:, 0], pairs[:, 1]],
-            "noise": jnp.log(unknowns.noise.variance),
+            "noise": jnp.log(point.noise.variance),
         }
 
     return jax.lax.map(follow, positions)
