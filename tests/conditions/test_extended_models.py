@@ -10,7 +10,6 @@ from drawn_models import (
     IDS,
     correlation,
     dense_ensemble,
-    fitted,
     flat,
     forgetting,
     hermite,
@@ -186,16 +185,3 @@ def test_every_draw_passes_through_a_point_without_noise():
     # The jitter of two factorisations, 1e-7 of the variances, leaves a deviation of some 1e-3.
     np.testing.assert_allclose(curves[:, 2], model.model_.scaling.outputs(Y_FEW[:1])[0], atol=3e-3)
     assert np.all(curves[:, :2].std(axis=0) > 0.05)
-
-
-def test_more_points_say_more():
-    model, rng = forgetting(fitted("grid", answers="fit", n_columns=2)), np.random.default_rng(26)
-    X = rng.uniform(0, 2, (40, 2)) * [1, 3] - [0, 3]
-    y = model.predict(X, "d") + 0.05 * rng.standard_normal(40)
-    deviations = []
-    for count in (0, 1, 4, 40):
-        model.add_condition("twin", X[:count], y[:count])
-        deviations.append(float(model.latents_.set_index("condition").loc["twin", "sd_1"]))
-        model.remove_condition("twin")
-    assert deviations == sorted(deviations, reverse=True)
-    assert deviations[-1] < 0.3

@@ -118,13 +118,6 @@ def test_a_new_condition_is_that_of_brute_force(kind, noise, n_few):
     assert mean_noise(ensemble, condition) == pytest.approx(weights @ noises, rel=0.05)
 
 
-def test_measurements_count_by_their_errors():
-    errors = np.array([0.05, 0.6, 1.5])
-    for kind in ("fit on long data", "draws on a grid"):
-        model = forgetting(of_kind(kind)).add_condition("f", X_FEW, Y_FEW, y_std=errors)
-        assert_predicted_as(model, "f", brute_force(model, seen_by(model, X_FEW, Y_FEW, errors)))
-
-
 @pytest.mark.parametrize("kind", ["fit on a grid", "draws on a grid"])
 def test_many_observations_are_inferred_as_brute_force_does(kind):
     """At inducing inputs, where compression loses nothing; draws keep all of them."""
@@ -207,15 +200,6 @@ def test_modes_get_their_share_of_the_mass(tilt):
     assert found.weights[0][latents > 0].sum() == pytest.approx(share, abs=0.02)
     assert found.weights[0][np.abs(latents) < 0.2].sum() < 0.05  # there are two modes
     assert (found.weights @ latents)[0] == pytest.approx(masses @ grid / masses.sum(), abs=0.03)
-
-
-def test_two_calls_give_the_same_bits():
-    ensemble = of_kind("fit on a grid").model_.ensemble
-    first, second = (
-        infer(ensemble, few_observations(np.zeros((1, 2)), np.ones(1)), known_latents(ensemble, 1)) for _ in range(2)
-    )
-    for left, right in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        np.testing.assert_array_equal(left, right)
 
 
 # The search itself
@@ -394,74 +378,57 @@ def dense_bound(model, seen: Seen, mean: np.ndarray, variance: np.ndarray, noise
     return bound + references.gaussian_kl(*references.unwhitened(alone), gram)
 
 
-def test_the_single_gaussian_maximises_the_bound():
-    model = forgetting(of_kind("fit on a grid", noise="per-condition"))
-    model.add_condition("f", X_FEW, Y_FEW, method="gaussian")
-    seen, found = seen_by(model, X_FEW, Y_FEW), model.model_.added["f"].condition
+GAUSSIANS = {
+    "noise of its own": ({"noise": "per-condition"}, {}),
+    "errors": ({}, {"y_std": 0.4}),
+    "features": ({"features": True}, {"features": {"load": 0.4}}),
+}
+
+
+@pytest.mark.parametrize("case", GAUSSIANS)
+def test_the_single_gaussian_maximises_the_bound(case):
+    options, given = GAUSSIANS[case]
+    model = forgetting(of_kind("fit on a grid", **options)).add_condition("f", X_FEW, Y_FEW, method="gaussian", **given)
+    seen, found, scaling = seen_by(model, X_FEW, Y_FEW), model.model_.added["f"].condition, model.model_.scaling
     prior, deviation = dense_ensemble(model.model_).log_noise[0]
-    noise = float(found.noise[0, 0])
-    best = np.array(
-        [float(found.gaussian.mean[0, 0]), np.log(found.gaussian.variance[0, 0]), (np.log(noise) - prior) / deviation]
+    error = (given.get("y_std", 0.0) / scaling.output_scale) ** 2
+    feature = [] if case != "features" else model.model_.descriptions.standardised(np.array([0.4])).tolist()
+    noise, (mean, *known), (variance, *nothing) = (
+        float(found.noise[0, 0]),
+        *(np.asarray(part[0]) for part in (found.gaussian.mean, found.gaussian.variance)),
     )
+    np.testing.assert_allclose(known, feature)
+    np.testing.assert_array_equal(nothing, np.zeros(len(feature)))
+    assert found.gaussian.n_uncertain == (1 if feature else None)
 
     def loss(free: np.ndarray) -> float:
-        own = np.exp(prior + deviation * free[2])
-        return free[2] ** 2 / 2 - dense_bound(model, seen, free[:1], np.exp(free[1:2]), own)
+        # Known coordinates have no variance, and of their own divergence no more than a constant.
+        own = np.exp(prior + deviation * free[2]) + error
+        at, spread = np.array([free[0], *feature]), np.array([np.exp(free[1]), *[1e-300] * len(feature)])
+        return free[2] ** 2 / 2 - dense_bound(model, seen, at, spread, own)
 
-    assert np.max(np.abs(scipy.optimize.approx_fprime(best, loss, 1e-6))) < 2e-2
-    elsewhere = [
-        loss(np.array([mean, log_variance, 0.0])) for mean in np.linspace(-3, 3, 13) for log_variance in (-4, -1)
-    ]
-    assert loss(best) < min(elsewhere)
+    best = np.array([mean, np.log(variance), (np.log(noise) - prior) / deviation if deviation else 0.0])
+    assert np.max(np.abs(scipy.optimize.approx_fprime(best, loss, 1e-6))[: 3 if deviation else 2]) < 2e-2
+    assert loss(best) < min(loss(np.array([at, -1.0, 0.0])) for at in np.linspace(-3, 3, 7))
     # As its predictions have it, and the points that stand for it.
-    mean, std = model.predict(X_NEW, "f", return_std=True)
     nodes, masses = hermite(30)
     points = [
-        Point(mass, 0, best[:1] + np.exp(best[1] / 2) * node, noise) for node, mass in zip(nodes, masses, strict=True)
+        Point(mass, 0, np.array([mean + np.sqrt(variance) * node, *feature]), noise)
+        for (node,), mass in zip(nodes, masses, strict=True)
     ]
-    x = model.model_.scaling.inputs(X_NEW)
-    expected = mixed(dense_ensemble(model.model_), DenseCondition(points, nothing_seen(2)), x).moments(
-        include_noise=True
+    assert_predicted_as(model, "f", DenseCondition(points, nothing_seen(2)), share=1e-6)
+    np.testing.assert_allclose(
+        found.latents[0, :, 0], mean + np.sqrt(variance) * normal_nodes(128, 1 + len(feature))[:, 0]
     )
-    np.testing.assert_allclose(mean, model.model_.scaling.location(expected[0]), rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(std**2, model.model_.scaling.variance(expected[1]), rtol=1e-6)
-    nodes = np.asarray(found.latents)[0]
-    np.testing.assert_allclose(nodes, best[0] + np.exp(best[1] / 2) * normal_nodes(128, 1), rtol=1e-9)
     np.testing.assert_allclose(found.weights, 1 / 128)
 
 
-def test_the_single_gaussian_without_points_is_the_prior_and_knows_errors_and_features():
+def test_the_single_gaussian_without_points_is_the_prior():
     model = forgetting(of_kind("fit on a grid", noise="per-condition"))
     found = model.add_condition("f", [], [], method="gaussian").model_.added["f"].condition
     assert float(found.gaussian.mean[0, 0]) == pytest.approx(0, abs=1e-3)
     assert float(found.gaussian.variance[0, 0]) == pytest.approx(1, abs=1e-2)
     assert float(found.noise[0, 0]) == pytest.approx(np.exp(dense_ensemble(model.model_).log_noise[0][0]), rel=1e-3)
-    # An error of the measurements is as good as that much more noise.
-    plain = forgetting(of_kind("fit on a grid"))
-    plain.add_condition("f", X_FEW, Y_FEW, y_std=0.4, method="gaussian")
-    seen, condition = seen_by(plain, X_FEW, Y_FEW), plain.model_.added["f"].condition
-    own = 0.03 + (0.4 / plain.model_.scaling.output_scale) ** 2
-    best = np.array([float(condition.gaussian.mean[0, 0]), np.log(condition.gaussian.variance[0, 0])])
-
-    def loss(free: np.ndarray) -> float:
-        return -dense_bound(plain, seen, free[:1], np.exp(free[1:]), own)
-
-    assert np.max(np.abs(scipy.optimize.approx_fprime(best, loss, 1e-6))) < 2e-2
-    assert float(condition.noise[0, 0]) == pytest.approx(0.03, rel=1e-9)
-    described = forgetting(of_kind("fit on a grid", features=True))
-    described.add_condition("f", X_FEW, Y_FEW, features={"load": 0.4}, method="gaussian")
-    told = described.model_.added["f"].condition.gaussian
-    feature = float(described.model_.descriptions.standardised(np.array([0.4]))[0])
-    assert (float(told.mean[0, 1]), float(told.variance[0, 1])) == (pytest.approx(feature), 0.0)
-    assert told.n_uncertain == 1
-    seen = seen_by(described, X_FEW, Y_FEW)
-    best = np.array([float(told.mean[0, 0]), np.log(told.variance[0, 0])])
-
-    def described_loss(free: np.ndarray) -> float:
-        mean, variance = np.array([free[0], feature]), np.array([np.exp(free[1]), 1e-300])
-        return -dense_bound(described, seen, mean, variance, 0.03)  # of the feature's own divergence, a constant
-
-    assert np.max(np.abs(scipy.optimize.approx_fprime(best, described_loss, 1e-6))) < 2e-2
 
 
 # Chunks of processes

@@ -252,21 +252,6 @@ def test_sd_before_is_that_of_the_predictions(name, n):
     np.testing.assert_array_equal(model.suggest(name, SPEEDS, n=n).candidate_sd, found.candidate_sd)
 
 
-def test_measuring_as_suggested_brings_what_was_expected():
-    """Over eight equally likely outcomes, the variance that inference with each of them leaves."""
-    model = forgetting(named())
-    model.unseen = "prior"
-    found = model.suggest("new", SPEEDS)
-    levels = [(2 * place + 1) / 16 for place in range(8)]
-    variances = []
-    for outcome in model.predict_quantiles(pd.DataFrame({"speed": found.inputs[:, 0]}), "new", levels=levels)[0]:
-        model.add_condition("tried", found.inputs, [outcome])
-        _, std = model.predict(SPEEDS, "tried", return_std=True, include_noise=False)
-        model.remove_condition("tried")
-        variances.append(np.mean(std**2))
-    assert found.sd_after[0] == pytest.approx(np.sqrt(np.mean(variances)), rel=0.1)
-
-
 def test_candidates_cover_the_training_inputs_by_default():
     model = named()
     inputs = model.model_.observations.inputs
