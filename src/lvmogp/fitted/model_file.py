@@ -39,6 +39,21 @@ from lvmogp.tables.reading import Observations
 from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import Array, Float, Int, Scalar
 
+# Fields that a fitted model and its file have under one name.
+_KEPT_AS_THEY_ARE = (
+    "ids",
+    "columns",
+    "date_columns",
+    "output_name",
+    "is_grid",
+    "scaling",
+    "bounds_by_n_latent",
+    "bounds_by_transform",
+    "descriptions",
+    "draws",
+    "sampling",
+    "origin",
+)
 Setting = str | bool | int | float | Kernel | Priors | None
 
 
@@ -189,24 +204,8 @@ def _stored(model: TrainedModel, settings: dict[str, Any], *, include_data: bool
         else None,
         answering=None if model.drawn is None else np.asarray(model.drawn.places),
         added={name: _stored_condition(entry) for name, entry in model.added.items()},
-        **{name: getattr(model, name) for name in StoredModel._fields if name in _KEPT_AS_THEY_ARE},
+        **{name: getattr(model, name) for name in _KEPT_AS_THEY_ARE},
     )
-
-
-_KEPT_AS_THEY_ARE = (
-    "ids",
-    "columns",
-    "date_columns",
-    "output_name",
-    "is_grid",
-    "scaling",
-    "bounds_by_n_latent",
-    "bounds_by_transform",
-    "descriptions",
-    "draws",
-    "sampling",
-    "origin",
-)
 
 
 def _stored_condition(entry: AddedCondition) -> StoredCondition:
@@ -244,15 +243,18 @@ def _restored(stored: StoredModel) -> TrainedModel:
     )
     if stored.draws is not None:
         model = with_draws(model, stored.draws)
-    added = {name: _restored_condition(model, entry, stored.answering) for name, entry in stored.added.items()}
+    added = {
+        name: AddedCondition(
+            inputs=entry.inputs,
+            outputs=entry.outputs,
+            method=entry.method,
+            posterior=_restored_latents(model, entry, stored.answering),
+            features=entry.features,
+            errors=entry.errors,
+        )
+        for name, entry in stored.added.items()
+    }
     return model._replace(added=added)
-
-
-def _restored_condition(
-    model: TrainedModel, entry: StoredCondition, answering: Int[np.ndarray, " S"] | None
-) -> AddedCondition:
-    found = _restored_latents(model, entry, answering)
-    return AddedCondition(entry.inputs, entry.outputs, entry.method, found, entry.features, entry.errors)
 
 
 def _restored_latents(
@@ -273,49 +275,45 @@ def _restored_latents(
 
 
 def _check(stored: StoredModel) -> None:
-    # What the annotations of single fields cannot say.
-    parameters, draws = stored.posterior.parameters, stored.draws
+    """Refuse what fits together field by field, but not as a whole."""
+    parameters, draws, covariance = stored.posterior.parameters, stored.draws, stored.posterior.covariance
     (n_inputs, n_columns), (n_latents, n_coordinates) = (
         points.shape for points in (parameters.inducing_inputs, parameters.inducing_latents)
     )
     n_conditions, n_latent = parameters.latent_mean.shape
     n_known = 0 if parameters.known is None else parameters.known.values.shape[1]
     names = () if stored.descriptions is None else stored.descriptions.coordinate_names
-    covariance, precisions = stored.posterior.covariance, {leaf.dtype for leaf in _reals(stored.posterior)}
-    faults = {
-        "there are no conditions, inputs or inducing points": 0 in (n_inputs, n_columns, n_latents, n_conditions),
-        "posterior.parameters.noise_variance fits neither one nor all conditions": parameters.noise_variance.shape[0]
-        not in (1, n_conditions),
-        f"inducing latents have {n_coordinates} coordinates, conditions another number": n_coordinates
-        != n_latent + n_known,
-        f"descriptions name {len(names)} coordinates of {n_known}": len(names) != n_known,
-        "posterior.covariance is not of all inducing points": isinstance(covariance, DenseCovariance)
-        and len(covariance.matrix) != n_inputs * n_latents,
-        "posterior mixes precisions": len(precisions) > 1,
-        "data holds no rows": stored.data is not None and not len(stored.data.outputs),
-        "draws and answering do not go together": (draws is None) != (stored.answering is None),
-        "draws need the data": draws is not None and stored.data is None,
-        "added holds conditions of another kind of model": any(
-            isinstance(entry.posterior, StoredGaussian) != (entry.method == "gaussian")
-            or (
-                isinstance(entry.posterior, StoredParticles) and entry.posterior.latents.ndim != 2 + (draws is not None)
-            )
-            or not entry.posterior[0].size
-            for entry in stored.added.values()
+    for is_wrong, fault in (
+        (0 in (n_inputs, n_columns, n_latents, n_conditions), "there are no conditions, inputs or inducing points"),
+        (
+            parameters.noise_variance.shape[0] not in (1, n_conditions),
+            "noise_variance fits neither one condition nor all",
         ),
-        "a condition is both trained and added": not stored.added.keys().isdisjoint(stored.ids),
-    }
-    for fault, is_there in faults.items():
-        if is_there:
+        (
+            n_coordinates != n_latent + n_known,
+            f"inducing latents have {n_coordinates} coordinates, conditions {n_latent + n_known}",
+        ),
+        (len(names) != n_known, f"descriptions name {len(names)} coordinates of {n_known}"),
+        (
+            isinstance(covariance, DenseCovariance) and len(covariance.matrix) != n_inputs * n_latents,
+            "posterior.covariance is not that of all inducing points",
+        ),
+        (stored.data is not None and not len(stored.data.outputs), "data holds no rows"),
+        ((draws is None) != (stored.answering is None), "draws and answering do not go together"),
+        (draws is not None and stored.data is None, "draws do not go without data"),
+        (not stored.added.keys().isdisjoint(stored.ids), "a condition is both trained and added"),
+    ):
+        if is_wrong:
             raise ModelFileError(fault)
-    for kernels, leading in ((parameters, ()), (draws, () if draws is None else (draws.n_draws,))):
-        if kernels is not None:
-            _check_kernel(kernels.input_kernel, n_columns, leading)
-            _check_kernel(kernels.latent_kernel, n_coordinates, leading)
-
-
-def _reals(tree: Any) -> list[Array]:
-    return [leaf for leaf in jax.tree.leaves(tree) if leaf.dtype.kind == "f"]
+    for name, entry in stored.added.items():
+        latents = entry.posterior
+        is_gaussian = isinstance(latents, StoredGaussian)
+        n_axes = 2 if is_gaussian or draws is None else 3
+        if is_gaussian != (entry.method == "gaussian") or latents[0].ndim != n_axes or not latents[0].size:
+            raise ModelFileError(f"added condition {name!r} is of another kind of model")
+    for kernels, leading in ((parameters, ()), *(() if draws is None else ((draws, (draws.n_draws,)),))):
+        _check_kernel(kernels.input_kernel, n_columns, leading)
+        _check_kernel(kernels.latent_kernel, n_coordinates, leading)
 
 
 def _check_kernel(kernel: Kernel, n_columns: int, leading: tuple[int, ...]) -> None:
