@@ -34,7 +34,7 @@ from lvmogp.model.posterior import curves_at
 from lvmogp.plots import plot_latent_space, plot_latents, plot_new_condition, plot_relevance
 from lvmogp.tables.feature_tables import _encoded_table, read_descriptions, read_later, read_row, warn_of_constants
 from lvmogp.tables.features import feature_table
-from paper.baselines.relations import OneHot
+from paper.baselines.coregionalised import OneHot
 
 compiled_bound = compiled(collapsed)
 
