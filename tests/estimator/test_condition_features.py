@@ -31,7 +31,7 @@ from lvmogp.model.layouts import standardised
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import curves_at
 from lvmogp.plots import plot_latent_space, plot_latents, plot_new_condition, plot_relevance
-from paper.baselines.relations import OneHot
+from paper.baselines.coregionalised import OneHot
 
 compiled_bound = compiled(collapsed)
 
