@@ -11,10 +11,9 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import failed, lvmogp, succeeded
 
 from lvmogp.__about__ import __version__
-from lvmogp.cli.app import app
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.inference.restarts import Progress
@@ -24,26 +23,6 @@ from lvmogp.progress import in_words, time_left
 SMALL = ["--latents", "1", "--restarts", "1", "--inducing-inputs", "6"]
 SETTINGS = {"n_latent": 1, "n_restarts": 1, "n_inducing_inputs": 6, "random_state": 0}
 ROLES = ["--output", "distance", "--condition", "tyre"]
-
-
-def lvmogp(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def succeeded(*arguments):
-    result = lvmogp(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def failed(*arguments, code=1):
-    """The one line that an error prints."""
-    result = lvmogp(*arguments)
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output
-    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1, result.stderr
-    return lines[0]
 
 
 def data():
