@@ -1,5 +1,8 @@
 """Commands run in this process, and what they print."""
 
+import signal
+from contextlib import contextmanager
+
 from typer.testing import CliRunner
 
 from lvmogp.cli.app import app
@@ -23,3 +26,13 @@ def failed(*arguments, code=1):
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, result.stderr
     return lines[0]
+
+
+@contextmanager
+def listening_to_ctrl_c():
+    """Processes started meanwhile listen to Ctrl-C, also where it was ignored when this one was started."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from command_line import failed, lvmogp, succeeded
+from command_line import failed, listening_to_ctrl_c, lvmogp, succeeded
 
 from lvmogp.__about__ import __version__
 from lvmogp.estimator import LVMOGPRegressor
@@ -397,10 +397,9 @@ def ctrl_c(monkeypatch):
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one start after the other
     monkeypatch.setattr(LVMOGPRegressor, "fit", fit)
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # which may have been ignored from the start
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, previous)
+    with listening_to_ctrl_c():
+        yield
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_ctrl_c_keeps_the_best_model_on_request(folder, tmp_path, ctrl_c, direct):

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
+from command_line import listening_to_ctrl_c
 
 import lvmogp
 from lvmogp import LVMOGPRegressor
@@ -250,9 +251,10 @@ def as_command(code: str, *arguments: str) -> list[str]:
 @contextlib.contextmanager
 def started(command: list[str]):
     """A process that listens to Ctrl-C even if this one does not, and ends with the context."""
-    listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes, **listening) as process:
+    with (
+        listening_to_ctrl_c(),
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+    ):
         try:
             yield process
         finally:

@@ -465,6 +465,8 @@ def test_wide_form_with_named_inputs(tmp_path):
     found = wide_rows(read(tmp_path, "a,x,b\n1,0.5,3\n2,1.5,4\n"), ["x"])
     assert list(found.X.columns) == ["x"]
     assert found.y.to_dict("list") == {"a": [1.0, 2.0], "b": [3.0, 4.0]}
+    with pytest.raises(DataError, match="column 't' was named twice"):
+        wide_rows(read(tmp_path, WIDE), ["t", "t"])
     with pytest.raises(DataError, match="has no column of numbers beside t; is it in long form?"):
         wide_rows(read(tmp_path, "t,a\n0,x\n1,y\n"), [])
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import listening_to_ctrl_c
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
@@ -65,17 +66,17 @@ def begun(data: Path, model: Path, *options: str) -> list[subprocess.Popen]:
     """The same command twice, but for the number of the process."""
     meeting = ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--json"]
     roles = ["--output", "y", "--condition", "id", "--model", str(model)]
-    return [
-        subprocess.Popen(
-            [*RUN, "fit", str(data), *roles, *OPTIONS, *meeting, "--process", str(number), *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which may have been ignored here
-        )
-        for number in range(2)
-    ]
+    with listening_to_ctrl_c():
+        return [
+            subprocess.Popen(
+                [*RUN, "fit", str(data), *roles, *OPTIONS, *meeting, "--process", str(number), *options],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
+            )
+            for number in range(2)
+        ]
 
 
 def in_two_processes(data: Path, model: Path, *options: str) -> list[subprocess.CompletedProcess]:
