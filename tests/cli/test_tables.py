@@ -459,3 +459,8 @@ def test_new_rows_must_hold_what_the_model_knows(tmp_path):
         new_rows(table, inputs=["speed"], dates=["speed"], condition=None)
     with pytest.raises(DataError, match="'when' of .* must hold numbers, got '2024-01-02' in line 2"):
         new_rows(table, inputs=["when"], dates=[], condition=None)
+
+
+def test_digits_of_other_scripts_are_text():
+    assert as_ids(["13", "1٣"]) == ["13", "1٣"]
+    assert as_ids(["13", "-7", "0"]) == [13, -7, 0]
