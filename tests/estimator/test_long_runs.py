@@ -31,7 +31,7 @@ def small_estimator():
     fitted_posterior = small_model()
     outcome = Outcome(fitted_posterior.parameters, 0.0, Status.CONVERGED, (), 0.0, 0.0, 0.0)
     scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0)
-    observed = Observations(POINTS[:4], np.zeros(4), np.arange(4), (0, 1, 2, 3), None, False)
+    observed = Observations(POINTS[:4], np.zeros(4), np.arange(4), (0, 1, 2, 3))
     estimator = LVMOGPRegressor(n_latent=1)
     estimator.model_ = trained_model(
         fitted_posterior, outcome, ids=(0, 1, 2, 3), scaling=scaling, observations=observed

@@ -445,7 +445,7 @@ def made_up_model(form, added=None):
         made_up_outcome(parameters),
         ids=MODEL_IDS,
         scaling=Scaling(np.array([1 / 3, 2.0]), np.array([0.1, 7.0]), 1 / 3, 2 / 3, None if grid else Logarithm()),
-        observations=Observations(*AS_ROWS, MODEL_IDS, ("speed", "Größe"), grid),
+        observations=Observations(*AS_ROWS, MODEL_IDS, ("speed", "Größe"), is_grid=grid),
     )
     if added is None:
         return model
