@@ -71,8 +71,7 @@ def fitted(
         outputs if transform is None else TRANSFORMS[transform].backward(1.3 + outputs),
         conditions,
         tuple("abcde"),
-        None,
-        form == "grid",
+        is_grid=form == "grid",
         errors=None if error is None else np.full(len(outputs), error),
     )
     scaling = scaling_of(observations.inputs, observations.outputs, transform=TRANSFORMS[transform])
