@@ -21,11 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
+from lvmogp.conditions.new_condition import normal_nodes
 
 from benchmarks.pages import write_part
 from lvmogp import LVMOGPRegressor
 from lvmogp.algebra.constraints import FreeStructure, join, split
-from lvmogp.conditions.new_condition import normal_nodes
 from lvmogp.errors import LVMOGPWarning
 from lvmogp.fitted.model import FittedModel, with_draws
 from lvmogp.inference.nuts.chains import SamplerSettings, Target, log_posterior

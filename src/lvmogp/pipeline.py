@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import numpy as np
 
-from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError, warn
+from lvmogp.errors import ConvergenceWarning, DataError, SettingError, warn
 from lvmogp.fitted.model import Chains, Fit, FittedModel, Schema, fitted_model
 from lvmogp.fitted.model_file import encode_setting
 from lvmogp.fitted.origin import origin_here

@@ -30,7 +30,6 @@ from lvmogp.ground.writing import replace_file
 from lvmogp.page import report
 from lvmogp.plots.saving import save_figure
 from lvmogp.storage.checkpoints import checkpoints
-from lvmogp.storage.tensor_file import ModelFile, read
 
 SOURCES = sorted(Path(lvmogp.__file__).parent.rglob("*.py"))
 

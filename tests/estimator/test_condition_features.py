@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import failed, succeeded
+from lvmogp.conditions.evidence import evidence
+from lvmogp.conditions.new_condition import log_posterior, noise_prior
 from small_models import MISSING, described_parameters, grid_case, long_case
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.algebra.constraints import join, split
 from lvmogp.cli.files.roles import read_features
-from lvmogp.conditions.evidence import evidence
-from lvmogp.conditions.new_condition import log_posterior, noise_prior
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditionError
 from lvmogp.fitted.model import latent_gaussian, with_draws
 from lvmogp.ground.compiling import compiled

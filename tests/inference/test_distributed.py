@@ -30,7 +30,7 @@ from lvmogp.inference.minibatch.distributed import (
     merged_moments,
     summed,
 )
-from lvmogp.inference.minibatch.fit import Fitted, fit_large
+from lvmogp.inference.minibatch.fit import fit_large
 from lvmogp.inference.minibatch.prefetch import Feed, Shards, minibatch
 from lvmogp.tables.ids import numbers_of
 from lvmogp.tables.observations import Observations

@@ -22,14 +22,14 @@ from lvmogp.inference.options import Settings
 from lvmogp.inference.restarts import Outcome, Progress, fit, with_explicit_inducing
 from lvmogp.inference.starts import (
     RECIPES,
-    IndependentCurves,
     Embedding,
+    IndependentCurves,
     independent_start,
+    isomap,
     principal_components,
     recipe_names,
     representatives,
     start,
-    isomap,
 )
 from lvmogp.kernels.covariances import RBF
 from lvmogp.model.bounds import collapsed, explicit

@@ -15,8 +15,8 @@ from lvmogp.algebra.constraints import split
 from lvmogp.inference.nuts.chains import SamplerSettings, Target, log_posterior, run_chains
 from lvmogp.inference.nuts.gibbs import log_likelihoods_of_scattered, log_likelihoods_on_grid, redrawn_latents
 from lvmogp.inference.nuts.likelihoods import log_likelihood
+from lvmogp.inference.nuts.parameters import ChainParameters, OwnNoise, SharedNoise, chain_parameters
 from lvmogp.inference.nuts.priors import Priors, log_prior
-from lvmogp.inference.nuts.parameters import OwnNoise, SharedNoise, ChainParameters, chain_parameters
 from lvmogp.inference.optimise import StopFit
 from lvmogp.kernels.covariances import RBF, Linear, Periodic, RationalQuadratic, gram
 from lvmogp.model.layouts import GridData, scattered
@@ -207,7 +207,9 @@ def three_groups_in_the_wrong_order():
 def test_chains_that_start_hot_leave_a_lesser_mode():
     target, vector = target_of(*three_groups_in_the_wrong_order())
     starts = jnp.tile(vector, (6, 1))
-    chains, _ = run_chains(target, starts, jnp.full_like(starts, 0.1), SamplerSettings(6, 160, 20, 0), tempered=(1, 3, 5))
+    chains, _ = run_chains(
+        target, starts, jnp.full_like(starts, 0.1), SamplerSettings(6, 160, 20, 0), tempered=(1, 3, 5)
+    )
     groups = np.stack([chain.trace.position[:, :24].reshape(-1, 3, 8).mean(axis=2) for chain in chains.values()])
     in_order = np.mean((groups[..., 1] - groups[..., 0]) * (groups[..., 2] - groups[..., 1]) > 0, axis=1)
     np.testing.assert_array_equal(in_order[::2], 0)

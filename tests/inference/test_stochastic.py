@@ -14,7 +14,7 @@ from lvmogp.errors import ConvergenceWarning, DataError, NumericalError, Setting
 from lvmogp.inference.minibatch.descent import begin
 from lvmogp.inference.minibatch.distributed import AXIS, mesh
 from lvmogp.inference.minibatch.prefetch import Feed, Shards, ahead, minibatch
-from lvmogp.inference.minibatch.schedule import STAGES, STEPS_PER_WINDOW, Course, Window, after, begin_course, window
+from lvmogp.inference.minibatch.schedule import STAGES, STEPS_PER_WINDOW, Window, after, window
 from lvmogp.inference.minibatch.start import pilot, placed
 from lvmogp.inference.minibatch.steps import Problem, Rates, State, step
 from lvmogp.model.expected_likelihood import quadratic

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn_models import fitted, forgetting
+from lvmogp.conditions.predictions import trained_condition
 from sklearn.exceptions import NotFittedError
 
 import lvmogp.page.data
 import lvmogp.page.report
 from lvmogp import LVMOGPRegressor
-from lvmogp.conditions.predictions import trained_condition
 from lvmogp.errors import SettingError
 from lvmogp.fitted.model import AddedCondition, trained_model
 from lvmogp.ground.compiling import compiled

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
-
-from lvmogp import LVMOGPRegressor, Priors
 from lvmogp.conditions.evidence import evidence
 from lvmogp.conditions.new_condition import condition_on
 from lvmogp.conditions.variational_condition import GaussianCondition
+from numpy.testing import assert_array_equal
+
+from lvmogp import LVMOGPRegressor, Priors
 from lvmogp.errors import ModelFileError
 from lvmogp.fitted.model import AddedCondition, trained_model
 from lvmogp.fitted.model_file import load_model, save_model
