@@ -21,9 +21,9 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.inference.nuts.chains import SamplerSettings, Target, run_chains
 from lvmogp.inference.nuts.gibbs import log_likelihoods_of_scattered, log_likelihoods_on_grid, redrawn_latents
 from lvmogp.inference.nuts.likelihoods import fitted_values, log_likelihood
+from lvmogp.inference.nuts.parameters import chain_parameters
 from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.nuts.sampling import sample_posterior
-from lvmogp.inference.nuts.parameters import chain_parameters
 from lvmogp.model.draws import Draws
 from lvmogp.model.layouts import GridData, standardised
 from lvmogp.model.likelihood_data import SparseData, scattered

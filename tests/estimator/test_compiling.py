@@ -1,6 +1,7 @@
 """Compiled programs: few, whole steps, kept for the next process, forgotten where there are many; threads; children."""
 
 import functools
+import itertools
 import json
 import os
 import subprocess
@@ -246,7 +247,7 @@ def test_predictions_of_varying_shapes_keep_few_programs_and_all_of_the_users(mo
         held.append(compiling.n_programs())
         alive.append(n_alive() - alive_before)
     assert max(held) == 3  # the call that goes beyond the limit ends first
-    assert sum(later < earlier for earlier, later in zip(held, held[1:], strict=False)) >= 4
+    assert sum(later < earlier for earlier, later in itertools.pairwise(held)) >= 4
     assert max(alive) <= 3
     assert same(list(model.predict(POINTS, 1, return_std=True)), list(at_start))
     of_the_user(np.ones(2))
