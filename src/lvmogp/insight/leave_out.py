@@ -5,6 +5,7 @@ import numbers
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,7 +18,7 @@ from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, calibration, checked_levels
 from lvmogp.fitted.model import TrainedModel
 from lvmogp.ground.compiling import compiled
-from lvmogp.ground.precision import double_precision, in_precision
+from lvmogp.ground.precision import in_precision
 from lvmogp.inference.restarts import MINIBATCHES
 from lvmogp.model.draws import Draws, thinned
 from lvmogp.model.layouts import Data, GridData, LongData, layout_for_bounds, standardised
@@ -57,7 +58,7 @@ def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
     not kept its data, has one input only, or the check would need too large a matrix.
     """
     _check_folds(n_folds)
-    with double_precision():
+    with jax.enable_x64(True):
         found = _left_out(fitted_model(model), n_folds)
         return None if found is None else _measured(found)
 
@@ -68,7 +69,7 @@ def leave_out_calibration(
     """Calibration of the predictions of each fold of the training data from the others, as for ``leave_out``."""
     asked = checked_levels(levels)
     _check_folds(n_folds)
-    with double_precision():
+    with jax.enable_x64(True):
         trained = fitted_model(model)
         found = _left_out(trained, n_folds)
         if found is None:

@@ -12,7 +12,6 @@ from lvmogp.conditions.drawn_model import chunks, drawn_model
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fitted.model import TrainedModel
 from lvmogp.ground.compiling import compiled
-from lvmogp.ground.precision import double_precision
 from lvmogp.model.draws import Draws, thinned
 from lvmogp.model.layouts import standardised
 from lvmogp.model.posterior import Posterior
@@ -71,7 +70,7 @@ def feature_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
 
 
 def _total_effects(trained: TrainedModel) -> HostFloat:
-    with double_precision():
+    with jax.enable_x64(True):
         if trained.draws is not None:
             return _effects_over_draws(trained, trained.draws)
         latents = np.asarray(trained.posterior.parameters.latents.mean, dtype=float)

@@ -9,7 +9,6 @@ from lvmogp.conditions.evidence import Evidence
 from lvmogp.conditions.known_latents import KnownLatents
 from lvmogp.conditions.new_condition import NoisePrior, log_posterior, noise_prior
 from lvmogp.ground.compiling import compiled
-from lvmogp.ground.precision import double_precision
 from lvmogp.model.posterior import Posterior
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
@@ -24,7 +23,7 @@ def log_latent_density(
 
     ``latents`` are all the coordinates that are not ``known``.
     """
-    with double_precision():
+    with jax.enable_x64(True):
         prior = noise_prior(model)
         nodes, weights = (np.zeros((1, 0)), np.ones(1)) if prior.shared else _noise_nodes()
         dtype = model.mean.dtype

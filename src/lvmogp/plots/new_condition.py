@@ -7,6 +7,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,7 +21,6 @@ from lvmogp.conditions.variational_condition import GaussianCondition
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.model import known_of
-from lvmogp.ground.precision import double_precision
 from lvmogp.plots.curves import plot_curve, plot_data
 from lvmogp.plots.latent_density import log_latent_density
 from lvmogp.plots.latent_space import main_dimensions, tell_features
@@ -158,7 +158,7 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
         return
     means = [f"mean_{dimension + 1}" for dimension in range(model.n_latent_)]
     trained = model.latents_[means].to_numpy()[: len(model.model_.ids)]
-    with double_precision():
+    with jax.enable_x64(True):
         known = known_of(model.model_, model.model_.added[name].features)
     exact = len(known.unknown) == model.n_latent_
     if model.n_latent_ == 1:
