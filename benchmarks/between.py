@@ -21,13 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
+from lvmogp.conditions.new_condition import normal_nodes
 
 from benchmarks.pages import write_part
 from lvmogp import LVMOGPRegressor
 from lvmogp.algebra.constraints import FreeStructure, join, split
-from lvmogp.conditions.new_condition import normal_nodes
 from lvmogp.errors import LVMOGPWarning
-from lvmogp.fitted.model import TrainedModel, with_draws
+from lvmogp.fitted.model import FittedModel, with_draws
 from lvmogp.inference.nuts.chains import SamplerSettings, Target, log_posterior
 from lvmogp.inference.nuts.parameters import ChainParameters, as_draws, chain_parameters
 from lvmogp.inference.nuts.priors import Priors
@@ -35,10 +35,9 @@ from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.metrics import rmse, share_in_central_intervals
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.draws import Draws
-from lvmogp.model.layouts import Data, standardised
-from lvmogp.model.likelihood_data import observed
+from lvmogp.model.layouts import Data, likelihood_data, standardised
 from lvmogp.model.parameters import Parameters
-from paper.problems import Problem, synthetic
+from paper.problems import PaperProblem, synthetic
 
 ROOT = Path(__file__).parents[1]
 FILE, PAGE = ROOT / "results" / "sampling" / "between.json", ROOT / "docs" / "fully-bayesian.md"
@@ -125,7 +124,7 @@ def laplace(start: Start) -> Draws:
     """A Gaussian around the most probable latents and hyperparameters under the exact likelihood."""
     parameters = start.parameters
     vector, fixed_leaves, structure = split(chain_parameters(parameters, parameters.latent_mean))
-    target = Target(observed(start.data, parameters), fixed_leaves, structure, PRIORS)
+    target = Target(likelihood_data(start.data, parameters), fixed_leaves, structure, PRIORS)
     downhill = jax.jit(jax.value_and_grad(lambda own: -log_posterior(target, own)))
     mode = scipy.optimize.minimize(
         lambda own: [np.asarray(part, float) for part in downhill(own)],
@@ -157,7 +156,7 @@ WAYS: dict[str, Callable[[Start], Draws]] = {
 }
 
 
-def scores(model: TrainedModel, problem: Problem, seconds: float) -> dict[str, float]:
+def scores(model: FittedModel, problem: PaperProblem, seconds: float) -> dict[str, float]:
     asked = LVMOGPRegressor()
     asked.model_ = model
     test = problem.test
@@ -180,7 +179,7 @@ def measured(seed: int) -> dict[str, dict[str, float]]:
     found = {FIT: scores(fitted, problem, time.perf_counter() - began)}
     assert fitted.observations is not None  # fitted in memory
     with jax.enable_x64(True):
-        start = Start(fitted.outcome.parameters, standardised(fitted.observations, fitted.scaling))
+        start = Start(fitted.fit.outcome.parameters, standardised(fitted.observations, fitted.scaling))
         for name, way in WAYS.items():
             began = time.perf_counter()
             drawn = with_draws(fitted, way(start))

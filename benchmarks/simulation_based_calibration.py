@@ -32,10 +32,9 @@ from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.kernels.covariances import RBF, diagonal, gram
 from lvmogp.model.draws import Draws
-from lvmogp.model.layouts import Data, GridData, long_data
-from lvmogp.model.likelihood_data import observed
+from lvmogp.model.layouts import Data, GridData, likelihood_data, long_data
 from lvmogp.model.parameters import Parameters
-from lvmogp.model.process import stacked_conditionals
+from lvmogp.model.process import processes_of_draws
 from lvmogp.plots.style import COLOURS, tidy
 
 ROOT = Path(__file__).parents[1]
@@ -135,12 +134,11 @@ def _asked_moments(draws: Draws, data: Any, asked: jax.Array) -> tuple[jax.Array
 
     def one(draw: tuple[Any, Draws]) -> tuple[jax.Array, jax.Array]:
         process, own = draw
-        inputs = process.input_features(asked)
-        latent = process.latent_features(own.latents[:1])[0]
-        prior = diagonal(process.input_kernel, asked) * diagonal(process.latent_kernel, own.latents[:1])
-        return process.mean(inputs, latent)[0], (prior - process.explained_variance(inputs, latent))[0]
+        inputs, latent = process.inputs(asked), process.latents(own.latents[:1])[0]
+        prior = diagonal(own.input_kernel, asked) * diagonal(own.latent_kernel, own.latents[:1])
+        return process.explained.mean(inputs, latent)[0], (prior - process.explained.variance(inputs, latent))[0]
 
-    return jax.lax.map(one, (stacked_conditionals(draws, data), draws))
+    return jax.lax.map(one, (processes_of_draws(draws, data), draws))
 
 
 def quantities(truth: Truth) -> dict[str, float]:
@@ -189,7 +187,7 @@ def ranks(seed: int, form: str, settings: SamplerSettings = SETTINGS) -> dict[st
         assert draws is not None  # nobody stopped it
         places = np.linspace(0, draws.n_draws - 1, N_RANKED).round().astype(int)
         some = jax.tree.map(lambda leaf: leaf[places], draws)
-        found = drawn_quantities(some, observed(data, start), truth.asked_input, rng)
+        found = drawn_quantities(some, likelihood_data(data, start), truth.asked_input, rng)
     return {name: int(np.sum(found[name] < value)) for name, value in quantities(truth).items()}
 
 

@@ -1,1 +1,1 @@
-"""The paper's experiments with every baseline; see ``lvmogp reproduce --help``."""
+"""The paper's experiments with every baseline; see ``python -m paper --help``."""

@@ -11,12 +11,11 @@ from matplotlib.figure import Figure
 from lvmogp.demo import run as run_demo
 from lvmogp.plots import COLOURS, MARKERS
 from lvmogp.plots.saving import save_figure
-from paper.methods import Fitted, Task
+from paper.methods import FittedMethod
 from paper.plan import GP_IND, LMC, OURS, Experiment
-from paper.problems import Problem
+from paper.problems import PaperProblem
 from paper.records import LEVELS, Result
 from paper.report import by_method
-from paper.runner import Job, problem_of
 
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (8, 2)), (0, (2, 3)))
 
@@ -25,26 +24,25 @@ def draw(
     folder: Path, name: str, experiment: Experiment, results: Sequence[Result], *, data_dir: Path | None, quick: bool
 ) -> list[Path]:
     """Write the figures of an experiment into a folder."""
-    stem = f"{name}-quick" if quick else name
-    drawings: dict[str, Callable[[Path], Path]] = {
-        "errors": lambda path: save_figure(box_plot(experiment, results), path),
-        "calibration": lambda path: save_figure(calibration_plot(experiment, results), path),
-    }
-    if name in ("synthetic-missing", "servo"):
-        problem = problem_of(Job(name, OURS, 0, quick), experiment, data_dir)
-
-        def fitted(method: str) -> Fitted:
-            entry = experiment.entries[method]
-            return entry.method(Task(problem, entry.family, quick))
-
-        if name == "synthetic-missing":
-            drawings["functions"] = lambda path: save_figure(functions_plot(problem, fitted), path)
-        else:
-            drawings["scarcity"] = lambda path: save_figure(scarcity_plot(problem), path)
-            drawings["surface"] = lambda path: save_figure(surface_plot(problem, fitted(OURS)), path)
     folder.mkdir(parents=True, exist_ok=True)
-    files = [draw_one(folder / f"{stem}-{what}.png") for what, draw_one in drawings.items()]
-    if name == "braking":
+    stem = f"{name}-quick" if quick else name
+
+    def saved(what: str, figure: Figure) -> Path:
+        return save_figure(figure, folder / f"{stem}-{what}.png")
+
+    def fitted(method: str) -> FittedMethod:
+        return experiment.entries[method].fit(problem, quick=quick)
+
+    problem = experiment.problem_of(0, data_dir, quick=quick)
+    files = [
+        saved("errors", box_plot(experiment, results)),
+        saved("calibration", calibration_plot(experiment, results)),
+    ]
+    if name == "synthetic-missing":
+        files.append(saved("functions", functions_plot(problem, fitted)))
+    elif name == "servo":
+        files += [saved("scarcity", scarcity_plot(problem)), saved("surface", surface_plot(problem, fitted(OURS)))]
+    elif name == "braking":
         files += run_demo(folder / f"{stem}-figures").files
     return files
 
@@ -110,7 +108,7 @@ def calibration_plot(experiment: Experiment, results: Sequence[Result]) -> Figur
     return figure
 
 
-def functions_plot(problem: Problem, fitted: Callable[[str], Fitted]) -> Figure:
+def functions_plot(problem: PaperProblem, fitted: Callable[[str], FittedMethod]) -> Figure:
     """What three methods make of a condition with few training data (the paper's figure)."""
     counts = np.bincount(problem.train.conditions, minlength=problem.n_conditions)
     number = int(np.argmin(np.where(counts >= 3, counts, counts.max())))
@@ -135,7 +133,7 @@ def functions_plot(problem: Problem, fitted: Callable[[str], Fitted]) -> Figure:
     return figure
 
 
-def scarcity_plot(problem: Problem) -> Figure:
+def scarcity_plot(problem: PaperProblem) -> Figure:
     """How many observations each linkage has, for training and for test."""
     train = np.bincount(problem.train.conditions, minlength=problem.n_conditions)
     test = np.bincount(problem.test.conditions, minlength=problem.n_conditions)
@@ -155,7 +153,7 @@ def linkage(number: int) -> str:
     return "ABCDE"[number // 5] + "ABCDE"[number % 5]
 
 
-def surface_plot(problem: Problem, model: Fitted) -> Figure:
+def surface_plot(problem: PaperProblem, model: FittedMethod) -> Figure:
     """The surface learnt for the condition with the smallest amount of data."""
     counts = np.bincount(problem.train.conditions, minlength=problem.n_conditions)
     number = int(np.argmin(np.where(counts > 0, counts, counts.max())))

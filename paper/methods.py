@@ -14,9 +14,17 @@ from lvmogp.model.layouts import GridData
 from lvmogp.tables.scaling import Scaling, scaling_of
 from lvmogp.typing import HostFloat, HostInt
 from paper.baselines import apart, bilinear, coregionalised, gpy
-from paper.baselines.coregionalised import Coregionalised, Moments, Observed
-from paper.baselines.relations import FullRank, LowRank, OneHot, Relation, Together
-from paper.problems import Problem, Rows
+from paper.baselines.coregionalised import (
+    Coregionalised,
+    FullRank,
+    LowRank,
+    Marginals,
+    Observed,
+    OneHot,
+    Relation,
+    Together,
+)
+from paper.problems import LabelledRows, PaperProblem
 
 Predict = Callable[[HostFloat, HostInt], tuple[HostFloat, HostFloat]]
 Distribution = Callable[[HostFloat, HostInt, HostFloat], tuple[HostFloat, HostFloat]]
@@ -37,7 +45,7 @@ class Family(NamedTuple):
     noise_per_condition: bool = False
 
 
-class Fitted(NamedTuple):
+class FittedMethod(NamedTuple):
     """Predictions (mean and standard deviation of what is tested), and what is worth reporting of the fit.
 
     ``distribution`` gives the probability of less than each actual value and its log density, where predictions are
@@ -52,7 +60,7 @@ class Fitted(NamedTuple):
 class Task(NamedTuple):
     """A problem with the family of its experiment."""
 
-    problem: Problem
+    problem: PaperProblem
     family: Family
     quick: bool
 
@@ -62,13 +70,13 @@ class Task(NamedTuple):
         return _QUICK_ITERATIONS if self.quick else _FULL_ITERATIONS
 
 
-Method = Callable[[Task], Fitted]
+Method = Callable[[Task], FittedMethod]
 
 
 # LVMOGP
 
 
-def lvmogp(task: Task, **settings: Any) -> Fitted:
+def lvmogp(task: Task, **settings: Any) -> FittedMethod:
     """Our own; conditions that come later are added to the fitted model."""
     problem, family = task.problem, task.family
     model = LVMOGPRegressor(
@@ -88,14 +96,14 @@ def lvmogp(task: Task, **settings: Any) -> Fitted:
     if problem.added is not None:
         model.add_conditions(problem.added.inputs, problem.added.outputs, conditions=problem.added.conditions)
 
+    noisy = {"include_noise": problem.observed_test}
+
     def predict(inputs: HostFloat, conditions: HostInt) -> tuple[HostFloat, HostFloat]:
-        mean, deviation = model.predict(inputs, conditions, return_std=True, include_noise=problem.observed_test)
-        return mean, deviation
+        return model.predict(inputs, conditions, return_std=True, **noisy)
 
     def distribution(inputs: HostFloat, conditions: HostInt, actual: HostFloat) -> tuple[HostFloat, HostFloat]:
-        below = model.predictive_cdf(inputs, actual, conditions, include_noise=problem.observed_test)
-        densities = model.log_predictive_density(inputs, actual, conditions, include_noise=problem.observed_test)
-        return below, densities
+        asked = inputs, actual, conditions
+        return model.predictive_cdf(*asked, **noisy), model.log_predictive_density(*asked, **noisy)
 
     outcome = model.outcome_
     report: dict[str, Any] = {"bound": outcome.bound, "status": outcome.status.value}
@@ -106,7 +114,7 @@ def lvmogp(task: Task, **settings: Any) -> Fitted:
         trained = latents.loc[~latents["added"], "mean_1"].to_numpy()
         report["r_squared"] = float(np.corrcoef(trained, problem.truth)[0, 1] ** 2)
     # A mixture of draws is far from normal where chains differ.
-    return Fitted(predict, report, distribution if model.sampling_ is not None else None)
+    return FittedMethod(predict, report, distribution if model.sampling_ is not None else None)
 
 
 def _quick_settings(settings: dict[str, Any], *, is_grid: bool) -> dict[str, Any]:
@@ -122,20 +130,20 @@ def _quick_settings(settings: dict[str, Any], *, is_grid: bool) -> dict[str, Any
 
 class _Prepared(NamedTuple):
     # Standardised rows with the way back.
-    rows: Rows
+    rows: LabelledRows
     scaling: Scaling
     n_conditions: int
     observed_test: bool
 
-    def back(self, moments: Moments, noise: HostFloat | float) -> tuple[HostFloat, HostFloat]:
+    def back(self, moments: Marginals, noise: HostFloat | float) -> tuple[HostFloat, HostFloat]:
         variance = moments.variance + (noise if self.observed_test else 0.0)
         return self.scaling.location(moments.mean), np.sqrt(self.scaling.variance(variance))
 
 
-def _prepared(problem: Problem) -> _Prepared:
+def _prepared(problem: PaperProblem) -> _Prepared:
     rows = problem.all_observations
     scaling = scaling_of(rows.inputs, rows.outputs)
-    standardised = Rows(scaling.inputs(rows.inputs), scaling.outputs(rows.outputs), rows.conditions)
+    standardised = LabelledRows(scaling.inputs(rows.inputs), scaling.outputs(rows.outputs), rows.conditions)
     return _Prepared(standardised, scaling, problem.n_conditions, problem.observed_test)
 
 
@@ -155,15 +163,15 @@ def _best(objective: Objective, starts: list[Any], data: Any, task: Task) -> Run
     return max(runs, key=lambda run: run.bound)
 
 
-def _report(run: Run, **more: Any) -> dict[str, Any]:
-    return {"bound": run.bound, "status": run.status.value, **more}
+def _report(run: Run) -> dict[str, Any]:
+    return {"bound": run.bound, "status": run.status.value}
 
 
 def _noise_at(noise: jax.Array, conditions: HostInt) -> HostFloat:
     return np.asarray(coregionalised.noise_of(noise, jnp.asarray(conditions)))
 
 
-def _dense(task: Task, relations: list[Relation], start_kernels: list[Kernel] | None = None) -> Fitted:
+def _dense(task: Task, relations: list[Relation], start_kernels: list[Kernel] | None = None) -> FittedMethod:
     # An exact GP over all rows, from every start.
     prepared = _prepared(task.problem)
     rows = prepared.rows
@@ -177,33 +185,22 @@ def _dense(task: Task, relations: list[Relation], start_kernels: list[Kernel] | 
         moments = coregionalised.predict(run.tree, data, prepared.scaling.inputs(inputs), conditions)
         return prepared.back(moments, _noise_at(run.tree.noise_variance, conditions))
 
-    return Fitted(_in_double_precision(predict), _report(run))
+    return FittedMethod(predict, _report(run))
 
 
-def _in_double_precision(function: Callable[..., Any]) -> Callable[..., Any]:
-    def wrapped(*arguments: Any) -> Any:
-        with jax.enable_x64(True):
-            return function(*arguments)
-
-    return wrapped
-
-
-@_in_double_precision
-def ignoring(task: Task) -> Fitted:
+def ignoring(task: Task) -> FittedMethod:
     """GP-WO: one GP through all rows, whatever their condition."""
     relation = Together(task.problem.n_conditions)
     return _on_grid(task, [[relation]]) if _has_grid_form(task) else _dense(task, [relation])
 
 
-@_in_double_precision
-def one_hot(task: Task) -> Fitted:
+def one_hot(task: Task) -> FittedMethod:
     """GP-OH: the condition as a one-hot input with its own lengthscales."""
     levels = jnp.arange(task.problem.n_conditions)[:, None]
     return _dense(task, [OneHot(levels, jnp.ones(task.problem.n_conditions))])
 
 
-@_in_double_precision
-def one_hot_factors(task: Task) -> Fitted:
+def one_hot_factors(task: Task) -> FittedMethod:
     """GP-OH with each known factor of the conditions coded by itself."""
     factors = task.problem.factors
     assert factors is not None
@@ -212,8 +209,7 @@ def one_hot_factors(task: Task) -> Fitted:
     return _dense(task, [OneHot(jnp.asarray(levels), jnp.ones(int(sizes.sum())))])
 
 
-@_in_double_precision
-def apart_shared(task: Task) -> Fitted:
+def apart_shared(task: Task) -> FittedMethod:
     """GP-ind: a GP for each condition, hyperparameters shared."""
     prepared = _prepared(task.problem)
     data = apart.stacked(*prepared.rows, prepared.n_conditions)
@@ -223,7 +219,7 @@ def apart_shared(task: Task) -> Fitted:
         apart.Apart(run.tree.kernel, noise if len(noise) == 1 else noise[number : number + 1])
         for number in range(prepared.n_conditions)
     ]
-    return Fitted(_apart_predict(prepared, data, parameters), _report(run))
+    return FittedMethod(_apart_predict(prepared, data, parameters), _report(run))
 
 
 def _apart_run(task: Task, prepared: _Prepared, data: apart.Stacked) -> Run:
@@ -231,8 +227,7 @@ def _apart_run(task: Task, prepared: _Prepared, data: apart.Stacked) -> Run:
     return _best(apart.log_evidence, starts, data, task)
 
 
-@_in_double_precision
-def apart_own(task: Task) -> Fitted:
+def apart_own(task: Task) -> FittedMethod:
     """GP-ind: a GP for each condition with hyperparameters of its own."""
     prepared = _prepared(task.problem)
     data = apart.stacked(*prepared.rows, prepared.n_conditions)
@@ -246,7 +241,7 @@ def apart_own(task: Task) -> Fitted:
         run = _best(apart.log_evidence, starts, data.condition(number), task)
         parameters.append(run.tree)
         bound += run.bound
-    return Fitted(_apart_predict(prepared, data, parameters), {"bound": bound})
+    return FittedMethod(_apart_predict(prepared, data, parameters), {"bound": bound})
 
 
 def _apart_predict(prepared: _Prepared, data: apart.Stacked, parameters: list[apart.Apart]) -> Predict:
@@ -255,11 +250,10 @@ def _apart_predict(prepared: _Prepared, data: apart.Stacked, parameters: list[ap
         noise = np.asarray([float(own.noise_variance[0]) for own in parameters])
         return prepared.back(moments, noise[conditions])
 
-    return _in_double_precision(predict)
+    return predict
 
 
-@_in_double_precision
-def coregionalisation(task: Task) -> Fitted:
+def coregionalisation(task: Task) -> FittedMethod:
     """LMC: one kernel with a coregionalisation matrix of full rank, started from the independent GPs' kernel."""
     prepared = _prepared(task.problem)
     relations = _correlated_starts(task, prepared.n_conditions)
@@ -274,8 +268,7 @@ def _correlated_starts(task: Task, size: int) -> list[Relation]:
     return [FullRank(jnp.asarray(np.linalg.cholesky((1 - value) * np.eye(size) + value))) for value in correlations]
 
 
-@_in_double_precision
-def kronecker_icm(task: Task) -> Fitted:
+def kronecker_icm(task: Task) -> FittedMethod:
     """The exact Kronecker ICM of Stegle et al. 2011: B = WWᵀ + diag(κ), the rank chosen by the BIC."""
     size = task.problem.n_conditions
     rng = np.random.default_rng(0)
@@ -290,7 +283,7 @@ def _has_grid_form(task: Task) -> bool:
     return task.problem.is_grid and not task.family.noise_per_condition
 
 
-def _on_grid(task: Task, candidates: list[list[Relation]]) -> Fitted:
+def _on_grid(task: Task, candidates: list[list[Relation]]) -> FittedMethod:
     # Each candidate from its starts; the best by the BIC, ½ log n for each free number.
     prepared = _prepared(task.problem)
     size = prepared.n_conditions
@@ -308,14 +301,13 @@ def _on_grid(task: Task, candidates: list[list[Relation]]) -> Fitted:
     def predict(inputs: HostFloat, conditions: HostInt) -> tuple[HostFloat, HostFloat]:
         points, place = np.unique(inputs, axis=0, return_inverse=True)
         mean, variance = coregionalised.grid_predict(run.tree, data, jnp.asarray(prepared.scaling.inputs(points)))
-        moments = Moments(np.asarray(mean)[place, conditions], np.asarray(variance)[place, conditions])
+        moments = Marginals(np.asarray(mean)[place, conditions], np.asarray(variance)[place, conditions])
         return prepared.back(moments, float(run.tree.noise_variance[0]))
 
-    return Fitted(_in_double_precision(predict), _report(run))
+    return FittedMethod(predict, _report(run))
 
 
-@_in_double_precision
-def style_and_content(task: Task) -> Fitted:
+def style_and_content(task: Task) -> FittedMethod:
     """The bilinear model of Tenenbaum & Freeman 2000, its contents regressed by GPs."""
     prepared = _prepared(task.problem)
     size = prepared.n_conditions
@@ -329,13 +321,13 @@ def style_and_content(task: Task) -> Fitted:
     def predict(inputs: HostFloat, conditions: HostInt) -> tuple[HostFloat, HostFloat]:
         points, place = np.unique(inputs, axis=0, return_inverse=True)
         moments = bilinear.predict(model, prepared.scaling.inputs(points))
-        chosen = Moments(moments.mean[place, conditions], moments.variance[place, conditions])
+        chosen = Marginals(moments.mean[place, conditions], moments.variance[place, conditions])
         return prepared.back(chosen, model.noise_variance)
 
-    return Fitted(_in_double_precision(predict), {"rank": len(model.scales)})
+    return FittedMethod(predict, {"rank": len(model.scales)})
 
 
-def gpy_lvmogp(task: Task, *, n_latent: int, n_inducing: tuple[int, int], max_iterations: int) -> Fitted:
+def gpy_lvmogp(task: Task, *, n_latent: int, n_inducing: tuple[int, int], max_iterations: int) -> FittedMethod:
     """GPy's LVMOGP, which knows plain RBF kernels only and is trained with conditions that come later."""
     prepared = _prepared(task.problem)
     model = gpy.fit(
@@ -352,4 +344,4 @@ def gpy_lvmogp(task: Task, *, n_latent: int, n_inducing: tuple[int, int], max_it
         moments = model.predict(prepared.scaling.inputs(inputs), conditions)
         return prepared.back(moments, model.noise_of(conditions))
 
-    return Fitted(predict, {"bound": model.bound})
+    return FittedMethod(predict, {"bound": model.bound})

@@ -1,4 +1,4 @@
-"""The results page and the README's table, made from the files that ``lvmogp reproduce`` wrote."""
+"""The results page and the README's table, made from the files that ``python -m paper`` wrote."""
 
 import os
 from collections.abc import Mapping
@@ -7,14 +7,13 @@ from pathlib import Path
 from lvmogp.ground.writing import replace_file
 from paper import report
 from paper.plan import GP_IND, GPY, LMC, OURS, OURS_OWN, experiments
-from paper.records import results_in
-from paper.runner import summary_path
+from paper.records import results_in, summary_path
 
 BEGIN, END = "<!-- results: made by `make results`, do not edit -->", "<!-- end of results -->"
 _OPENING = """# The paper's experiments
 
 Every table here is made by `make results` from the files in [results](../results), which hold all repeats and which
-`lvmogp reproduce all` makes anew. Repeats differ in their data only; all methods see the same data, standardised in
+`python -m paper all` makes anew. Repeats differ in their data only; all methods see the same data, standardised in
 the same way, with the same kernel over inputs and the same noise option; "plain RBF" marks exceptions. NLPD is the mean
 negative log density of what is tested; lower is better for it and for the RMSE. Densities and intervals are those of
 normal predictions, under NUTS those of the mixture that the draws make.

@@ -5,10 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lvmogp.ground.precision import double_precision, in_double_precision
 from lvmogp.kernels.covariances import RBF, Kernel, Periodic
 from paper import methods, problems
-from paper.methods import Family, Method
-from paper.problems import Problem
+from paper.methods import Family, FittedMethod, Method, Task
+from paper.problems import PaperProblem
 
 OURS = "LVMOGP"
 OURS_OWN = "LVMOGP, own settings"
@@ -20,6 +21,8 @@ OURS_NUTS_LARGER = "LVMOGP, NUTS, larger"
 GP_WO, GP_OH, GP_OH_FACTORS = "GP-WO", "GP-OH", "GP-OH, factors apart"
 GP_IND, GP_IND_OWN = "GP-ind, shared", "GP-ind, own"
 LMC, ICM, BILINEAR, GPY = "LMC, full rank", "Kronecker ICM", "style and content", "GPy's LVMOGP"
+# Methods that take too long for a first look.
+NOT_QUICK = (OURS_OWN, OURS_PLAIN, OURS_NUTS, OURS_NUTS_NOISE, OURS_NUTS_TRANSFORM, OURS_NUTS_LARGER, GP_IND_OWN, GPY)
 
 
 class Entry(NamedTuple):
@@ -29,16 +32,27 @@ class Entry(NamedTuple):
     family: Family
     settings: str = ""
 
+    def fit(self, problem: PaperProblem, *, quick: bool) -> FittedMethod:
+        """Fit in double precision; predictions are made in it, too."""
+        with double_precision():
+            fitted = self.method(Task(problem, self.family, quick))
+        return fitted._replace(predict=in_double_precision(fitted.predict))
+
 
 class Experiment(NamedTuple):
     """One experiment of the paper."""
 
     title: str
-    problem: Callable[[int, Path | None], Problem]
+    problem: Callable[[int, Path | None], PaperProblem]
     entries: Mapping[str, Entry]
     paper: Mapping[str, str]
     tested: str
-    quick_problem: Callable[[int, Path | None], Problem] | None = None
+    quick_problem: Callable[[int, Path | None], PaperProblem] | None = None
+
+    def problem_of(self, repeat: int, data_dir: Path | None, *, quick: bool) -> PaperProblem:
+        """The data of a repeat; quick runs of large experiments use a part."""
+        make = self.quick_problem if quick and self.quick_problem else self.problem
+        return make(repeat, data_dir)
 
 
 def daily() -> Kernel:

@@ -1,4 +1,4 @@
-"""The data of the paper's five experiments, one problem a repeat."""
+"""The data of the paper's five experiments, one problem per repeat."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _SENSORS_KEPT = 0.05
 _NEW_TYRES = 10
 
 
-class Rows(NamedTuple):
+class LabelledRows(NamedTuple):
     """Observations in long form; conditions are numbers from zero."""
 
     inputs: HostFloat
@@ -24,7 +24,7 @@ class Rows(NamedTuple):
     conditions: HostInt
 
 
-class Problem(NamedTuple):
+class PaperProblem(NamedTuple):
     """Training and test rows of one repeat.
 
     ``added`` holds the few observations of conditions that come after the training; they are among the
@@ -32,24 +32,24 @@ class Problem(NamedTuple):
     of the function. ``factors`` numbers what is known of each condition (the servos' motor and screw).
     """
 
-    train: Rows
-    test: Rows
+    train: LabelledRows
+    test: LabelledRows
     n_conditions: int
     observed_test: bool
     is_grid: bool = False
-    added: Rows | None = None
+    added: LabelledRows | None = None
     factors: HostInt | None = None
     truth: HostFloat | None = None
 
     @property
-    def all_observations(self) -> Rows:
+    def all_observations(self) -> LabelledRows:
         """Training rows and added rows together, for methods that cannot add a condition later."""
         if self.added is None:
             return self.train
-        return Rows(*(np.concatenate(pair) for pair in zip(self.train, self.added, strict=True)))
+        return LabelledRows(*(np.concatenate(pair) for pair in zip(self.train, self.added, strict=True)))
 
 
-def braking(repeat: int, data_dir: Path | None = None) -> Problem:
+def braking(repeat: int, data_dir: Path | None = None) -> PaperProblem:
     """Ten tyres with five experiments each; then ten new ones with a single experiment each, tested at all speeds."""
     del data_dir  # simulated
     rng = np.random.default_rng(repeat)
@@ -60,10 +60,10 @@ def braking(repeat: int, data_dir: Path | None = None) -> Problem:
     friction, added_speed, noise = np.transpose(draws)
     added_distance = braking_distance(added_speed, friction) + BRAKING_NOISE * noise
     new = n_trained + np.arange(_NEW_TYRES)
-    return Problem(
-        train=Rows(data.speed[:, None], data.distance, data.condition),
-        added=Rows(added_speed[:, None], added_distance, new),
-        test=Rows(
+    return PaperProblem(
+        train=LabelledRows(data.speed[:, None], data.distance, data.condition),
+        added=LabelledRows(added_speed[:, None], added_distance, new),
+        test=LabelledRows(
             np.tile(speeds, _NEW_TYRES)[:, None],
             np.concatenate([braking_distance(speeds, mu) for mu in friction]),
             np.repeat(new, len(speeds)),
@@ -74,11 +74,11 @@ def braking(repeat: int, data_dir: Path | None = None) -> Problem:
     )
 
 
-def synthetic(repeat: int, data_dir: Path | None = None) -> Problem:
+def synthetic(repeat: int, data_dir: Path | None = None) -> PaperProblem:
     """50 inputs under 40 conditions, all observed; tested at 50 other inputs against noise-free values."""
     del data_dir
     data = synthetic_grid(repeat)
-    return Problem(
+    return PaperProblem(
         train=_rows_of_grid(data.train_inputs, data.train_outputs),
         test=_rows_of_grid(data.test_inputs, data.test_values),
         n_conditions=data.train_outputs.shape[1],
@@ -87,26 +87,26 @@ def synthetic(repeat: int, data_dir: Path | None = None) -> Problem:
     )
 
 
-def synthetic_missing(repeat: int, data_dir: Path | None = None, *, n_groups: int = 10) -> Problem:
-    """Conditions with 0 to 200 points each; tested at 50 fresh inputs a condition against noise-free values."""
+def synthetic_missing(repeat: int, data_dir: Path | None = None, *, n_groups: int = 10) -> PaperProblem:
+    """Conditions with 0 to 200 points each; tested at 50 fresh inputs of each condition against noise-free values."""
     del data_dir
     data = synthetic_uneven(repeat, n_groups=n_groups)
-    return Problem(
-        train=Rows(data.train_inputs, data.train_outputs, data.train_conditions),
-        test=Rows(data.test_inputs, data.test_values, data.test_conditions),
+    return PaperProblem(
+        train=LabelledRows(data.train_inputs, data.train_outputs, data.train_conditions),
+        test=LabelledRows(data.test_inputs, data.test_values, data.test_conditions),
         n_conditions=int(data.test_conditions[-1]) + 1,
         observed_test=False,
     )
 
 
-def servo(repeat: int, data_dir: Path | None = None) -> Problem:
+def servo(repeat: int, data_dir: Path | None = None) -> PaperProblem:
     """Rise time of 25 linkages of motor and screw over two gains; a random 70 % train, the rest test."""
     table = servo_table(data_dir)
     motor = np.asarray([ord(name) - ord("A") for name in table["motor"]])
     screw = np.asarray([ord(name) - ord("A") for name in table["screw"]])
-    rows = Rows(table[["pgain", "vgain"]].to_numpy(), table["rise_time"].to_numpy(), 5 * motor + screw)
+    rows = LabelledRows(table[["pgain", "vgain"]].to_numpy(), table["rise_time"].to_numpy(), 5 * motor + screw)
     order = np.random.RandomState(repeat).permutation(len(table))
-    return Problem(
+    return PaperProblem(
         train=_chosen(rows, order[:_SERVO_TRAINING]),
         test=_chosen(rows, order[_SERVO_TRAINING:]),
         n_conditions=25,
@@ -115,7 +115,7 @@ def servo(repeat: int, data_dir: Path | None = None) -> Problem:
     )
 
 
-def sensors(repeat: int, data_dir: Path | None = None, *, every: int = 1) -> Problem:
+def sensors(repeat: int, data_dir: Path | None = None, *, every: int = 1) -> PaperProblem:
     """18 sensors of a house over a month, each of zero mean and unit variance; 95 % of the entries are removed.
 
     ``every`` thins the moments out.
@@ -126,7 +126,7 @@ def sensors(repeat: int, data_dir: Path | None = None, *, every: int = 1) -> Pro
     rows = _rows_of_grid(table.index.to_numpy()[:, None], values)
     order = np.random.RandomState(repeat).permutation(values.size)
     n_kept = round(_SENSORS_KEPT * values.size)
-    return Problem(
+    return PaperProblem(
         train=_chosen(rows, np.sort(order[:n_kept])),
         test=_chosen(rows, np.sort(order[n_kept:])),
         n_conditions=values.shape[1],
@@ -134,12 +134,12 @@ def sensors(repeat: int, data_dir: Path | None = None, *, every: int = 1) -> Pro
     )
 
 
-def _rows_of_grid(inputs: HostFloat, outputs: HostFloat) -> Rows:
+def _rows_of_grid(inputs: HostFloat, outputs: HostFloat) -> LabelledRows:
     n_inputs, n_conditions = outputs.shape
-    return Rows(
+    return LabelledRows(
         np.repeat(inputs, n_conditions, axis=0), outputs.reshape(-1), np.tile(np.arange(n_conditions), n_inputs)
     )
 
 
-def _chosen(rows: Rows, places: HostInt) -> Rows:
-    return Rows(rows.inputs[places], rows.outputs[places], rows.conditions[places])
+def _chosen(rows: LabelledRows, places: HostInt) -> LabelledRows:
+    return LabelledRows(rows.inputs[places], rows.outputs[places], rows.conditions[places])

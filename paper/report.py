@@ -9,8 +9,7 @@ import numpy as np
 
 from lvmogp.ground.writing import replace_file
 from paper.plan import GP_IND, OURS, OURS_OWN, Experiment
-from paper.records import Result, sealed
-from paper.runner import summary_path
+from paper.records import Result, sealed, summary_path
 
 _MEASURES = ("rmse", "nlpd", "coverage", "seconds")
 _SHARED = "several repeats ran at a time and shared the machine"
@@ -74,7 +73,7 @@ def markdown(name: str, experiment: Experiment, results: Sequence[Result]) -> st
     lines = [
         f"## {experiment.title}",
         "",
-        f"`lvmogp reproduce {name}`, {n_repeats} repeats, mean ± standard deviation. Tested: {experiment.tested}.",
+        f"`python -m paper {name}`, {n_repeats} repeats, mean ± standard deviation. Tested: {experiment.tested}.",
         "",
         "| method | RMSE | paper's RMSE | NLPD | 95 % intervals cover | seconds |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -161,7 +160,7 @@ def write(folder: Path, name: str, experiment: Experiment, results: Sequence[Res
 
 
 def _document(name: str, results: Sequence[Result]) -> str:
-    # One line a repeat, so that differences between versions can be read.
+    # One line per repeat, so that differences between versions can be read.
     lines = ",\n".join("  " + json.dumps(sealed(_rounded(result))) for result in results)
     head = json.dumps({"experiment": name, "summary": summary(results)}, indent=1)
     return head[: head.rindex("\n}")] + f',\n "repeats": [\n{lines}\n ]\n}}\n'

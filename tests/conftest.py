@@ -31,12 +31,12 @@ jax.config.update("jax_enable_x64", True)
 # and the command line, whose functions typer calls in its own way.
 PACKAGE = Path(importlib.util.find_spec("lvmogp").origin).parent
 NAMES = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")]
-CHECKED = [name for name in NAMES if name.split(".")[-1] not in ("__init__", "estimator", "cli")]
+CHECKED = [name for name in NAMES if name.split(".")[-1] not in ("__init__", "estimator", "app")]
 # Where a container is made, beartype looks at its hints and catches warnings meanwhile. Threads that do so at the same
 # time restore what another has put there, and warnings of a fit are lost.
 for module in [each for name, each in sys.modules.items() if name.startswith(f"{beartype.__name__}.")]:
     if hasattr(module, "catch_warnings"):
-        module.catch_warnings = lambda record: nullcontext([])
+        module.catch_warnings = lambda *args, **kwargs: nullcontext([])
 # As for pyright, an int will do where a float is asked for.
 install_import_hook(CHECKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 

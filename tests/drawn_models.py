@@ -10,21 +10,21 @@ from references import covariance, kernel_values
 from small_models import build, rbf
 
 from lvmogp import LVMOGPRegressor
-from lvmogp.fitted.model import TrainedModel, trained_model, with_draws
+from lvmogp.fitted.model import FittedModel, trained_model, with_draws
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel
 from lvmogp.model.draws import Draws, NoiseSpread
 from lvmogp.model.layouts import standardised
 from lvmogp.model.parameters import Parameters
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import scaling_of
 from lvmogp.tables.transforms import TRANSFORMS
 
 N_DRAWS = 6
 
 
-def made_draws(model: TrainedModel, *, seed: int = 3, n_draws: int = N_DRAWS) -> Draws:
+def made_draws(model: FittedModel, *, seed: int = 3, n_draws: int = N_DRAWS) -> Draws:
     """The variational fit, disturbed: other hyperparameters, turned and moved latents, unequal weights."""
     rng = np.random.default_rng(seed)
     parameters = model.posterior.parameters
@@ -114,7 +114,7 @@ class Gaussian(NamedTuple):
 class DenseDraw:
     """One draw as a GP over pairs (x, h), conditioned on all observations through their full covariance matrix."""
 
-    def __init__(self, model: TrainedModel, number: int):
+    def __init__(self, model: FittedModel, number: int):
         draws, observations = model.draws, model.observations
         kernels = (draws.input_kernel, draws.latent_kernel)
         self.input_kernel, self.latent_kernel = (

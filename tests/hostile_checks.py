@@ -7,17 +7,18 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from hostile_sets import HostileSet, Recipe, made
+from small_models import grid_as_long
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.errors import LVMOGPError, LVMOGPWarning
-from lvmogp.fitted.model import TrainedModel, trained_model
+from lvmogp.fitted.model import FittedModel, trained_model
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.covariances import diagonal
-from lvmogp.model.layouts import Data, GridData, LongData, grid_as_long, standardised
+from lvmogp.model.layouts import Data, GridData, LongData, standardised
 from lvmogp.model.parameters import Parameters, of_conditions
 from lvmogp.model.posterior import curves_at, grid_marginals, posterior
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import differs_in_last_digits_only, scaling_of
 from lvmogp.tables.transforms import Transform
 from lvmogp.typing import Array, Float
@@ -98,7 +99,7 @@ def _examined(hostile: HostileSet, recipe: Recipe, dtype: str, *, refits: bool) 
     return Account(None, tuple(found), moved)
 
 
-def allowance(trained: TrainedModel) -> float:
+def allowance(trained: FittedModel) -> float:
     """How much more answers may move where values are much larger than their spread, so that digits are lost."""
     scaling, seen = trained.scaling, trained.observations
     inputs, output = np.abs(seen.inputs).max(axis=0) / scaling.input_scale, scaling.output_mean / scaling.output_scale
@@ -108,7 +109,7 @@ def allowance(trained: TrainedModel) -> float:
 # Answers
 
 
-def asked(trained: TrainedModel) -> tuple[np.ndarray, list[Any]]:
+def asked(trained: FittedModel) -> tuple[np.ndarray, list[Any]]:
     """Inputs among the data, beside them, far and very far from them, and all conditions."""
     scaling = trained.scaling
     middle, step = scaling.input_mean, scaling.input_scale
@@ -241,7 +242,7 @@ def _tellings(
     return found
 
 
-def _fixed_parameters(trained: TrainedModel, points: np.ndarray, rng: np.random.Generator) -> dict[str, float]:
+def _fixed_parameters(trained: FittedModel, points: np.ndarray, rng: np.random.Generator) -> dict[str, float]:
     # How far answers move when the same data are told in another way and the parameters stay as they are.
     seen = rounded(trained.observations)
     if not np.all(trained.scaling.takes(seen.outputs)):
@@ -256,7 +257,7 @@ def _fixed_parameters(trained: TrainedModel, points: np.ndarray, rng: np.random.
     return moved
 
 
-def _in_double_precision(hostile: HostileSet, trained: TrainedModel, points: np.ndarray) -> dict[str, float]:
+def _in_double_precision(hostile: HostileSet, trained: FittedModel, points: np.ndarray) -> dict[str, float]:
     # How far the answers of a model in single precision are from those of the same model in double precision.
     double = LVMOGPRegressor(**hostile.settings).fit(**hostile.data).model_
     return {
@@ -282,15 +283,15 @@ def _fitted_anew(
     return moved
 
 
-def rebuilt(trained: TrainedModel, seen: Observations, parameters: Parameters) -> TrainedModel:
+def rebuilt(trained: FittedModel, seen: Observations, parameters: Parameters) -> FittedModel:
     """The model of these parameters and observations, without any fit."""
     scaling = scaling_of(seen.inputs, seen.outputs, transform=trained.scaling.transform)
     found = _posterior(in_precision(parameters, "float64"), standardised(seen, scaling))
     found = in_precision(found, trained.posterior.mean.dtype)
-    return trained_model(found, trained.outcome, ids=seen.ids, scaling=scaling, observations=seen)
+    return trained_model(found, trained.fit.outcome, ids=seen.ids, scaling=scaling, observations=seen)
 
 
-def moments(trained: TrainedModel, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def moments(trained: FittedModel, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of the modelled quantity, points × conditions, standardised units undone."""
     scaling = trained.scaling
     standard = jnp.asarray(scaling.inputs(points), trained.posterior.mean.dtype)
@@ -316,7 +317,7 @@ def _distance(before: tuple[np.ndarray, np.ndarray], after: tuple[np.ndarray, np
 # More data
 
 
-def _of_more_data(trained: TrainedModel, points: np.ndarray, rng: np.random.Generator) -> list[Finding]:
+def _of_more_data(trained: FittedModel, points: np.ndarray, rng: np.random.Generator) -> list[Finding]:
     parameters = in_precision(trained.posterior.parameters, "float64")
     if parameters.inducing is not None:
         return []  # what is stored does not look at the data again

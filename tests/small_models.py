@@ -12,7 +12,7 @@ from references import covariance, grams, unwhitened
 
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import RBF, Kernel
-from lvmogp.model.layouts import Data, GridData, long_data
+from lvmogp.model.layouts import Data, GridData, LongData, long_data
 from lvmogp.model.parameters import FullInducing, KnownCoordinates, KroneckerInducing, Parameters
 from lvmogp.model.posterior import Posterior, posterior
 
@@ -55,6 +55,19 @@ def as_long(observations: references.Observations) -> Data:
     inputs, outputs = (np.concatenate(parts) for parts in zip(*observations, strict=True))
     conditions = np.repeat(np.arange(len(observations)), [len(values) for _, values in observations])
     return long_data(inputs, outputs, conditions, len(observations))
+
+
+def grid_as_long(data: GridData) -> LongData:
+    """Return the observations of a grid in long form."""
+    n_inputs, n_conditions = data.outputs.shape
+    return long_data(
+        np.tile(np.asarray(data.inputs), (n_conditions, 1)),
+        np.asarray(data.outputs).T.ravel(),
+        np.repeat(np.arange(n_conditions), n_inputs),
+        n_conditions,
+        str(data.outputs.dtype),
+        error_variances=None if data.error_variance is None else np.full(data.outputs.size, data.error_variance),
+    )
 
 
 def number(value: float) -> jax.Array:

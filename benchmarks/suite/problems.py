@@ -57,7 +57,7 @@ def synthetic_missing(seed: int, n_groups: int = 10) -> Path:
     return _kept(f"synthetic-missing-{seed}-{n_groups}", **_train_and_test(problem.train, problem.test))
 
 
-def _train_and_test(train: problems.Rows, test: problems.Rows) -> dict[str, Any]:
+def _train_and_test(train: problems.LabelledRows, test: problems.LabelledRows) -> dict[str, Any]:
     return {
         **train._asdict(),
         "test_inputs": test.inputs,

@@ -11,11 +11,11 @@ from lvmogp.algebra.linalg import dense_evidence, whiten
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import Kernel, cross, diagonal, gram
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
-from paper.baselines.coregionalised import Moments
+from paper.baselines.coregionalised import Marginals
 
 
 class Apart(eqx.Module):
-    """A kernel and one noise variance, or one a condition."""
+    """A kernel and one noise variance, or one per condition."""
 
     kernel: Kernel
     noise_variance: Float[Array, " S"] = positive()
@@ -73,7 +73,7 @@ def _predict_one(
     return mean, jnp.maximum(prior - jnp.sum(projected**2, axis=0), 0.0)
 
 
-def predict(parameters: list[Apart], data: Stacked, inputs: HostFloat, conditions: HostInt) -> Moments:
+def predict(parameters: list[Apart], data: Stacked, inputs: HostFloat, conditions: HostInt) -> Marginals:
     """Posterior moments of the function at rows; ``parameters`` are those of each condition."""
     mean, variance = np.empty(len(conditions)), np.empty(len(conditions))
     counts = np.bincount(conditions)
@@ -82,4 +82,4 @@ def predict(parameters: list[Apart], data: Stacked, inputs: HostFloat, condition
         padded = np.pad(inputs[chosen], ((0, counts.max() - len(chosen)), (0, 0)), mode="edge")
         moments = _predict_one(parameters[number], data.condition(number), jnp.asarray(padded))
         mean[chosen], variance[chosen] = (np.asarray(values)[: len(chosen)] for values in moments)
-    return Moments(mean, variance)
+    return Marginals(mean, variance)

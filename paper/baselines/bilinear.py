@@ -13,7 +13,7 @@ import numpy as np
 from lvmogp.typing import HostFloat
 from paper.baselines import apart
 from paper.baselines.apart import Apart, stacked
-from paper.baselines.coregionalised import Moments
+from paper.baselines.coregionalised import Marginals
 
 FitContents = Callable[[apart.Stacked], Apart]
 _RANKS = (1, 2, 3, 5, 8, 12)
@@ -53,11 +53,11 @@ def _fit(inputs: HostFloat, outputs: HostFloat, rank: int, fit_contents: FitCont
     return Bilinear(right[:rank].T, scales, fit_contents(data), data, float(np.sum(residual**2) / freedom))
 
 
-def predict(model: Bilinear, inputs: HostFloat) -> Moments:
+def predict(model: Bilinear, inputs: HostFloat) -> Marginals:
     """Moments of the function at new inputs under every condition."""
     rank = len(model.scales)
     rows = np.tile(inputs, (rank, 1)), np.repeat(np.arange(rank), len(inputs))
     moments = apart.predict([model.parameters] * rank, model.contents, *rows)
     loadings = model.scales[:, None] * model.styles.T  # (rank, D)
     mean = moments.mean.reshape(rank, -1).T @ loadings
-    return Moments(mean, moments.variance.reshape(rank, -1).T @ loadings**2)
+    return Marginals(mean, moments.variance.reshape(rank, -1).T @ loadings**2)

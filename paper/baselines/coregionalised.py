@@ -1,5 +1,6 @@
 """Exact Gaussian processes with covariance k_X(x, x') B_dd', dense on any rows and Kronecker on grids."""
 
+from abc import abstractmethod
 from typing import NamedTuple
 
 import equinox as eqx
@@ -7,21 +8,82 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.algebra.constraints import positive
+from lvmogp.algebra.constraints import lower_triangular, positive
 from lvmogp.algebra.gaussians import LOG_2PI
 from lvmogp.algebra.kronecker import kronecker_evidence, kronecker_shrinkage
 from lvmogp.algebra.linalg import dense_evidence, whiten
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import in_blocks
 from lvmogp.kernels.covariances import Kernel, cross, diagonal, gram
 from lvmogp.model.layouts import GridData
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
-from paper.baselines.relations import Relation
 
 _ROWS_AT_ONCE = 1024
 
 
+class Relation(eqx.Module):
+    """A covariance matrix B over the D conditions."""
+
+    @abstractmethod
+    def matrix(self) -> Float[Array, "D D"]:
+        """B."""
+
+
+class Together(Relation):
+    """All conditions are the same: B = 11ᵀ."""
+
+    n_conditions: int = eqx.field(static=True)
+
+    def matrix(self) -> Float[Array, "D D"]:
+        """B."""
+        return jnp.ones((self.n_conditions, self.n_conditions))
+
+
+class OneHot(Relation):
+    """Ids as one-hot inputs of an RBF with a lengthscale for each level.
+
+    ``levels`` numbers the levels of each factor of each condition, across factors; one factor whose levels are the
+    conditions themselves is the plain one-hot code. Two conditions differ by one in the columns a and b of a factor
+    where their levels a ≠ b, so
+
+        B_dd' = Π over such factors of exp(−½ (1/ℓ_a² + 1/ℓ_b²)).
+    """
+
+    levels: Int[Array, "D factors"]
+    lengthscale: Float[Array, " levels"] = positive()
+    fixed: tuple[str, ...] = eqx.field(static=True, default=("levels",))
+
+    def matrix(self) -> Float[Array, "D D"]:
+        """B."""
+        precision = 1 / self.lengthscale[self.levels] ** 2  # (D, factors)
+        differ = self.levels[:, None] != self.levels[None]
+        squared = jnp.sum(jnp.where(differ, precision[:, None] + precision[None], 0.0), axis=-1)
+        return jnp.exp(-squared / 2)
+
+
+class FullRank(Relation):
+    """Any covariance: B = LLᵀ, the coregionalisation matrix of full rank."""
+
+    factor: Float[Array, "D D"] = lower_triangular()
+
+    def matrix(self) -> Float[Array, "D D"]:
+        """B."""
+        return self.factor @ self.factor.T
+
+
+class LowRank(Relation):
+    """A few common factors and something of one's own: B = WWᵀ + diag(κ)."""
+
+    loadings: Float[Array, "D rank"]
+    own: Float[Array, " D"] = positive()
+
+    def matrix(self) -> Float[Array, "D D"]:
+        """B."""
+        return self.loadings @ self.loadings.T + jnp.diag(self.own)
+
+
 class Coregionalised(eqx.Module):
-    """A kernel over inputs, a relation between conditions, and one noise variance or one a condition."""
+    """A kernel over inputs, a relation between conditions, and one noise variance or one per condition."""
 
     kernel: Kernel
     relation: Relation
@@ -36,7 +98,7 @@ class Observed(eqx.Module):
     conditions: Int[Array, " n"]
 
 
-class Moments(NamedTuple):
+class Marginals(NamedTuple):
     """Mean and variance of the function at rows."""
 
     mean: HostFloat
@@ -45,11 +107,7 @@ class Moments(NamedTuple):
 
 def noise_of(noise_variance: Float[Array, " S"], conditions: Int[Array, " n"]) -> Float[Array, " n"]:
     """Noise variance of each row."""
-    return (
-        jnp.broadcast_to(noise_variance[0], conditions.shape)
-        if len(noise_variance) == 1
-        else noise_variance[conditions]
-    )
+    return noise_variance[conditions if len(noise_variance) > 1 else jnp.zeros_like(conditions)]
 
 
 def log_evidence(parameters: Coregionalised, data: Observed) -> Scalar:
@@ -64,16 +122,12 @@ def _scaled_gram(parameters: Coregionalised, data: Observed, roots: Float[Array,
     return gram(parameters.kernel, data.inputs) * between / (roots[:, None] * roots)
 
 
-def predict(parameters: Coregionalised, data: Observed, inputs: HostFloat, conditions: HostInt) -> Moments:
+def predict(parameters: Coregionalised, data: Observed, inputs: HostFloat, conditions: HostInt) -> Marginals:
     """Posterior moments of the function at rows of any conditions."""
     n_rows = len(conditions)
-    padding = -n_rows % _ROWS_AT_ONCE
-    blocks = (
-        jnp.asarray(np.pad(inputs, ((0, padding), (0, 0))).reshape(-1, _ROWS_AT_ONCE, inputs.shape[1])),
-        jnp.asarray(np.pad(conditions, (0, padding)).reshape(-1, _ROWS_AT_ONCE)),
-    )
+    blocks = jnp.asarray(in_blocks(inputs, _ROWS_AT_ONCE)), jnp.asarray(in_blocks(conditions, _ROWS_AT_ONCE))
     mean, variance = _predict_blocks(parameters, data, blocks)
-    return Moments(np.ravel(mean)[:n_rows], np.ravel(variance)[:n_rows])
+    return Marginals(np.ravel(mean)[:n_rows], np.ravel(variance)[:n_rows])
 
 
 @compiled
@@ -97,7 +151,7 @@ def _predict_blocks(
 
 
 def grid_log_evidence(parameters: Coregionalised, data: GridData) -> Scalar:
-    """The same on a grid with one noise for all, by two small eigendecompositions (Stegle et al. 2011)."""
+    """Log evidence of a grid with one noise for all, by two small eigendecompositions (Stegle et al. 2011)."""
     noise = parameters.noise_variance[0]
     scaled = data.outputs / jnp.sqrt(noise)
     log_det, quadratic = kronecker_evidence(

@@ -10,7 +10,7 @@ import numpy as np
 
 from lvmogp.errors import SettingError
 from lvmogp.typing import HostFloat, HostInt
-from paper.baselines.coregionalised import Moments
+from paper.baselines.coregionalised import Marginals
 
 
 def is_installed() -> bool:
@@ -40,29 +40,23 @@ class GPyModel:
         """Its variational bound."""
         return float(np.sum(self.model.log_likelihood()))
 
-    @property
-    def noise_variance(self) -> HostFloat:
-        """Noise variance, or one a condition it knows."""
-        return np.ravel(np.asarray(self.model.likelihood.variance))
-
     def noise_of(self, conditions: HostInt) -> HostFloat:
         """Noise variance of each row; the mean of all where it has never seen the condition."""
-        noise = self.noise_variance
+        noise = np.ravel(np.asarray(self.model.likelihood.variance))  # one, or one per condition that it knows
         if len(noise) == 1:
             return np.full(len(conditions), noise[0])
         by_number = np.full(int(max(conditions.max(), self.known.max())) + 1, noise.mean())
         by_number[self.known] = noise
         return by_number[conditions]
 
-    def predict(self, inputs: HostFloat, conditions: HostInt) -> Moments:
+    def predict(self, inputs: HostFloat, conditions: HostInt) -> Marginals:
         """Moments of the function; a condition that it has never seen gets the prior."""
         mean, variance = self.model.predict_noiseless(inputs)
-        place = np.searchsorted(self.known, conditions)
-        place = np.minimum(place, len(self.known) - 1)
+        place = np.minimum(np.searchsorted(self.known, conditions), len(self.known) - 1)
         rows = np.arange(len(inputs))
         seen = self.known[place] == conditions
         prior = float(self.model.kern.variance[0] * self.model.kern_row.variance[0])
-        return Moments(np.where(seen, mean[rows, place], 0.0), np.where(seen, variance[rows, place], prior))
+        return Marginals(np.where(seen, mean[rows, place], 0.0), np.where(seen, variance[rows, place], prior))
 
 
 def fit(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         Periodic,
         RationalQuadratic,
     )
-    from lvmogp.tables.stores import ObservationStore
+    from lvmogp.tables.observations import ObservationStore
 
 __all__ = [
     "RBF",
@@ -68,7 +68,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # What needs JAX is imported when first asked for, so that the command line can show its help at once.
 _HOMES = {
     "LVMOGPRegressor": "lvmogp.estimator",
-    "ObservationStore": "lvmogp.tables.stores",
+    "ObservationStore": "lvmogp.tables.observations",
     "Priors": "lvmogp.inference.nuts.priors",
     "Progress": "lvmogp.inference.restarts",
     "StopFit": "lvmogp.inference.optimise",

@@ -16,20 +16,19 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 import lvmogp.fitted.answers as answers
-import lvmogp.fitted.model as trained
 import lvmogp.fitted.suggestions as suggestions
 from lvmogp.conditions.mixtures import Judged
 from lvmogp.errors import DataError, LVMOGPWarning, ModelFileError, SettingError
 from lvmogp.fitted.absorb import absorbed
-from lvmogp.fitted.additions import NewCondition, new_conditions, with_new_conditions
 from lvmogp.fitted.arviz_export import inference_data
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.fitted.calibration import calibration as calibration_of
-from lvmogp.fitted.condition_tables import condition_feature_table, latent_table, similarity_table
+from lvmogp.fitted.model import FittedModel, mapped_arrays, without_condition
 from lvmogp.fitted.model_file import load_model, save_model
 from lvmogp.fitted.origin import Origin
 from lvmogp.fitted.queries import (
-    Rows,
+    NewCondition,
+    Query,
     asked_features,
     asked_id,
     asked_inputs,
@@ -37,8 +36,13 @@ from lvmogp.fitted.queries import (
     asked_rows,
     central_levels,
     checked_numbers,
+    condition_feature_table,
     features_by_id,
+    latent_table,
+    new_conditions,
+    similarity_table,
     with_described,
+    with_new_conditions,
 )
 from lvmogp.ground.compiling import forget_many_programs
 from lvmogp.ground.precision import double_precision
@@ -60,8 +64,8 @@ from lvmogp.pipeline import (
 from lvmogp.progress import progress_bar
 from lvmogp.tables.columns import as_pandas
 from lvmogp.tables.ids import Id, RowIds
+from lvmogp.tables.observations import ObservationStore
 from lvmogp.tables.reading import read_outputs, read_training
-from lvmogp.tables.stores import ObservationStore
 from lvmogp.typing import HostFloat
 
 _P = ParamSpec("_P")
@@ -270,10 +274,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         descriptions = described_conditions(given, condition_features, self.condition)
         keeping = Keeping(checkpoint, checkpoint_seconds, resume)
         with progress_bar(shown=bool(self.verbose) and on_progress is None) as shown:
-            self.model_: trained.TrainedModel = train(given, options, on_progress or shown, keeping, descriptions)
-        self._note_features(None if streamed else X, self.model_.n_columns)
-        warn_unless_converged(self.model_.outcome)
-        warn_of_jitter(self.model_.outcome)
+            self.model_: FittedModel = train(given, options, on_progress or shown, keeping, descriptions)
+        self._note_features(None if streamed else X, self.model_.schema.n_columns)
+        warn_unless_converged(self.model_.fit.outcome)
+        warn_of_jitter(self.model_.fit.outcome)
         return self
 
     def _note_features(self, X: Any, n_columns: int) -> None:
@@ -296,17 +300,18 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @property
     def outcome_(self) -> Outcome:
         """How the fit went: bound, status, history, counts and time."""
-        return self._fitted().outcome
+        return self._fitted().fit.outcome
 
     @property
     def origin_(self) -> Origin | None:
         """Seed, versions and machine of the fit; ``None`` in files written before these were kept."""
-        return self._fitted().origin
+        return self._fitted().fit.origin
 
     @property
     def sampling_(self) -> SamplingDiagnostics | None:
         """How Markov chains went: whether they agree, how many draws count, remarks; ``None`` without them."""
-        return self._fitted().sampling
+        chains = self._fitted().chains
+        return None if chains is None else chains.diagnostics
 
     @property
     def n_iter_(self) -> int:
@@ -321,12 +326,12 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @property
     def n_latent_(self) -> int:
         """Dimensions of the latent space."""
-        return self._fitted().posterior.parameters.latent_mean.shape[1]
+        return self._fitted().n_latent
 
     @property
     def bounds_by_n_latent_(self) -> dict[int, float]:
         """Best bound of each number of latent dimensions that was tried."""
-        return dict(self._fitted().bounds_by_n_latent)
+        return dict(self._fitted().fit.bounds_by_n_latent)
 
     @property
     def output_transform_(self) -> str | None:
@@ -336,7 +341,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @property
     def bounds_by_transform_(self) -> dict[str | None, float]:
         """Best bound on the log density of the outputs, in your units, with each transform that was tried."""
-        return dict(self._fitted().bounds_by_transform)
+        return dict(self._fitted().fit.bounds_by_transform)
 
     @property
     def latent_kernel_(self) -> Kernel:
@@ -411,11 +416,12 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             if variance is None or not return_std:
                 return mean
             return mean, checked_numbers("standard deviation", np.sqrt(variance))
-        mean, variance = answers.moments(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
-        checked_numbers("mean", mean)
+        asked = (model, rows.inputs, rows.ids)
         if return_cov:
-            joint = answers.covariance(model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise)
-            return mean, checked_numbers("covariance", joint)
+            mean, joint = answers.moments_and_covariance(*asked, unseen=self.unseen, include_noise=include_noise)
+            return checked_numbers("mean", mean), checked_numbers("covariance", joint)
+        mean, variance = answers.moments(*asked, unseen=self.unseen, include_noise=include_noise)
+        checked_numbers("mean", mean)
         return (mean, checked_numbers("standard deviation", np.sqrt(variance))) if return_std else mean
 
     @_in_double_precision
@@ -605,7 +611,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         outputs, errors = rows.measurements(y, y_std)
         known = np.isfinite(outputs)
         ids = RowIds(rows.ids.distinct, rows.ids.numbers[known])
-        observed = Rows(rows.inputs[known], ids, None)
+        observed = Query(rows.inputs[known], ids)
         mean, _ = answers.moments(model, observed.points, ids, unseen=self.unseen, include_noise=True)
         density, below = self._judged(model, observed, outputs[known], errors[known], include_noise=True)
         found = calibration_of(Forecasts(below, density, mean - outputs[known], ids.numbers, ids.distinct), asked)
@@ -670,7 +676,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     def remove_condition(self, name: Id) -> Self:
         """Forget a condition that was added."""
-        self.model_ = trained.without_condition(self._fitted(), name)
+        model = self._fitted()
+        self.model_ = without_condition(model, asked_id(model, name))
         return self
 
     @_in_double_precision
@@ -708,7 +715,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         condition_features : DataFrame or mapping, optional
             Features of a condition that is new, by id, as for ``predict``.
         """
-        plain_name = asked_id(name)
+        plain_name = asked_id(self._fitted(), name)
         model = self._described((plain_name,), condition_features)
         if goal not in suggestions.GOALS:
             raise SettingError(f"goal must be one of {list(suggestions.GOALS)}, got {goal!r}")
@@ -747,14 +754,15 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         estimator.model_ = model
         own = [] if estimator.condition is None else [estimator.condition]
         estimator._note_features(
-            None if model.columns is None else pd.DataFrame(columns=[*model.columns, *own]), model.n_columns
+            None if model.schema.columns is None else pd.DataFrame(columns=[*model.schema.columns, *own]),
+            model.schema.n_columns,
         )
         return estimator
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         if "model_" in state:
-            state["model_"] = trained.mapped_arrays(state["model_"], np.asarray)
+            state["model_"] = mapped_arrays(state["model_"], np.asarray)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -762,31 +770,31 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         if "model_" in state:
             # Where float64 is switched off, JAX would read the arrays back in single precision.
             with double_precision():
-                self.model_ = trained.mapped_arrays(self.model_, jnp.asarray)
+                self.model_ = mapped_arrays(self.model_, jnp.asarray)
 
     # At the door
 
-    def _fitted(self) -> trained.TrainedModel:
+    def _fitted(self) -> FittedModel:
         return fitted_model(self)
 
-    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[trained.TrainedModel, Rows]:
+    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[FittedModel, Query]:
         # The rows asked about, and the model with the new conditions among them that are described.
         rows = asked_rows(self._fitted(), X, conditions, self.condition)
         return self._described(rows.ids.distinct, condition_features), rows
 
-    def _described(self, asked: Sequence[Id], condition_features: Any) -> trained.TrainedModel:
+    def _described(self, asked: Sequence[Id], condition_features: Any) -> FittedModel:
         model = self._fitted()
         return with_described(model, asked, features_by_id(model, condition_features, self.condition))
 
     def _judged(
-        self, model: trained.TrainedModel, rows: Rows, outputs: HostFloat, errors: HostFloat, *, include_noise: bool
+        self, model: FittedModel, rows: Query, outputs: HostFloat, errors: HostFloat, *, include_noise: bool
     ) -> Judged:
         return answers.judged(
             model, rows.inputs, rows.ids, outputs, errors, unseen=self.unseen, include_noise=include_noise
         )
 
 
-def fitted_model(estimator: LVMOGPRegressor) -> trained.TrainedModel:
+def fitted_model(estimator: LVMOGPRegressor) -> FittedModel:
     """What an estimator has learnt; one that is not fitted says so."""
     words = "this LVMOGPRegressor is not fitted yet; call fit(X, y, conditions=…) first"
     check_is_fitted(estimator, "model_", msg=words)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import numpy as np
 
-from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError
-from lvmogp.fitted.model import TrainedModel, trained_model, with_draws
+from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError, warn
+from lvmogp.fitted.model import Chains, Fit, FittedModel, Schema, fitted_model
 from lvmogp.fitted.model_file import encode_setting
 from lvmogp.fitted.origin import origin_here
 from lvmogp.ground.compiling import compiled
@@ -19,18 +19,18 @@ from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.options import AUTO, NUTS, Options, is_stochastic, output_transforms, sampling_settings
 from lvmogp.inference.restarts import Outcome, Progress, chosen, search
+from lvmogp.model.curve_moments import curve_moments, grid_means
 from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.parameters import of_conditions
-from lvmogp.model.posterior import Posterior, grid_means, posterior, trained_curves
+from lvmogp.model.posterior import Posterior, posterior
 from lvmogp.storage.checkpoints import Checkpoints, checkpoints, fingerprint
-from lvmogp.storage.tensor_file import encode_id
-from lvmogp.tables.feature_tables import read_descriptions, warn_of_constants
-from lvmogp.tables.features import Coordinates, Descriptions
+from lvmogp.storage.codec import encode_id
+from lvmogp.tables.feature_tables import read_features
+from lvmogp.tables.features import ConditionFeatures, FeatureCoordinates
 from lvmogp.tables.ids import Id
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.ordering import canonical_order, in_order
-from lvmogp.tables.reading import Observations, is_complete_grid
 from lvmogp.tables.scaling import Scaling, differs_in_last_digits_only, scaling_of
-from lvmogp.tables.stores import ObservationStore, observations_of, store_of
 from lvmogp.tables.transforms import TRANSFORMS
 from lvmogp.typing import Array, Float, HostInt
 
@@ -62,9 +62,9 @@ class Keeping(NamedTuple):
 
 
 def checked_store(
-    store: ObservationStore, y: Any, conditions: Any, options: Options, *, beyond: str | None = None
-) -> ObservationStore:
-    """A store that a user hands in, once it is known to be one that can be fitted; ``beyond`` as in the options."""
+    store: Observations, y: Any, conditions: Any, options: Options, *, beyond: str | None = None
+) -> Observations:
+    """Check that a store can be fitted as the options say; ``beyond`` as in the options."""
     if beyond is not None:
         raise SettingError(
             f"an ObservationStore is fitted by minibatches, which cannot take {beyond}; load the observations, or "
@@ -77,44 +77,27 @@ def checked_store(
             f'an ObservationStore is fitted by minibatches; use inference="stochastic" or "auto", not '
             f"{options.inference!r}"
         )
-    return store.checked()
+    return store.as_store()
 
 
-def described_conditions(
-    given: Observations | ObservationStore, table: Any, condition: str | None
-) -> Descriptions | None:
-    """What a table that a user hands in says of the conditions, if there is one."""
-    if table is None:
-        return None
-    ids = tuple(given.ids or ())
-    found = read_descriptions(table, ids, condition)
-    warn_of_constants(found, len(ids))
-    return found
+def described_conditions(given: Observations, table: Any, condition: str | None) -> ConditionFeatures | None:
+    """Read what a table says of the conditions, if there is one."""
+    return None if table is None else read_features(table, given.ids, condition)
 
 
-def warn_of_little_to_learn(given: Observations | ObservationStore) -> None:
+def warn_of_little_to_learn(given: Observations) -> None:
     """Warn of a single condition, of what differs by rounding only, and of outputs that are all the same."""
-    if len(given.ids or ()) == 1:
-        warnings.warn(
-            "there is one condition only, so nothing can be shared between conditions; this is a plain sparse GP",
-            LVMOGPWarning,
-            stacklevel=4,
-        )
-    if not isinstance(given, Observations):
+    if len(given.ids) == 1:
+        warn("there is one condition only, so nothing can be shared between conditions; this is a plain sparse GP")
+    if given.is_streamed:
         return  # a store is not read through for a warning
     if np.any(differs_in_last_digits_only(np.column_stack([given.inputs, given.outputs]))):
-        warnings.warn(
+        warn(
             "an input or the output differs in its last digits only and counts as constant; subtract what all rows "
-            "have in common, before it is rounded",
-            LVMOGPWarning,
-            stacklevel=4,
+            "have in common, before it is rounded"
         )
-    if np.ptp(given.outputs) == 0 and len(given.outputs) > 1:
-        warnings.warn(
-            f"all {len(given.outputs)} outputs equal {given.outputs[0]:g}; there is nothing to learn",
-            LVMOGPWarning,
-            stacklevel=4,
-        )
+    if np.ptp(given.outputs) == 0 and given.n_rows > 1:
+        warn(f"all {given.n_rows} outputs equal {given.outputs[0]:g}; there is nothing to learn")
 
 
 def warn_unless_converged(outcome: Outcome) -> None:
@@ -143,31 +126,32 @@ def warn_of_jitter(outcome: Outcome) -> None:
 
 
 def train(
-    given: Observations | ObservationStore,
+    given: Observations,
     options: Options,
     on_progress: Report,
     keeping: Keeping,
-    descriptions: Descriptions | None = None,
-) -> TrainedModel:
+    descriptions: ConditionFeatures | None = None,
+) -> FittedModel:
     """The model of all observations; those of a store are not kept with it, since they were never loaded."""
     # Drawn once: a RandomState would give each part of the fit another seed, and none to write down.
     seeded = options._replace(random_state=options.seed)
     origin = origin_here(seeded.seed)
-    return _trained(given, seeded, on_progress, keeping, descriptions)._replace(origin=origin)
+    found = _trained(given, seeded, on_progress, keeping, descriptions)
+    return found._replace(fit=found.fit._replace(origin=origin))
 
 
 def _trained(
-    given: Observations | ObservationStore,
+    given: Observations,
     options: Options,
     on_progress: Report,
     keeping: Keeping,
-    descriptions: Descriptions | None,
-) -> TrainedModel:
-    if isinstance(given, ObservationStore):
-        return _by_minibatches(given, observations_of(given), options, on_progress, keeping)._replace(observations=None)
+    descriptions: ConditionFeatures | None,
+) -> FittedModel:
+    if given.is_streamed:
+        return _by_minibatches(given, options, on_progress, keeping)._replace(observations=None)
     beyond = "y_std" if given.errors is not None else None if descriptions is None else "condition_features"
-    if is_stochastic(options, len(given.outputs), is_complete_grid=is_complete_grid(given), beyond=beyond):
-        return _by_minibatches(store_of(given), given, options, on_progress, keeping)
+    if is_stochastic(options, given.n_rows, is_complete_grid=given.is_complete_grid, beyond=beyond):
+        return _by_minibatches(given, options, on_progress, keeping)
     return _at_once(given, options, on_progress, keeping, descriptions)
 
 
@@ -176,8 +160,8 @@ def _at_once(
     options: Options,
     on_progress: Report,
     keeping: Keeping,
-    descriptions: Descriptions | None,
-) -> TrainedModel:
+    descriptions: ConditionFeatures | None,
+) -> FittedModel:
     coordinates = None if descriptions is None else descriptions.coordinates(len(observations.ids))
     order = canonical_order(observations, coordinates)
     ordered = in_order(observations, order)
@@ -190,18 +174,31 @@ def _at_once(
     model = stored_in(_posterior(outcome.parameters, data), options.dtype)
     model = eqx.tree_at(lambda tree: tree.parameters, model, of_conditions(model.parameters, order.places))
     outcome = _in_places(outcome, order.places)
-    kept = outcome._replace(runners_up=())
-    fitted = trained_model(model, kept, ids=observations.ids, scaling=scaling, observations=observations)
-    bounds = {candidate.parameters.latent_mean.shape[1]: candidate.bound for candidate in outcomes}
-    fitted = fitted._replace(
-        bounds_by_n_latent=bounds,
+    fit = Fit(
+        posterior=model,
+        outcome=outcome._replace(parameters=model.parameters, runners_up=()),
+        bounds_by_n_latent={each.parameters.latent_mean.shape[1]: each.bound for each in outcomes},
         # A square has an infinite density at zero, of which there is nothing to say.
         bounds_by_transform={each.scaling.transform_name: each.bound for each in attempts if np.isfinite(each.bound)},
-        descriptions=descriptions,
     )
-    if options.inference != NUTS or outcome.status is Status.INTERRUPTED:
-        return fitted
-    return _with_draws(fitted, outcome, standardised(observations, scaling), options, on_progress)
+    chains = None
+    if options.inference == NUTS and outcome.status is not Status.INTERRUPTED:
+        chains = _chains(outcome, standardised(observations, scaling), options, on_progress)
+        if not chains.diagnostics.completed:
+            fit = fit._replace(outcome=fit.outcome._replace(status=Status.INTERRUPTED))
+    schema = _schema(observations)
+    return fitted_model(schema, scaling, fit, chains=chains, observations=observations, descriptions=descriptions)
+
+
+def _schema(observations: Observations) -> Schema:
+    return Schema(
+        ids=observations.ids,
+        columns=observations.columns,
+        n_columns=observations.inputs.shape[1],
+        date_columns=observations.date_columns,
+        output_name=observations.output_name,
+        is_grid=observations.is_grid,
+    )
 
 
 class _Attempt(NamedTuple):
@@ -217,7 +214,7 @@ def _attempts(
     options: Options,
     on_progress: Report,
     checkpoints: Checkpoints | None,
-    coordinates: Coordinates | None,
+    coordinates: FeatureCoordinates | None,
 ) -> list[_Attempt]:
     # Fits of all transforms that the options leave open.
     attempts: list[_Attempt] = []
@@ -271,10 +268,11 @@ def stored_in(model: Posterior, dtype: str) -> Posterior:
 @compiled
 def _trained_means(model: Posterior) -> Float[Array, "M_X D"]:
     # Curves of all conditions at the inducing inputs.
-    return grid_means(model.input_basis, trained_curves(model), model.input_basis.points)
+    curves = curve_moments(model, model.parameters.latents)
+    return grid_means(model.input_basis, curves, model.input_basis.points)
 
 
-def _arrays(observations: Observations, coordinates: Coordinates | None) -> dict[str, np.ndarray]:
+def _arrays(observations: Observations, coordinates: FeatureCoordinates | None) -> dict[str, np.ndarray]:
     # All that a fit looks at.
     found = {"inputs": observations.inputs, "outputs": observations.outputs, "conditions": observations.conditions}
     if observations.errors is not None:
@@ -292,28 +290,19 @@ def _in_places(outcome: Outcome, places: HostInt) -> Outcome:
     )
 
 
-def _with_draws(
-    fitted: TrainedModel, outcome: Outcome, data: Data, options: Options, on_progress: Report
-) -> TrainedModel:
+def _chains(outcome: Outcome, data: Data, options: Options, on_progress: Report) -> Chains:
     starts = (outcome.parameters, *outcome.runners_up)
     draws, account = sample_posterior(starts, data, *sampling_settings(options, data.n_observations), on_progress)
-    if not account.completed:
-        fitted = fitted._replace(outcome=fitted.outcome._replace(status=Status.INTERRUPTED))
-    fitted = fitted._replace(sampling=account)
-    if draws is None:
-        return fitted
-    return with_draws(fitted, in_precision(draws, options.dtype))
+    return Chains(None if draws is None else in_precision(draws, options.dtype), account)
 
 
-def _by_minibatches(
-    store: ObservationStore, observations: Observations, options: Options, on_progress: Report, keeping: Keeping
-) -> TrainedModel:
+def _by_minibatches(observations: Observations, options: Options, on_progress: Report, keeping: Keeping) -> FittedModel:
     if options.output_transform == AUTO:
         raise SettingError(
             'output_transform="auto" compares fits to all observations, and so many are fitted by minibatches; choose '
             'None, "log" or "sqrt"'
         )
-    shards, ids = shards_of(store, transform=TRANSFORMS[options.output_transform])
+    shards, ids = shards_of(observations, transform=TRANSFORMS[options.output_transform])
     scaling = shards.scaling
     columns = {"inputs": (scaling.input_mean, scaling.input_scale), "output": scaling[2:4]}
     arrays = {name: np.asarray(values) for name, values in columns.items()}
@@ -326,4 +315,5 @@ def _by_minibatches(
         checkpoint_seconds=keeping.seconds,
     )
     model = in_precision(model, options.dtype)
-    return trained_model(model, outcome, ids=ids, scaling=scaling, observations=observations)
+    fit = Fit(model, outcome._replace(parameters=model.parameters), {}, {})
+    return fitted_model(_schema(observations)._replace(ids=ids), scaling, fit, observations=observations)

@@ -2,13 +2,11 @@
 
 import copy
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import warnings
-from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -17,8 +15,6 @@ from typer.testing import CliRunner
 
 from lvmogp.__about__ import __version__
 from lvmogp.cli.app import app
-from lvmogp.cli.interrupts import no_interrupt_is_lost
-from lvmogp.cli.printing import plain
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.inference.restarts import Progress
@@ -27,7 +23,7 @@ from lvmogp.progress import in_words, time_left
 
 SMALL = ["--latents", "1", "--restarts", "1", "--inducing-inputs", "6"]
 SETTINGS = {"n_latent": 1, "n_restarts": 1, "n_inducing_inputs": 6, "random_state": 0}
-RUN = [sys.executable, "-m", "lvmogp"]
+ROLES = ["--output", "distance", "--condition", "tyre"]
 
 
 def lvmogp(*arguments):
@@ -69,17 +65,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fitted(folder):
     """What fitting the data printed; the model is in brakes.lvmogp."""
-    return succeeded(
-        "fit",
-        folder / "data.csv",
-        "--output",
-        "distance",
-        "--condition",
-        "tyre",
-        "--model",
-        folder / "brakes.lvmogp",
-        *SMALL,
-    )
+    return succeeded("fit", folder / "data.csv", *ROLES, "--model", folder / "brakes.lvmogp", *SMALL)
 
 
 @pytest.fixture
@@ -104,7 +90,7 @@ def test_fit_is_the_library_fit(folder, fitted, direct):
     saved = LVMOGPRegressor.load(folder / "brakes.lvmogp")
     assert saved.outcome_.bound == direct.outcome_.bound
     assert saved.conditions_ == ("000", "001", "002", "003", "004")
-    assert saved.model_.output_name == "distance"
+    assert saved.model_.schema.output_name == "distance"
     assert saved.condition == "tyre"
 
 
@@ -123,8 +109,7 @@ def test_fit_says_what_it_understood_and_found(folder, fitted, direct):
 def test_fit_as_json_holds_the_summary(folder, tmp_path, direct):
     text = (folder / "data.csv").read_text() + "3.0,000,\n3.0,,2\n"
     (tmp_path / "data.csv").write_text(text)
-    arguments = ["--output", "distance", "--condition", "tyre", "--model", tmp_path / "m.lvmogp", "--json"]
-    result = succeeded("fit", tmp_path / "data.csv", *arguments, *SMALL)
+    result = succeeded("fit", tmp_path / "data.csv", *ROLES, "--model", tmp_path / "m.lvmogp", "--json", *SMALL)
     document = json.loads(result.stdout)
     assert document["summary"]["bound"] == pytest.approx(summary(direct).bound, rel=1e-9)
     assert document["summary"]["noise"][0]["condition"] == "000"
@@ -173,8 +158,10 @@ def test_fit_of_a_wide_table_with_dates_decimal_commas_and_numbers_as_names(tmp_
         (["--output", "distanse", "--condition", "tyre"], r"no column 'distanse' \(did you mean 'distance'\?\)"),
         (["--output", "distance"], "name the columns of the output and of the condition with --output and --condition"),
         (["--wide", "--condition", "tyre"], "--wide has one column per condition, so there is no --condition column"),
-        (["--output", "distance", "--condition", "tyre", "--input-kernel", "nonsense"], "nonsense"),
-        (["--output", "distance", "--condition", "tyre", "--input", "tyre"], "column 'tyre' was named twice"),
+        (["--wide", "--error-column", "sd"], "--wide has one column per condition, so there is no --error-column"),
+        ([*ROLES, "--input-kernel", "nonsense"], "nonsense"),
+        ([*ROLES, "--input", "tyre"], "column 'tyre' was named twice"),
+        ([*ROLES, "--resume"], "resume=True needs to know the folder of the checkpoints"),
     ],
 )
 def test_fit_refuses(folder, tmp_path, arguments, message):
@@ -184,33 +171,37 @@ def test_fit_refuses(folder, tmp_path, arguments, message):
 
 def test_fit_tells_the_line_of_text_among_numbers(folder, tmp_path):
     (tmp_path / "data.csv").write_text((folder / "data.csv").read_text() + "fast,000,3\n")
-    line = failed(
-        "fit", tmp_path / "data.csv", "--output", "distance", "--condition", "tyre", "--model", tmp_path / "m"
-    )
+    line = failed("fit", tmp_path / "data.csv", *ROLES, "--model", tmp_path / "m")
     assert "got 'fast' in line 32; correct it" in line
 
 
-def test_targets_are_checked_before_the_fit(folder, tmp_path):
-    arguments = ["fit", folder / "data.csv", "--output", "distance", "--condition", "tyre", "--model"]
+def test_a_condition_for_every_row_is_noted(folder, tmp_path):
+    (tmp_path / "data.csv").write_text("tyre,distance,speed\nA,1,2.5\nB,2,3.5\nC,3,4\n")
+    note = "note: each of the 3 rows has a 'tyre' of its own, so nothing can be learnt about any one of them; is it"
+    for data, noted in ((tmp_path / "data.csv", True), (folder / "data.csv", False)):
+        result = lvmogp("fit", data, *ROLES, "--input-kernel", "none", "--model", tmp_path / "m")
+        assert (note in result.stderr) is noted
+
+
+def test_targets_are_checked_before_the_fit(folder, tmp_path, monkeypatch):
+    arguments = ["fit", folder / "data.csv", *ROLES, "--model"]
     assert f"there is no folder {tmp_path / 'none'}" in failed(*arguments, tmp_path / "none" / "m.lvmogp")
     assert "is a folder; give the path of a file to write" in failed(*arguments, tmp_path)
     assert "is the file that is read; write to another one" in failed(*arguments, folder / "data.csv")
 
-
-def test_a_folder_that_cannot_be_written_to_is_known_before_the_fit(folder, tmp_path, monkeypatch):
     def fail(**_):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("lvmogp.cli.table_work.tempfile.TemporaryFile", fail)
-    line = failed(
-        "fit", folder / "data.csv", "--output", "distance", "--condition", "tyre", "--model", tmp_path / "m.lvmogp"
-    )
+    monkeypatch.setattr("tempfile.TemporaryFile", fail)
+    line = failed(*arguments, tmp_path / "m.lvmogp")
     assert f"the folder {tmp_path} cannot be written to (Read-only file system); choose another one" in line
 
 
 def test_usage_errors_exit_with_2(folder):
     assert lvmogp("fit", folder / "data.csv").exit_code == 2
     assert lvmogp("fit", folder / "data.csv", "--model", "m", "--latents", "none").exit_code == 2
+    assert lvmogp("fit", folder / "data.csv", "--model", "m", "--restarts", "0").exit_code == 2
+    assert lvmogp("fit", folder / "data.csv", "--model", "m", "--noise", "loud").exit_code == 2
     assert lvmogp("predict", "m", "d", "--level", "2").exit_code == 2
 
 
@@ -385,7 +376,7 @@ def test_anything_unexpected_is_one_line(model, monkeypatch, error, message):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("lvmogp.cli.commands.conditions", fail)
+    monkeypatch.setattr(LVMOGPRegressor, "load", fail)
     assert message in failed("conditions", model)
     assert "Traceback" in lvmogp("conditions", model, "--debug").output
 
@@ -402,16 +393,11 @@ def test_a_full_disk_leaves_the_old_model(model, monkeypatch):
     assert [path.name for path in model.parent.iterdir()] == ["own.lvmogp"]
 
 
-def test_plain_values_for_json():
-    found = plain({"a": np.float64(np.nan), 1: (np.int64(3), True, None), "c": pd.Timestamp("2024-01-02")})
-    assert found == {"a": None, "1": [3, True, None], "c": "2024-01-02 00:00:00"}
-
-
 # Help
 
 
 def test_help_is_quick_and_has_examples():
-    names = ["fit", "predict", "add-condition", "conditions", "report", "demo", "reproduce"]
+    names = ["fit", "predict", "add-condition", "suggest", "calibration", "conditions", "show", "report", "demo"]
     for name in names:
         assert f"Example: lvmogp {name}" in lvmogp(name, "--help").stdout
     heavy = {"jax", "pandas", "sklearn", "matplotlib", "numpy"}
@@ -420,28 +406,56 @@ def test_help_is_quick_and_has_examples():
     assert process.stdout == "[]\n"
 
 
-# Stopping early
+# Ctrl-C
 
 
-def test_a_fit_can_be_stopped_with_the_best_so_far(direct, monkeypatch):
+@pytest.fixture
+def ctrl_c(monkeypatch):
+    """Press Ctrl-C before the third report of a fit."""
+    original = LVMOGPRegressor.fit
+
+    def fit(self, *arguments, on_progress=None, **more):
+        seen = []
+
+        def report(progress):
+            seen.append(progress)
+            if len(seen) == 3:
+                signal.raise_signal(signal.SIGINT)
+            if on_progress is not None:
+                on_progress(progress)
+
+        return original(self, *arguments, on_progress=report, **more)
+
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one start after the other
-    frame = data()
-    seen = []
+    monkeypatch.setattr(LVMOGPRegressor, "fit", fit)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # which may have been ignored from the start
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, previous)
 
-    def stop(progress):
-        seen.append(progress)
-        if len(seen) == 7:
-            raise StopFit
 
-    stopped = LVMOGPRegressor(condition="tyre", **(SETTINGS | {"n_restarts": 3}))
-    with pytest.warns(UserWarning, match=r"did not converge: interrupted \(7 iterations in all\).*but let it run"):
-        stopped.fit(frame[["speed", "tyre"]], frame["distance"], on_progress=stop)
-    outcome = stopped.outcome_
+def test_ctrl_c_keeps_the_best_model_on_request(folder, tmp_path, ctrl_c, direct):
+    arguments = [*ROLES, "--model", tmp_path / "m.lvmogp", *SMALL, "--restarts", 20, "--keep-on-interrupt", "--json"]
+    result = lvmogp("fit", folder / "data.csv", *arguments)
+    assert result.exit_code == 130
+    words = f"interrupted; the best model so far is in {tmp_path / 'm.lvmogp'}"
+    assert f"note: stopping after this iteration; press Ctrl-C again to stop at once\nnote: {words}\n" in result.stderr
+    document = json.loads(result.stdout)
+    assert (document["model"], document["interrupted"]) == (str(tmp_path / "m.lvmogp"), True)
+    outcome = LVMOGPRegressor.load(tmp_path / "m.lvmogp").outcome_
     assert outcome.status is Status.INTERRUPTED
     assert len(outcome.restarts) == 1
-    assert outcome.history == tuple(progress.bound for progress in seen)
-    assert outcome.bound >= max(outcome.history)
     assert outcome.bound < direct.outcome_.bound
+    assert [path.name for path in tmp_path.iterdir()] == ["m.lvmogp"]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_ctrl_c_otherwise_leaves_nothing(folder, tmp_path, ctrl_c, kept):
+    more = ["--checkpoint", tmp_path / "kept"] if kept else []
+    line = failed("fit", folder / "data.csv", *ROLES, "--model", tmp_path / "m.lvmogp", *SMALL, *more, code=130)
+    way_on = f"the same command with --resume goes on from the last checkpoint in {tmp_path / 'kept'}"
+    assert line == f"error: interrupted; {way_on if kept else 'no model was written'}"
+    assert not (tmp_path / "m.lvmogp").exists()
 
 
 def test_what_was_found_before_the_stop_counts(monkeypatch):
@@ -449,92 +463,14 @@ def test_what_was_found_before_the_stop_counts(monkeypatch):
     frame = data()
 
     def stop(progress):
-        if progress.n_latent == 2 or progress.restart == 2:
+        if progress.restart == 2:
             raise StopFit
 
     once = LVMOGPRegressor(condition="tyre", max_iter=15, **(SETTINGS | {"n_restarts": 2}))
     with pytest.warns(UserWarning, match="interrupted"):
         once.fit(frame[["speed", "tyre"]], frame["distance"], on_progress=stop)
     assert [restart.status for restart in once.outcome_.restarts] == [Status.ITERATION_LIMIT, Status.INTERRUPTED]
-    assert once.outcome_.status is Status.INTERRUPTED
     assert once.outcome_.bound == max(restart.bound for restart in once.outcome_.restarts)
-
-
-def interrupted_fit(folder, target, *options):
-    """Start a fit in another process, press Ctrl-C once it says what it understood, and wait."""
-    command = [
-        *RUN,
-        "fit",
-        str(folder / "data.csv"),
-        "--output",
-        "distance",
-        "--condition",
-        "tyre",
-        "--model",
-        str(target),
-    ]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        [*command, "--restarts", "20", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    assert "data.csv" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
-    return process.returncode, errors
-
-
-def test_ctrl_c_keeps_the_best_model_on_request(folder, tmp_path):
-    code, errors = interrupted_fit(folder, tmp_path / "m.lvmogp", "--keep-on-interrupt")
-    assert code == 130
-    assert "note: interrupted; the best model so far is in" in errors
-    assert "Traceback" not in errors
-    kept = LVMOGPRegressor.load(tmp_path / "m.lvmogp")
-    assert kept.outcome_.status is Status.INTERRUPTED
-    assert [path.name for path in tmp_path.iterdir()] == ["m.lvmogp"]
-
-
-def test_ctrl_c_otherwise_leaves_nothing(folder, tmp_path):
-    code, errors = interrupted_fit(folder, tmp_path / "m.lvmogp")
-    assert code == 130
-    assert "error: interrupted" in errors
-    assert "Traceback" not in errors
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_interrupt_that_python_swallows_interrupts_in_the_end():
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), no_interrupt_is_lost(), suppress(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    with no_interrupt_is_lost() as pressed:
-        assert not pressed()
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-class Dying:
-    """Fails when it is collected, where Python ignores it."""
-
-    def __init__(self, fail):
-        self.fail = fail
-
-    def __del__(self):
-        self.fail()
-
-
-def test_an_interrupt_that_python_swallows_is_not_printed(monkeypatch):
-    printed = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: printed.append(ignored.exc_type))
-    with pytest.raises(KeyboardInterrupt), no_interrupt_is_lost():
-        Dying(lambda: signal.raise_signal(signal.SIGINT))
-    assert printed == []
-    with no_interrupt_is_lost():
-        Dying(lambda: [].pop())
-    assert printed == [IndexError]
-    Dying(lambda: [].pop())
-    assert printed == [IndexError, IndexError]
 
 
 # Time left
@@ -567,33 +503,37 @@ def test_durations_in_words():
 # Measurements
 
 
-@pytest.mark.parametrize("source", ["grid", "file"])
-def test_suggestions_are_those_of_the_library(folder, model, direct, source):
+@pytest.fixture(scope="module")
+def candidates(folder):
     speeds = pd.DataFrame({"speed": np.linspace(1, 5, 9)})
     speeds.assign(note="x").to_csv(folder / "candidates.csv", index=False)
-    asked = ["--grid", "speed=1:5:9"] if source == "grid" else ["--candidates", folder / "candidates.csv"]
-    result = succeeded("suggest", model, "--condition", "009", *asked, "--n", 2, "--json")
-    document = json.loads(result.stdout)
-    expected = direct.suggest("009", speeds, n=2)
-    assert document["sd_before"] == pytest.approx(expected.sd_before, rel=1e-9)
-    assert [row["speed"] for row in document["measurements"]] == expected.inputs[:, 0].tolist()
-    np.testing.assert_allclose([row["sd_after"] for row in document["measurements"]], expected.sd_after, rtol=1e-9)
-    assert document["notes"] == [
-        "the model knows no condition '009'; it is taken to be new, with nothing measured so far"
-    ]
+    return speeds
 
 
-def test_suggestions_for_people(folder, model, direct):
-    asked = ["--condition", "003", "--goal", "latents"]
-    result = succeeded("suggest", model, *asked)
-    expected = direct.suggest("003", goal="latents")
-    assert f"003  6 points so far; sd of the latents now {expected.sd_before:.4g}" in result.stdout
-    assert f"{expected.inputs[0, 0]:.4g}" in result.stdout
-    assert f"{expected.sd_after[0]:.4g}" in result.stdout
-    far = succeeded("suggest", model, "--condition", "new", "--region", folder / "new.csv", "--json")
-    assert json.loads(far.stdout)["sd_before"] == pytest.approx(
-        direct.suggest("new", region=pd.DataFrame({"speed": [1.5, 3.0, 4.5]})).sd_before, rel=1e-9
+def test_suggestions_are_those_of_the_library(folder, model, direct, candidates):
+    new = pd.read_csv(folder / "new.csv")
+    for asked, more in (
+        (["--grid", "speed=1:5:9"], {}),
+        (["--candidates", folder / "candidates.csv", "--region", folder / "new.csv"], {"region": new}),
+    ):
+        document = json.loads(succeeded("suggest", model, "--condition", "009", *asked, "--n", 2, "--json").stdout)
+        expected = direct.suggest("009", candidates, n=2, **more)
+        assert document["sd_before"] == pytest.approx(expected.sd_before, rel=1e-9)
+        assert [row["speed"] for row in document["measurements"]] == expected.inputs[:, 0].tolist()
+        np.testing.assert_allclose([row["sd_after"] for row in document["measurements"]], expected.sd_after, rtol=1e-9)
+        assert document["notes"] == [
+            "the model knows no condition '009'; it is taken to be new, with nothing measured so far"
+        ]
+
+
+def test_suggestions_for_people(folder, model, direct, candidates):
+    result = succeeded(
+        "suggest", model, "--condition", "003", "--goal", "latents", "--candidates", folder / "candidates.csv"
     )
+    expected = direct.suggest("003", candidates, goal="latents")
+    assert f"003  6 points so far; sd of the latents now {expected.sd_before:.4g}" in result.stdout
+    assert re.search(rf"1 +{expected.inputs[0, 0]:.4g} +{expected.sd_after[0]:.4g}\n", result.stdout)
+    assert result.stderr == ""
 
 
 def test_suggestions_that_cannot_be_made(folder, model):

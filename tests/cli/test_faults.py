@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import fuzzing
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -20,21 +20,17 @@ import typer
 import lvmogp
 from lvmogp import LVMOGPRegressor
 from lvmogp.cli.files.parquet import open_parquet
-from lvmogp.cli.printing import INTERRUPTED, TERMINATED, Terminated, reported
-from lvmogp.cli.table_work import check_target, save_somewhere, write_table
-from lvmogp.errors import DataError, LVMOGPError, LVMOGPWarning, SettingError
+from lvmogp.cli.files.tables import table_bytes
+from lvmogp.cli.fitting import save_somewhere
+from lvmogp.cli.model_rows import check_target
+from lvmogp.cli.screen import INTERRUPTED, plain, reported
+from lvmogp.errors import DataError, LVMOGPWarning, SettingError
 from lvmogp.ground.writing import replace_file
 from lvmogp.page import report
 from lvmogp.plots.saving import save_figure
 from lvmogp.storage.checkpoints import checkpoints
 from lvmogp.storage.tensor_file import ModelFile, read
-from paper import runner
-from paper.methods import Family, Fitted, Task
-from paper.plan import Entry, Experiment
-from paper.problems import Problem, Rows
-from paper.runner import Job
 
-MODEL = Path(__file__).parents[1] / "data" / "models" / "version-1.lvmogp"
 SOURCES = sorted(Path(lvmogp.__file__).parent.rglob("*.py"))
 
 
@@ -77,12 +73,13 @@ def freeze(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def model():
-    return LVMOGPRegressor.load(MODEL)
+    return fuzzing.fitted_model()
 
 
 # Every writer
 
 NUMBERS = np.random.default_rng(0).normal(size=(3000, 4))
+Numbers = tuple[Float[np.ndarray, "n 4"]]
 
 
 def write_model(path, model):
@@ -96,22 +93,13 @@ def write_page(path, model):
 
 
 def write_frame(path, model):
-    write_table(pd.DataFrame(NUMBERS, columns=list("abcd")), path)
+    replace_file(path, table_bytes(pd.DataFrame(NUMBERS, columns=list("abcd")), path.suffix))
 
 
 def write_picture(path, model):
     figure, ax = plt.subplots()
     ax.imshow(NUMBERS.reshape(100, 120))
     save_figure(figure, path)
-
-
-def write_result(path, model):
-    def method(task):
-        return Fitted(lambda inputs, conditions: (np.zeros(6), np.ones(6)), {"long": ["x" * 100] * 1000})
-
-    job = Job("toy", "m", 0, False)
-    assert job.path(path.parents[2]) == path
-    runner.run_job(job, toy(method), path.parents[2], None)
 
 
 WRITERS = {
@@ -121,18 +109,7 @@ WRITERS = {
     "table.xlsx": write_frame,
     "table.parquet": write_frame,
     "figure.png": write_picture,
-    "repeats/toy/m-00.json": write_result,
 }
-
-
-def toy_problem(repeat, data_dir=None):
-    rng = np.random.default_rng(repeat)
-    rows = Rows(rng.normal(size=(6, 1)), rng.normal(size=6), np.arange(6) % 2)
-    return Problem(train=rows, test=rows, n_conditions=2, observed_test=True)
-
-
-def toy(method):
-    return Experiment("A toy", toy_problem, {"m": Entry(method, Family())}, {}, "all")
 
 
 def listed(folder):
@@ -141,7 +118,6 @@ def listed(folder):
 
 def earlier_file(folder, name):
     path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"what was there before")
     return path
 
@@ -196,7 +172,6 @@ def test_there_is_one_place_where_files_are_written():
             if opens or called(node) in ("write_text", "write_bytes", "savefig", "savez", "save_file"):
                 found.append((path.name, ast.unparse(node)[:60]))
     assert sorted(found) == [
-        ("gpy.py", "open(os.devnull, 'w')"),
         ("parquet.py", "path.open('r+b')"),  # the room for arrays that are read in pieces
         ("saving.py", "figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH)"),
         ("writing.py", "aside.open('xb')"),
@@ -246,16 +221,16 @@ def test_only_a_file_is_replaced_by_a_file(tmp_path):
 
 def test_a_checkpoint_that_finds_no_room_is_no_end_of_the_fit(full_disk):
     store = checkpoints(full_disk, "this fit", resume=True)
-    store.save("steps", 1, ModelFile({"values": NUMBERS[:10]}, {}))
+    store.save("steps", 1, (NUMBERS[:10],), Numbers)
     fill(full_disk)
     before = listed(full_disk)
     with pytest.warns(LVMOGPWarning, match=r"could not be written \(No space left on device: .*steps-000000002"):
-        store.save("steps", 2, ModelFile({"values": NUMBERS}, {}))
+        store.save("steps", 2, (NUMBERS,), Numbers)
     assert listed(full_disk) == before
     (full_disk / "filler").unlink()
-    number, found = store.latest("steps")
+    number, (found,) = store.latest("steps", Numbers)
     assert number == 1
-    np.testing.assert_array_equal(found.tensors["values"], NUMBERS[:10])
+    np.testing.assert_array_equal(found, NUMBERS[:10])
 
 
 def test_a_read_only_folder_is_known_before_the_work(read_only):
@@ -279,7 +254,7 @@ def test_a_fitted_model_finds_another_place_when_its_disk_is_full(full_disk, tmp
         save_somewhere(model, full_disk / "brakes.lvmogp")
     (kept,) = (tmp_path / "here").iterdir()
     assert kept.name.startswith("brakes-")
-    assert read(kept).tensors.keys() == read(MODEL).tensors.keys()
+    assert LVMOGPRegressor.load(kept).conditions_ == model.conditions_
     assert listed(full_disk) == ["filler"]
 
 
@@ -318,10 +293,22 @@ def as_command(code: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", f"{code}\n{ending}", *arguments]
 
 
+@contextlib.contextmanager
+def started(command: list[str]):
+    """A process that listens to Ctrl-C even if this one does not, and ends with the context."""
+    listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes, **listening) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 # Output that has no place to go
 
 SAYS_MUCH = """
-from lvmogp.cli.printing import reported
+from lvmogp.cli.screen import reported
 def work():
     with reported() as screen:
         screen.{method}("x" * {size})
@@ -352,12 +339,17 @@ def test_names_in_files_give_no_commands_to_the_terminal(capsys):
     assert not set(spoken.out + spoken.err) & {"\x1b", "\x07", "\x9b"}
 
 
+def test_plain_values_for_json():
+    found = plain({"a": np.float64(np.nan), 1: (np.int64(3), True, None), "c": pd.Timestamp("2024-01-02"), "d": {1}})
+    assert found == {"a": None, "1": [3, True, None], "c": "2024-01-02T00:00:00", "d": "{1}"}
+
+
 # Signals and kills
 
 WRITES_FOR_EVER = """
 import sys
 from pathlib import Path
-from lvmogp.cli.printing import reported
+from lvmogp.cli.screen import reported
 from lvmogp.ground.writing import replace_file
 def work():
     with reported() as screen:
@@ -369,48 +361,22 @@ def work():
 """
 
 
-def stopped_while_writing(path, number, moments):
-    """A process that writes one file again and again, stopped at each of some moments after it is ready."""
-    for seconds in moments:
-        process = subprocess.Popen(
-            as_command(WRITES_FOR_EVER, str(path)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=path.parent,
-        )
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_is_ended_while_it_writes_leaves_a_whole_file(tmp_path, number):
+    path = tmp_path / "file"
+    with started(as_command(WRITES_FOR_EVER, str(path))) as process:
         assert process.stdout.readline() == "ready\n"
         until = time.monotonic() + 60
         while not path.exists():
             assert time.monotonic() < until
-        time.sleep(seconds)
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-        yield process.returncode, errors
-
-
-@pytest.mark.parametrize(
-    ("number", "code", "words"),
-    [
-        (signal.SIGINT, INTERRUPTED, "error: interrupted; this is how to go on\n"),
-        (signal.SIGTERM, TERMINATED, "error: terminated; this is how to go on\n"),
-        pytest.param(signal.SIGHUP, TERMINATED, "error: terminated; this is how to go on\n", marks=pytest.mark.long),
-    ],
-    ids=["Ctrl-C", "terminated", "terminal closed"],
-)
-def test_a_process_that_is_asked_to_end_clears_away_what_it_was_writing(tmp_path, number, code, words):
-    path = tmp_path / "file"
-    for returned, errors in stopped_while_writing(path, number, (0.013,)):
-        assert (returned, errors) == (code, words)
+    assert path.read_bytes() in (b"a" * 3_000_000, b"b" * 3_000_000)
+    if number == signal.SIGINT:
+        assert (process.returncode, errors) == (INTERRUPTED, "error: interrupted; this is how to go on\n")
         assert [each.name for each in tmp_path.iterdir()] == ["file"]
-        assert path.read_bytes() in (b"a" * 3_000_000, b"b" * 3_000_000)
-
-
-def test_a_killed_process_leaves_a_whole_file(tmp_path):
-    path = tmp_path / "file"
-    for returned, _ in stopped_while_writing(path, signal.SIGKILL, (0.007,)):
-        assert returned == -signal.SIGKILL
-        assert path.read_bytes() in (b"a" * 3_000_000, b"b" * 3_000_000)
+    else:
+        assert (process.returncode, errors) == (-number, "")
 
 
 def test_what_a_killed_process_left_goes_when_its_file_is_written_again(tmp_path):
@@ -427,82 +393,12 @@ def test_what_a_killed_process_left_goes_when_its_file_is_written_again(tmp_path
     assert set(tmp_path.iterdir()) == {path, recent, other}
 
 
-def test_signals_that_were_ignored_stay_so():
-    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with reported():
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-            with pytest.raises(Terminated):
-                signal.raise_signal(signal.SIGTERM)
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGHUP, previous)
-
-
-# One of several processes, with another that waits for it
-
-WORKS_IN_A_CHILD = """
-import os, signal, sys, time
-from lvmogp.cli import supervision
-from lvmogp.cli.printing import reported
-supervision._GRACE_SECONDS = 0.5
-def work():
-    with reported() as screen:
-        screen.after_failure = "this is how to go on"
-        supervision.work_in_child(screen)
-        screen.ends_at_once = True
-        print(os.getpid(), flush=True)
-        {body}
-"""
-IGNORES = "signal.signal(signal.SIGINT, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
-ENDINGS = {
-    "well": ("print('done')", None, 0, ""),
-    "with an error": ("raise ValueError('odd')", None, 1, "error: unexpected ValueError: odd; run the command again"),
-    "by Ctrl-C": ("time.sleep(60)", signal.SIGINT, 130, "error: interrupted; this is how to go on\n"),
-    "by the system": ("time.sleep(60)", signal.SIGTERM, 143, "error: terminated; this is how to go on\n"),
-    "deaf to Ctrl-C": (IGNORES, signal.SIGINT, 130, "error: interrupted; this is how to go on\n"),
-    "without a word": (
-        "os.abort()",
-        None,
-        1,
-        "error: another process of this fit was lost, or cannot be reached; this",
-    ),
-    "killed": ("os.kill(os.getpid(), 9)", None, 1, "error: this process was ended from outside (SIGKILL), as happens"),
-}
-
-
-@pytest.mark.parametrize("name", ENDINGS)
-def test_whatever_ends_the_process_that_works_there_are_words(name):
-    body, number, code, words = ENDINGS[name]
-    command = as_command(WORKS_IN_A_CHILD.format(body=body))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert int(process.stdout.readline()) != process.pid
-    if name == "deaf to Ctrl-C":
-        assert process.stdout.readline() == "deaf\n"
-    if number is not None:
-        process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code, errors
-    assert errors.startswith(words)
-    assert errors.count("error: ") == (code != 0)
-    assert "Traceback" not in errors
-
-
-def test_nothing_works_on_for_a_process_that_was_killed():
-    command = as_command(WORKS_IN_A_CHILD.format(body="time.sleep(60)"))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert int(process.stdout.readline()) != process.pid
-    process.kill()
-    rest, _ = process.communicate(timeout=30)  # which comes once nobody can write any more
-    assert rest == ""
-
-
 # Memory
 
 READS_WITH_LITTLE_MEMORY = """
 import resource, sys
 from pathlib import Path
-from lvmogp.cli.printing import reported
+from lvmogp.cli.screen import reported
 from lvmogp.cli.files.tables import read_table
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 60_000_000, resource.RLIM_INFINITY))
@@ -540,52 +436,3 @@ def test_too_little_memory_for_a_computation_is_told_with_advice(capsys, error):
         fail()
     expected = "error: there is not enough memory; use fewer inducing points, or fewer rows; there are checkpoints\n"
     assert capsys.readouterr().err == expected
-
-
-# Workers
-
-
-class DiesOnce:
-    """A method whose process is killed while a file is there, which it takes away before."""
-
-    def __init__(self, marker: Path):
-        self.marker = marker
-
-    def __call__(self, task: Task) -> Fitted:
-        if self.marker.exists() and task.problem.train.outputs[0] == toy_problem(2).train.outputs[0]:
-            self.marker.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return Fitted(lambda inputs, conditions: (np.zeros(len(inputs)), np.ones(len(inputs))), {"bound": -1.0})
-
-
-def test_a_dying_worker_ends_the_run_in_words_and_loses_nothing(tmp_path):
-    marker = tmp_path / "marker"
-    marker.touch()
-    experiment = toy(DiesOnce(marker))
-    everything = runner.jobs("toy", experiment, repeats=3, quick=False)
-
-    def run(n_jobs):
-        earlier = runner.stored("toy", tmp_path, quick=False)
-        pending = [job for job in everything if job not in earlier]
-        runner.run(pending, experiment, tmp_path, data_dir=None, n_jobs=n_jobs, on_result=done.append)
-        return pending
-
-    done = []
-    with pytest.raises(LVMOGPError, match=r"one of the 2 processes that run repeats was ended from outside.* run the"):
-        run(2)
-    kept = runner.stored("toy", tmp_path, quick=False)
-    assert {each["repeat"] for each in done} <= {job.repeat for job in kept}
-    assert 2 not in {job.repeat for job in kept}
-    assert set(run(1)) == set(everything) - set(kept)
-    assert set(runner.stored("toy", tmp_path, quick=False)) == set(everything)
-
-
-def test_a_repeat_that_is_changed_by_hand_is_found_anew(tmp_path):
-    experiment = toy(DiesOnce(tmp_path / "none"))
-    everything = runner.jobs("toy", experiment, repeats=2, quick=False)
-    runner.run(everything, experiment, tmp_path, data_dir=None, n_jobs=1, on_result=lambda _: None)
-    path = everything[1].path(tmp_path)
-    result = json.loads(path.read_text())
-    path.write_text(json.dumps(result | {"rmse": 0.5 * result["rmse"]}))
-    with pytest.warns(LVMOGPWarning, match="was changed by hand"):
-        assert set(runner.stored("toy", tmp_path, quick=False)) == {everything[0]}

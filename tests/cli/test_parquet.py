@@ -51,7 +51,7 @@ def test_values_are_those_that_pandas_reads(file, monkeypatch):
         np.testing.assert_array_equal(store.inputs, inputs)
         np.testing.assert_array_equal(store.outputs, wanted["y"])
         assert [store.ids[each] for each in store.conditions] == list(wanted["site"])
-        assert all(isinstance(column, np.memmap) for column in store.rows)
+        assert all(isinstance(column, np.memmap) for column in store[:3])
 
 
 def test_inputs_are_those_named_in_their_order(file):
@@ -105,11 +105,13 @@ def test_rows_with_something_missing_are_left_out(tmp_path, monkeypatch):
 def test_an_id_is_the_same_beside_gaps_and_without(tmp_path, monkeypatch):
     monkeypatch.setattr("lvmogp.cli.files.parquet._ROWS_AT_ONCE", 2)
     # Written by another program, without the notes from which pandas knows its own types again.
-    table = pyarrow.table({"x": np.arange(6.0), "id": [1, 2, 1, None, 1, 2], "y": np.arange(6.0)})
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    with open_parquet(tmp_path / "a.parquet", output="y", condition="id") as store:
-        assert store.ids == (1, 2)
-        np.testing.assert_array_equal(store.conditions, [0, 1, 0, 0, 1])
+    for ids, wanted in (([1, 2, 1, None, 1, 2], (1, 2)), (["1", "2", " 1", " ", "1", "2 "], ("1", "2"))):
+        table = pyarrow.table({"x": np.arange(6.0), "id": ids, "y": np.arange(6.0)})
+        pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+        with open_parquet(tmp_path / "a.parquet", output="y", condition="id") as store:
+            assert store.ids == wanted
+            np.testing.assert_array_equal(store.conditions, [0, 1, 0, 0, 1])
+            np.testing.assert_array_equal(store.outputs, [0, 1, 2, 4, 5])
 
 
 def test_several_files_and_a_folder_follow_each_other(tmp_path):

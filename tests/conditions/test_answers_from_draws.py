@@ -417,7 +417,7 @@ def test_the_sparse_form_with_all_points_inducing_is_exact(rng):
 def test_many_observations_are_predicted_by_the_sparse_form(monkeypatch):
     exact = fitted("long")
     expected = exact.predict(X_NEW, NAMES, return_std=True)
-    monkeypatch.setattr("lvmogp.model.likelihood_data._MOST_SCATTERED", 10)
+    monkeypatch.setattr("lvmogp.model.layouts._MOST_SCATTERED", 10)
     sparse = forgetting(exact)
     sparse.model_ = with_draws(exact.model_, exact.model_.draws)
     assert isinstance(sparse.model_.drawn.data, SparseData)
@@ -492,22 +492,17 @@ def test_as_many_draws_answer_as_the_data_allow(elements, expected, monkeypatch)
     np.testing.assert_allclose(model.predict(X_NEW, NAMES), chosen.predict(X_NEW, NAMES), rtol=1e-12)
 
 
-@pytest.mark.parametrize("written", ["now", "before draws were chosen by weight", "with other draws"])
+@pytest.mark.parametrize("written", ["now", "with other draws"])
 def test_particles_of_an_added_condition_belong_to_the_draws_that_answer(written, tmp_path):
     """Where a file holds those of other draws, the condition is inferred anew from its observations."""
     model = with_many_draws().add_condition("f", X_FEW, Y_FEW)
     path = tmp_path / "model.lvmogp"
     model.save(path)
     content = read(path)
-    np.testing.assert_array_equal(content.tensors["draws.answering"], chosen_places(model.model_.draws, 512))
+    np.testing.assert_array_equal(content.tensors["answering"], chosen_places(model.model_.draws, 512))
     if written == "with other draws":
-        content.tensors["draws.answering"] = np.roll(content.tensors["draws.answering"], 1)
-    if written == "before draws were chosen by weight":
-        del content.tensors["draws.answering"]
-        for name in ("latents", "noise", "log_weights"):
-            content.tensors[f"added.0.{name}"] = content.tensors[f"added.0.{name}"][:256]
-    if written != "now":
-        content.tensors["added.0.latents"] = content.tensors["added.0.latents"] + 1.0
+        content.tensors["answering"] = np.roll(content.tensors["answering"], 1)
+        content.tensors["added.0.1.posterior.latents"] += 1.0
         write(path, content)
     restored = LVMOGPRegressor.load(path)
     np.testing.assert_allclose(restored.predict(X_NEW, "f"), model.predict(X_NEW, "f"), rtol=1e-12)

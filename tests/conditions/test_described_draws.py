@@ -25,8 +25,7 @@ from lvmogp.inference.nuts.parameters import chain_parameters
 from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.model.draws import Draws
-from lvmogp.model.layouts import GridData, standardised
-from lvmogp.model.likelihood_data import SparseData, scattered
+from lvmogp.model.layouts import GridData, SparseData, scattered, standardised
 
 _log_likelihood, _fitted_values = compiled(log_likelihood), compiled(fitted_values)
 
@@ -285,7 +284,7 @@ def test_without_latents_only_hyperparameters_are_drawn():
     data = standardised(trained.observations, trained.scaling)
     settings = SamplerSettings(2, 30, 5, 0)
     with jax.enable_x64(True):
-        draws, account = sample_posterior([trained.outcome.parameters], data, Priors().checked(), settings)
+        draws, account = sample_posterior([trained.fit.outcome.parameters], data, Priors().checked(), settings)
     assert account.completed
     assert np.ptp(np.asarray(draws.latents), axis=0).max() == 0.0
     assert np.ptp(np.asarray(draws.noise_variance)) > 0

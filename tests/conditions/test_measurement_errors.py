@@ -10,7 +10,7 @@ import pytest
 import references
 import scipy.stats
 from drawn_models import fitted, forgetting
-from small_models import Q_X, DenseProcess, grid_case, number, rbf, replace, small_model, small_parameters
+from small_models import Q_X, DenseProcess, grid_as_long, grid_case, number, rbf, replace, small_model, small_parameters
 from test_new_condition import heights
 
 from lvmogp import LVMOGPRegressor
@@ -22,7 +22,7 @@ from lvmogp.errors import DataError, LVMOGPWarning, SettingError
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.independent import IndependentParameters, independent_bound
 from lvmogp.model.bounds import collapsed
-from lvmogp.model.layouts import GridData, grid_as_long, long_data
+from lvmogp.model.layouts import GridData, long_data
 from lvmogp.model.parameters import Parameters
 from lvmogp.tables.reading import read_errors, read_training
 from lvmogp.tables.scaling import scaling_of

@@ -1,7 +1,6 @@
 """Known features of conditions: coordinates of variance zero, special cases, missing values, new conditions."""
 
 import copy
-import datetime
 import json
 import pickle
 import warnings
@@ -32,8 +31,6 @@ from lvmogp.model.layouts import standardised
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import curves_at
 from lvmogp.plots import plot_latent_space, plot_latents, plot_new_condition, plot_relevance
-from lvmogp.tables.feature_tables import _encoded_table, read_descriptions, read_later, read_row, warn_of_constants
-from lvmogp.tables.features import feature_table
 from paper.baselines.relations import OneHot
 
 compiled_bound = compiled(collapsed)
@@ -489,127 +486,6 @@ def test_relevance_under_draws_moves_the_coordinates_of_a_category_together(fact
     np.testing.assert_allclose(found["relevance"], expected["relevance"], atol=0.02)
 
 
-# Tables
-
-
-ROWS = [[1.0, "x"], [2.5, "y"], [4.0, "x"]]
-NAMES = ("a", "b", "c")
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        pd.DataFrame(ROWS, columns=["size", "kind"], index=list("abc")),
-        pd.DataFrame(ROWS[::-1], columns=["size", "kind"], index=list("cba")),
-        pd.DataFrame(ROWS, columns=["size", "kind"]).assign(tyre=list("abc")),
-        {name: {"size": size, "kind": kind} for name, (size, kind) in zip(NAMES, ROWS, strict=True)},
-        dict(zip(NAMES, ROWS, strict=True)),
-        ROWS,
-        np.array(ROWS, dtype=object),
-    ],
-)
-def test_tables_of_all_forms_say_the_same(table):
-    found = read_descriptions(table, NAMES, "tyre")
-    expected = np.array([[1.0, 1, 0], [2.5, 0, 1], [4.0, 1, 0]])
-    np.testing.assert_array_equal(found.values, expected)
-    np.testing.assert_allclose(found.standardised(found.values), (expected - expected.mean(0)) / expected.std(0))
-    assert [(each.kind, each.levels) for each in found.features] == [("number", ()), ("category", ("x", "y"))]
-    assert found.ids == NAMES
-
-
-def test_missing_values_dates_and_rows_for_later():
-    table = pd.DataFrame(
-        {
-            "made": [datetime.date(2020, 1, 1), None, datetime.date(2020, 1, 11), datetime.date(2021, 1, 1)],
-            "wet": [True, False, None, True],
-            "kind": pd.Categorical([3, 7, None, 9]),
-        },
-        index=["a", "b", "c", "later"],
-    )
-    with pytest.warns(LVMOGPWarning, match="no trained condition has the level '9' of the feature 'kind'"):
-        found = read_descriptions(table, NAMES, None)
-    first = 18262.0
-    expected = [
-        [first, 0, 1, 1, 0],
-        [np.nan, 1, 0, 0, 1],
-        [first + 10, *[np.nan] * 4],
-        [first + 366, 0, 1, np.nan, np.nan],
-    ]
-    np.testing.assert_array_equal(found.values, expected)
-    np.testing.assert_allclose(found.mean, [first + 5, 0.5, 0.5, 0.5, 0.5])  # of the trained ones
-    back = feature_table(found, found.values)
-    assert back["made"][0] == pd.Timestamp("2020-01-01")
-    assert back["made"][1] is None
-    assert back["wet"] == [True, False, None, True]
-    assert back["kind"] == [3, 7, None, None]  # a level that was never trained counts as missing
-    np.testing.assert_array_equal(found.row("later"), expected[3])
-    assert found.row("never") is None
-    assert found.coordinate_names == ("made", "wet = False", "wet = True", "kind = 3", "kind = 7")
-
-
-def test_names_of_features_need_not_be_text():
-    known = read_descriptions(pd.DataFrame(ROWS, index=list("abc")), NAMES, None)
-    assert [feature.name for feature in known.features] == ["0", "1"]
-    later = pd.DataFrame([[3.0, "y"]], index=["d"])
-    np.testing.assert_array_equal(read_later(known, later, None)["d"], [3.0, 0, 1])
-    np.testing.assert_array_equal(read_row(known, later.loc["d"]), [3.0, 0, 1])
-    np.testing.assert_array_equal(read_later(known, {"d": {0: 3.0, 1: "y"}}, None)["d"], [3.0, 0, 1])
-
-
-def test_levels_that_are_whole_numbers_are_known_beside_gaps():
-    known = read_descriptions(pd.DataFrame({"kind": pd.Categorical([3, 7, 3])}, index=NAMES), NAMES, None)
-    later = pd.DataFrame({"kind": [7, None]})  # which pandas makes floats
-    np.testing.assert_array_equal(_encoded_table(known, later), [[0, 1], [np.nan, np.nan]])
-    with pytest.raises(DataError, match="no trained condition has the level '7.5'"):
-        _encoded_table(known, pd.DataFrame({"kind": [7.5]}))
-
-
-WRONG_TABLES = {
-    "has no row for 'b'": {"a": [1], "c": [2]},
-    "has 2 rows for 3 conditions": [[1], [2]],
-    "more than one row for condition 'a'": pd.DataFrame({"v": [1, 2, 3, 4]}, index=["a", "a", "b", "c"]),
-    "missing for all trained conditions": {"a": [None], "b": [None], "c": [None]},
-    "must hold numbers, dates, or categories": {"a": [1], "b": ["x"], "c": [2]},
-    "different lengths": {"a": [1], "b": [1, 2], "c": [2]},
-    "has no columns": pd.DataFrame(index=list("abc")),
-    "is infinite for a condition": {"a": [1], "b": [np.inf], "c": [2]},
-    "or beyond 1e\\+140; pass None": {"a": [1], "b": [1e200], "c": [2]},
-    "is infinite for a condition, or beyond": {"a": [1], "b": [10**400], "c": [2]},
-    "two columns of condition_features": pd.DataFrame([[1, 2]] * 3, columns=["v", "v"], index=list("abc")),
-    "or an array with a row for each condition, got str": "abc",
-    "or an array with a row for each condition, got set": {1.0, 2.0, 3.0},
-    "or an array with a row for each condition, got float": 3.0,
-}
-
-
-@pytest.mark.parametrize("words", WRONG_TABLES)
-def test_tables_that_cannot_be_are_refused_in_words(words):
-    with pytest.raises(DataError, match=words):
-        read_descriptions(WRONG_TABLES[words], NAMES, None)
-
-
-WRONG_ROWS = {
-    "knows no feature 'colour'": {"colour": "red"},
-    "no trained condition has the level 'z'": {"kind": "z"},
-    "holds numbers, got 'tall'": {"size": "tall"},
-    "has the 2 features": [1.0],
-    "one row, got a table of 2 rows": pd.DataFrame({"size": [1.0, 2.0]}),
-}
-
-
-@pytest.mark.parametrize("words", WRONG_ROWS)
-def test_rows_of_new_conditions_are_checked(words):
-    known = read_descriptions(ROWS, NAMES, None)
-    known = known._replace(
-        features=tuple(each._replace(name=name) for each, name in zip(known.features, ("size", "kind"), strict=True))
-    )
-    with pytest.raises(DataError, match=words):
-        read_row(known, WRONG_ROWS[words])
-    np.testing.assert_array_equal(read_row(known, {"kind": "y"}), [np.nan, 0, 1])
-    with pytest.raises(DataError, match="must say which condition each row belongs to"):
-        read_later(known, [[1.0, "x"]], None)
-
-
 def test_features_are_refused_where_they_cannot_be_used(slopes):
     X, y, ids = np.zeros((4, 1)), np.arange(4.0), list("aabb")
     with pytest.raises(SettingError, match="n_latent=0 leaves nothing"):
@@ -619,9 +495,6 @@ def test_features_are_refused_where_they_cannot_be_used(slopes):
     model, _, _ = slopes
     with pytest.raises(DataError, match="need all features"):
         model.predict_at_latent([[0.0]], [0.0])
-    known = read_descriptions([[5, 1], [5, 2]], ("a", "b"), None)
-    with pytest.warns(LVMOGPWarning, match="'feature 1' is the same for all trained conditions"):
-        warn_of_constants(known, 2)
 
 
 def test_a_model_without_features_wants_none(slopes):

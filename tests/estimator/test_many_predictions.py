@@ -76,7 +76,7 @@ def test_rows_of_many_conditions_equal_each_by_itself(model):
         pd.Series(["b", "a"]),
         pd.Categorical([2, 1, 2]),
         pd.Series([1, 2], dtype="Int64"),
-        [1, True, 1.0, "1", (1, "a"), (True, "a")],
+        [1, 2.5, "1", (1, "a"), (True, "a", 0)],
         ["b", "a", "b"],
     ],
     ids=str,

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from benchmarks.endurance import Shape, fitted
 from lvmogp import LVMOGPRegressor
 from lvmogp.__about__ import __version__
-from lvmogp.storage.tensor_file import ModelFile, read, write
+from lvmogp.storage.tensor_file import read, write
 
 # Of two starts, one by clustering and one at random, to the end.
 FIT = """
@@ -77,28 +77,20 @@ SHAPE = Shape(3, 5, 1, 1, 4, on_grid=True)
 def test_a_model_file_knows_its_seed_versions_and_machine(tmp_path):
     fitted(SHAPE, 17).save(tmp_path / "model")
     stored = read(tmp_path / "model").document
-    assert stored["settings"]["random_state"] == 17
+    assert ["random_state", {"int": 17}] in stored["settings"]
     assert stored["origin"]["seed"] == 17
     assert stored["origin"]["machine"] == f"{platform.machine()} cpu"
     versions = {"lvmogp": __version__, "python": platform.python_version(), "jax": jax.__version__}
-    assert stored["origin"]["versions"].items() >= {**versions, "numpy": np.__version__}.items()
+    assert dict(stored["origin"]["versions"]).items() >= {**versions, "numpy": np.__version__}.items()
 
 
 def test_a_model_saved_again_keeps_what_its_fit_was_made_with(tmp_path):
     fitted(SHAPE, 17).save(tmp_path / "model")
     content = read(tmp_path / "model")
-    content.document["origin"]["versions"]["jax"] = "0.0.1"
+    content.document["origin"]["versions"].append(["abacus", "0.0.1"])
     write(tmp_path / "model", content)
     LVMOGPRegressor.load(tmp_path / "model").add_condition("new", [[1.0]], [0.0]).save(tmp_path / "again")
     assert read(tmp_path / "again").document["origin"] == content.document["origin"]
-
-
-def test_a_file_from_before_origins_were_kept_is_read(tmp_path):
-    fitted(SHAPE, 17).save(tmp_path / "model")
-    tensors, document = read(tmp_path / "model")
-    del document["origin"]
-    write(tmp_path / "old", ModelFile(tensors, document))
-    assert LVMOGPRegressor.load(tmp_path / "old").origin_ is None
 
 
 def test_a_generator_of_numbers_is_asked_for_one_seed_which_makes_the_same_fit(tmp_path):

@@ -138,7 +138,7 @@ def test_tables_of_polars_give_the_same_answers(shuffled):
     expected = model.fit(table, y).predict(table)
     theirs = pl.DataFrame({name: table[name].to_list() for name in table.columns})
     assert_array_equal(model.fit(theirs, pl.Series("height", y.to_list())).predict(theirs), expected)
-    assert model.model_.output_name == "height"
+    assert model.model_.schema.output_name == "height"
     assert_array_equal(model.predict(theirs.select("x"), theirs["line"]), expected)
 
 
@@ -146,7 +146,7 @@ def test_dates_are_inputs(shuffled):
     table, y = shuffled
     dated = table.assign(x=pd.Timestamp("2026-03-01") + pd.to_timedelta(table["x"], unit="D"))
     model = LVMOGPRegressor(condition="line", **QUICK).fit(dated, y)
-    assert model.model_.date_columns == ("x",)
+    assert model.model_.schema.date_columns == ("x",)
     same = LVMOGPRegressor(condition="line", **QUICK).fit(table, y)
     assert_allclose(model.predict(dated), same.predict(table), rtol=0, atol=1e-4 * np.ptp(y))
 

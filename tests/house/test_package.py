@@ -1,5 +1,6 @@
 """What is in the package, what importing it costs, and what it asks for."""
 
+import ast
 import inspect
 import io
 import os
@@ -59,6 +60,28 @@ def test_what_is_optional_is_never_imported_at_the_top_of_a_module(name):
     assert [line for line in lines if line.startswith((f"import {name}", f"from {name}"))] == []
 
 
+def backend_started_by(code):
+    """Whether a fresh process that runs the code has a JAX backend at the end."""
+    ask = "from jax._src import xla_bridge; print(xla_bridge.backends_are_initialized())"
+    process = subprocess.run([sys.executable, "-c", f"{code}\n{ask}"], check=True, stdout=subprocess.PIPE, text=True)
+    return process.stdout.split()[-1] == "True"
+
+
+def test_importing_every_module_and_describing_a_kernel_start_no_backend():
+    names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")]
+    imports = [f"import {name.removesuffix('.__init__')}" for name in names]
+    described = "lvmogp.RBF(lengthscale=0.5) + lvmogp.RBF([1, 2]) * lvmogp.Periodic(period=7)"
+    assert not backend_started_by("\n".join([*imports, described]))
+    assert backend_started_by("import jax; jax.numpy.ones(1)")
+
+
+def test_a_module_says_in_one_sentence_what_it_knows():
+    for path in PACKAGE.rglob("*.py"):
+        opening = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0]
+        assert opening.endswith("."), f"{path} opens with: {opening!r}"
+        assert not re.search(r"[.!?]\s", opening), f"{path} opens with more than one sentence: {opening}"
+
+
 def test_the_content_of_the_wheel_is_small():
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as wheel:
@@ -74,7 +97,7 @@ def test_the_wheel_holds_the_package_and_nothing_else():
         names = {name for name in wheel.namelist() if not name.split("/")[0].endswith(".dist-info")}
     own = {path.relative_to(PACKAGE.parent).as_posix() for path in PACKAGE.rglob("*") if path.is_file()}
     assert names == {name for name in own if "__pycache__" not in name}
-    assert {"lvmogp/py.typed", "lvmogp/cli.py"} <= names
+    assert {"lvmogp/py.typed", "lvmogp/cli/app.py"} <= names
     assert any(name.startswith("lvmogp/page/") for name in names)
 
 

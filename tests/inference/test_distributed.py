@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 from lvmogp import LVMOGPRegressor
 from lvmogp.cli.app import app
 from lvmogp.cli.files.parquet import Part, open_parquet
-from lvmogp.cli.large_work import Processes
 from lvmogp.errors import SettingError
 from lvmogp.inference.minibatch.distributed import (
     Rendezvous,
@@ -33,8 +32,8 @@ from lvmogp.inference.minibatch.distributed import (
 from lvmogp.inference.minibatch.fit import fit_minibatches
 from lvmogp.inference.minibatch.prefetch import Feed, Shards, minibatch
 from lvmogp.tables.ids import numbers_of
-from lvmogp.tables.scaling import Scaling
-from lvmogp.tables.sources import Rows, column_moments, scaling_from, source_of
+from lvmogp.tables.observations import Observations
+from lvmogp.tables.scaling import Scaling, scaling_from
 
 pytest.importorskip("pyarrow")
 RUN = [sys.executable, "-m", "lvmogp"]
@@ -102,14 +101,12 @@ def in_one_process(data: Path):
     parts = [open_parquet(data, **ROLES, part=Part(number, 2)) for number in range(2)]
     with parts[0] as first, parts[1] as second, jax.default_matmul_precision("highest"):
         ids = tuple(sorted({*first.ids, *second.ids}))
-        sources = tuple(
-            source_of(store.rows._replace(conditions=numbers_of(store.ids, ids)[store.conditions]), len(ids))
-            for store in (first, second)
-        )
-        moments = [column_moments(source) for source in sources]
-        scaling = scaling_from(moments[0].merged(moments[1]))
-        counts = sources[0].counts + sources[1].counts
-        return fit_minibatches(Shards(sources, counts, scaling, 2, 0), model._options())
+        scaling = scaling_from(first.moments().merged(second.moments()))
+        numbers = [numbers_of(store.ids, ids) for store in (first, second)]
+        counts = np.zeros(len(ids), int)
+        for store, own in zip((first, second), numbers, strict=True):
+            counts[own] += store.counts
+        return fit_minibatches(Shards((first, second), numbers, counts, scaling, 2, 0), model._options())
 
 
 @pytest.fixture(scope="module")
@@ -125,13 +122,13 @@ def test_two_processes_find_what_one_finds(together):
     _, folder = together
     alone, outcome = in_one_process(folder / "data.parquet")
     model = LVMOGPRegressor.load(folder / "model.lvmogp").model_
-    assert model.outcome.n_iterations == 100
+    assert model.fit.outcome.n_iterations == 100
     leaves, expected = jax.tree.leaves(model.posterior.parameters), jax.tree.leaves(alone.parameters)
     assert len(leaves) == len(expected) >= 8
     for leaf, other in zip(leaves, expected, strict=True):
         np.testing.assert_allclose(leaf, other, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(model.posterior.mean, alone.mean, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(model.outcome.bound, outcome.bound, rtol=1e-8)
+    np.testing.assert_allclose(model.fit.outcome.bound, outcome.bound, rtol=1e-8)
 
 
 def test_ids_spread_unevenly_are_those_of_one_model(together):
@@ -202,10 +199,10 @@ def test_the_other_process_ends_when_one_is_killed(tmp_path, lost):
 
 
 def test_one_process_has_everything():
-    rows = Rows(np.zeros((2, 1)), np.arange(2.0), np.zeros(2, int))
-    moments = column_moments(source_of(rows, 1))
-    for found, given in zip((*gathered_rows(rows), *merged_moments(moments)), (*rows, *moments), strict=True):
-        np.testing.assert_array_equal(found, given)
+    rows = Observations(np.zeros((2, 1)), np.arange(2.0), np.zeros(2, int))
+    moments = rows.moments()
+    assert gathered_rows(rows) is rows
+    assert merged_moments(moments) is moments
     assert gathered_documents(["a"]) == [["a"]]
     np.testing.assert_array_equal(summed(np.arange(3)), np.arange(3))
     assert first_bytes(b"abc") == b"abc"
@@ -214,9 +211,10 @@ def test_one_process_has_everything():
 @pytest.mark.parametrize(("batch_size", "n_shards", "n_devices"), [(64, 2, 1), (10, 1, 4), (2, 3, 2), (100, 3, 8)])
 def test_every_device_has_the_same_number_of_observations(batch_size, n_shards, n_devices):
     rng = np.random.default_rng(0)
-    source = source_of(Rows(rng.normal(size=(40, 1)), rng.normal(size=40), rng.integers(0, 3, 40)), 3)
+    part = Observations(rng.normal(size=(40, 1)), rng.normal(size=40), rng.integers(0, 3, 40))
     scaling = Scaling(np.zeros(1), np.ones(1), 0.0, 1.0, None)
-    feed = Feed(Shards((source,), source.counts, scaling, n_shards, 0), batch_size, n_devices, "float64", 0)
+    shards = Shards([part], [np.arange(3)], np.bincount(part.conditions), scaling, n_shards, 0)
+    feed = Feed(shards, batch_size, n_devices, "float64", 0)
     found = minibatch(feed, 0)
     assert len(found.outputs) % n_devices == 0
     assert len(found.outputs) * n_shards >= batch_size
@@ -254,4 +252,3 @@ def test_processes_that_cannot_work_together_are_refused(tmp_path, monkeypatch):
     words = "--distributed fits Parquet files by minibatches; give a .parquet file or a folder of them"
     assert words in refused("data.csv", "--inference", "stochastic", "--distributed")
     assert words in refused("data.parquet", "--distributed")
-    assert Processes(False, Rendezvous()).total(7) == 7

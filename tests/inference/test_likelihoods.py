@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 import references
 from scipy.stats import multivariate_normal
-from small_models import PER_CONDITION, SHARED, D, grid_case, long_case, number, small_parameters
+from small_models import PER_CONDITION, SHARED, D, grid_as_long, grid_case, long_case, number, small_parameters
 
 from lvmogp.algebra.constraints import join, split
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.nuts.likelihoods import fitted_values, log_likelihood
 from lvmogp.inference.nuts.parameters import chain_parameters
 from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern52, Periodic
-from lvmogp.model.layouts import GridData, grid_as_long
-from lvmogp.model.likelihood_data import ScatteredData, SparseData, observed, scattered
+from lvmogp.model.layouts import GridData, ScatteredData, SparseData, likelihood_data, scattered
 
 _log_likelihood, _fitted_values = compiled(log_likelihood), compiled(fitted_values)
 NOISES = [SHARED, PER_CONDITION]
@@ -162,11 +161,11 @@ def test_fitted_values_of_sparse_likelihoods_are_exact_with_all_inducing_points(
 
 def test_the_form_follows_the_size(rng):
     parameters = small_parameters(2)
-    assert observed(grid_case().data, parameters) is grid_case().data
-    assert isinstance(observed(long_case().data, parameters), ScatteredData)
+    assert likelihood_data(grid_case().data, parameters) is grid_case().data
+    assert isinstance(likelihood_data(long_case().data, parameters), ScatteredData)
     many = GridData(jnp.asarray(rng.normal(size=(601, 2))), jnp.asarray(rng.normal(size=(601, D))))
     for data in (many, grid_as_long(many)):
-        sparse = observed(data, parameters)
+        sparse = likelihood_data(data, parameters)
         assert isinstance(sparse, SparseData)
         np.testing.assert_array_equal(sparse.inducing_inputs, parameters.inducing_inputs)
         assert len(set(np.asarray(sparse.inducing_conditions).tolist())) == 3

@@ -19,8 +19,7 @@ from lvmogp.inference.nuts.parameters import ChainParameters, OwnNoise, SharedNo
 from lvmogp.inference.nuts.priors import Priors, log_prior
 from lvmogp.inference.optimise import StopFit
 from lvmogp.kernels.covariances import RBF, Linear, Periodic, RationalQuadratic, gram
-from lvmogp.model.layouts import GridData
-from lvmogp.model.likelihood_data import scattered
+from lvmogp.model.layouts import GridData, scattered
 
 PRIORS = Priors().checked()
 
@@ -259,7 +258,7 @@ def test_the_likelihood_of_one_condition_is_that_of_all_but_for_a_constant(rng, 
 
 @pytest.mark.parametrize("most", [2, 0], ids=["some", "all"])
 def test_a_condition_with_too_many_observations_stays_where_it_is(monkeypatch, most):
-    monkeypatch.setattr("lvmogp.model.likelihood_data._MOST_PLACES", most)
+    monkeypatch.setattr("lvmogp.model.layouts._MOST_PLACES", most)
     parameters, data = small_parameters(2), scattered(long_case().data)
     counts = np.bincount(np.asarray(data.conditions)[np.asarray(data.present) > 0], minlength=D)
     assert (counts > most).sum() == (D if most == 0 else 3)

@@ -21,7 +21,7 @@ from lvmogp.inference.starts import (
 )
 from lvmogp.kernels.covariances import RBF
 from lvmogp.model.parameters import Parameters
-from lvmogp.tables.features import Coordinates
+from lvmogp.tables.features import FeatureCoordinates
 
 compiled_independent_bound = compiled(independent_bound)
 compiled_independent_curves = compiled(independent_curves)
@@ -139,7 +139,7 @@ def test_recipes_hold_for_few_and_for_equal_curves(recipe: str, curves: str):
 @pytest.mark.parametrize("with_features", [False, True])
 def test_where_conditions_start_does_not_depend_on_their_order(recipe: str, with_features: bool):
     values, order = RNG(60).normal(size=(7, 9)), RNG(61).permutation(7)
-    known = Coordinates(RNG(62).normal(size=(7, 1)), np.ones(1), np.ones(1))
+    known = FeatureCoordinates(RNG(62).normal(size=(7, 1)), np.ones(1), np.ones(1))
 
     def begin(rows: np.ndarray) -> Parameters:
         coordinates = known._replace(values=known.values[rows]) if with_features else None

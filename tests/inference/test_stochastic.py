@@ -24,14 +24,13 @@ from lvmogp.inference.minibatch.schedule import (
     begin_schedule,
     window,
 )
-from lvmogp.inference.minibatch.start import placed, some_conditions
+from lvmogp.inference.minibatch.start import placed
 from lvmogp.inference.minibatch.steps import Problem, Rates, State, step
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import long_data
 from lvmogp.model.posterior import optimal_inducing, posterior
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
-from lvmogp.tables.sources import Rows, column_moments, sample, scaling_from, source_of
-from lvmogp.tables.transforms import Logarithm
 
 WHOLE, PART = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec(AXIS)
 compiled_step = jax.jit(
@@ -155,37 +154,16 @@ def test_a_window_knows_the_error_of_its_mean(rng):
     np.testing.assert_allclose(found, (values.mean(), values.std(ddof=1) / 50**0.5))
 
 
-# Sources, feeds and starts.
-
-
-def test_moments_of_pieces_are_those_of_the_whole(rng, monkeypatch):
-    monkeypatch.setattr("lvmogp.tables.sources._ROWS_AT_ONCE", 7)
-    inputs, outputs = rng.normal(3, 2, (50, 2)), np.exp(rng.normal(size=50))
-    source = source_of(Rows(inputs, outputs, np.zeros(50, int)), 1)
-    found = scaling_from(column_moments(source, transform=Logarithm()), transform=Logarithm())
-    np.testing.assert_allclose(found.input_mean, inputs.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(found.input_scale, inputs.std(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(found.output_mean, np.log(outputs).mean(), rtol=1e-12)
-    np.testing.assert_allclose(found.output_scale, np.log(outputs).std(), rtol=1e-12)
-
-
-def test_a_sample_holds_all_of_rare_conditions_and_some_of_others(rng):
-    conditions = np.repeat([0, 1, 2], [5, 2000, 40])
-    source = source_of(Rows(rng.normal(size=(2045, 1)), np.arange(2045.0), conditions), 3)
-    found = sample(source, source.counts, 40, seed=0)
-    counts = np.bincount(found.conditions)
-    assert counts[0] == 5
-    assert counts[2] == 40
-    assert 15 < counts[1] < 75
-    np.testing.assert_array_equal(found.conditions, conditions[found.outputs.astype(int)])
+# Feeds and starts.
 
 
 def feed_of(n_shards: int, batch_size: int = 8) -> Feed:
     inputs, outputs, conditions = all_rows(OBSERVATIONS)
     pieces = np.array_split(np.arange(18), n_shards)
-    shards = [source_of(Rows(inputs[rows], outputs[rows], conditions[rows]), 4) for rows in pieces]
+    parts = [Observations(inputs[rows], outputs[rows], conditions[rows]) for rows in pieces]
     scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0, None)
-    return Feed(Shards(tuple(shards), COUNTS, scaling, n_shards, 0), batch_size, 1, "float64", seed=0)
+    shards = Shards(parts, [np.arange(4)] * n_shards, np.bincount(conditions), scaling, n_shards, 0)
+    return Feed(shards, 1, batch_size, "float64", seed=0)
 
 
 def test_every_shard_gives_its_share_to_each_minibatch():
@@ -282,18 +260,18 @@ def test_a_condition_is_added_to_a_model_fitted_by_minibatches(fitted):
 def test_conditions_outside_the_pilot_are_placed_where_their_observations_put_them(monkeypatch):
     monkeypatch.setattr("lvmogp.inference.minibatch.start.MOST_CONDITIONS", 30)
     inputs, outputs, conditions, latents = many_conditions()
-    rows = Rows(inputs, outputs, conditions)
-    few, chosen = some_conditions(rows, 60, seed=0)
-    assert len(chosen) == 30
+    rows = Observations(inputs, outputs, conditions)
+    flight = pilot(rows, 60, seed=0)
+    assert len(flight.conditions) == 30
     with pytest.warns(ConvergenceWarning):
         model = LVMOGPRegressor(n_restarts=1, max_iter=80, n_inducing_inputs=10, n_inducing_latents=10).fit(
             few.inputs, few.outputs, few.conditions
         )
     scaling = model.model_.scaling
-    scaled = Rows(scaling.inputs(inputs), scaling.outputs(outputs), conditions)
-    found = placed(model.model_.posterior, scaled, 60, chosen)
-    np.testing.assert_array_equal(found.mean[chosen], model.model_.posterior.parameters.latent_mean)
-    others = np.setdiff1d(np.arange(60), chosen)
+    scaled = Observations(scaling.inputs(inputs), scaling.outputs(outputs), conditions)
+    found = placed(model.model_.posterior, scaled, 60, flight.conditions)
+    np.testing.assert_array_equal(found.mean[flight.conditions], model.model_.posterior.parameters.latent_mean)
+    others = np.setdiff1d(np.arange(60), flight.conditions)
     asked = np.linspace(-1.5, 1.5, 20)[:, None]
     errors = [
         model.predict_at_latent(asked, found.mean[other]) - curves(asked, np.repeat(latents[[other]], 20, axis=0))
@@ -347,20 +325,6 @@ def test_noise_per_condition_is_learnt_by_minibatches():
     parameters, scaling = model.model_.posterior.parameters, model.model_.scaling
     found = np.sqrt(scaling.variance(np.asarray(parameters.noise_variance)))
     np.testing.assert_allclose(found, deviations, rtol=0.12)
-
-
-def test_what_an_observation_store_needs_is_said():
-    good = ObservationStore(np.zeros((3, 1)), np.zeros(3), np.zeros(3, int))
-    cases = {
-        "inputs of shape": good._replace(inputs=np.zeros(3)),
-        "same number of rows": good._replace(outputs=np.zeros(2)),
-        "whole numbers": good._replace(conditions=np.zeros(3)),
-        "between 0 and 0": good._replace(conditions=np.array([0, 1, 0]), ids=("a",)),
-        "are the same": good._replace(ids=("a", "a")),
-    }
-    for words, store in cases.items():
-        with pytest.raises(DataError, match=words):
-            store.checked()
 
 
 def test_a_store_cannot_be_fitted_in_other_ways():

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
+from small_models import grid_as_long
 
 from lvmogp.algebra.constraints import join, split
 from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern52, Periodic
 from lvmogp.model.bounds import Bound, collapsed, explicit
-from lvmogp.model.layouts import Data, GridData, grid_as_long, long_data
+from lvmogp.model.layouts import Data, GridData, long_data
 from lvmogp.model.parameters import FullInducing, KroneckerInducing, Parameters
 
 N, D, M_X, M_H, Q_X, Q_H = 7, 5, 4, 3, 2, 2

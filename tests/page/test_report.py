@@ -40,7 +40,7 @@ from lvmogp.model.layouts import GridData, long_data
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import posterior
 from lvmogp.page.report import report_page, write_report
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import scaling_of
 from lvmogp.tables.transforms import Logarithm, SquareRoot, Transform
 
@@ -160,7 +160,7 @@ def summary_of(model):
         n_observations=len(model.model_.observations.outputs),
         n_conditions=len(NAMES),
         conditions_added=list(model.model_.added),
-        inputs=list(model.model_.columns),
+        inputs=list(model.model_.schema.columns),
         output="distance",
         n_latent=model.n_latent_,
         bound=-12.5,
@@ -169,7 +169,7 @@ def summary_of(model):
         seconds=2.0,
         noise_sd=0.25,
         noise=noise(model),
-        input_relevance=pd.DataFrame({"input": model.model_.columns, "relevance": 0.8}),
+        input_relevance=pd.DataFrame({"input": model.model_.schema.columns, "relevance": 0.8}),
         feature_relevance=pd.DataFrame({"feature": [], "relevance": []}),
         latent_relevance=pd.DataFrame({"dimension": dimensions, "relevance": 0.3}),
         leave_out=LeaveOut(1.5, 0.9, -1.0, 3.0, 26),

@@ -14,8 +14,7 @@ from lvmogp.kernels.covariances import RBF, Matern32, cross
 from lvmogp.model.layouts import GridData
 from paper.baselines import apart, bilinear, coregionalised
 from paper.baselines.apart import Apart, stacked
-from paper.baselines.coregionalised import Coregionalised, Observed
-from paper.baselines.relations import FullRank, LowRank, OneHot, Together
+from paper.baselines.coregionalised import Coregionalised, FullRank, LowRank, Observed, OneHot, Together
 
 N, D = 12, 3
 

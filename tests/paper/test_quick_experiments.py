@@ -9,7 +9,8 @@ import pytest
 
 from paper.plan import GP_IND, GP_OH, GP_WO, LMC, OURS
 
-DATA = Path(__file__).parents[1] / "data"
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"
 
 
 @pytest.fixture
@@ -17,8 +18,8 @@ def quick(tmp_path):
     """Run an experiment by its command, as a user does, and give its results by method."""
 
     def run(name):
-        command = [Path(sys.executable).parent / "lvmogp", "reproduce", name, "--quick", "--jobs", "2", "--no-figures"]
-        subprocess.run([*command, "--data-dir", DATA, "--out", tmp_path], check=True, capture_output=True)
+        command = [sys.executable, "-m", "paper", name, "--quick", "--jobs", "2", "--no-figures"]
+        subprocess.run([*command, "--data-dir", DATA, "--out", tmp_path], cwd=ROOT, check=True, capture_output=True)
         results = json.loads((tmp_path / f"{name}-quick.json").read_text())["repeats"]
         return {result["method"]: result for result in results}
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial.distance import cdist
 
+from lvmogp.ground.rules import POSITIVE, RULE
 from lvmogp.typing import Array, Float, HostFloat
 
 _KEY = "constraint"
@@ -59,7 +60,7 @@ _LOWER_TRIANGULAR = Constraint(_unpack_triangular, _pack_triangular, -math.inf, 
 
 def positive(**field_options: Any) -> Any:
     """Declare a field of positive numbers."""
-    return eqx.field(metadata={_KEY: _POSITIVE}, **field_options)
+    return eqx.field(metadata={_KEY: _POSITIVE, RULE: POSITIVE}, **field_options)
 
 
 def lower_triangular(**field_options: Any) -> Any:

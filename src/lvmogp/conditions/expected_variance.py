@@ -17,7 +17,7 @@ from jax.scipy.linalg import cho_solve
 from jax.scipy.special import ndtri
 
 from lvmogp.algebra.linalg import cholesky, whiten
-from lvmogp.conditions.particle_curves import ParticleCurves
+from lvmogp.conditions.curves import Particles, covariances, moments
 from lvmogp.ground.compiling import compiled
 from lvmogp.typing import Array, Float, Int, Scalar
 
@@ -25,7 +25,7 @@ from lvmogp.typing import Array, Float, Int, Scalar
 Region = Float[Array, "R Q_X"] | None
 
 
-class Scenarios(eqx.Module):
+class Plan(eqx.Module):
     """Measurements decided on, in b places of which some may be free, with S imagined outcomes of all of them.
 
     ``log_weights`` are those of the particles after the outcomes of a scenario.
@@ -37,14 +37,14 @@ class Scenarios(eqx.Module):
     log_weights: Float[Array, "S P"]
 
 
-def nothing_decided(curves: ParticleCurves, *, n_columns: int, n_places: int, n_scenarios: int) -> Scenarios:
-    """Scenarios before any measurement is decided on."""
-    dtype = curves.log_weights.dtype
-    return Scenarios(
+def empty_plan(particles: Particles, *, n_columns: int, n_places: int, n_scenarios: int) -> Plan:
+    """Return the plan before any measurement is decided on."""
+    dtype = particles.log_weights.dtype
+    return Plan(
         points=jnp.zeros((n_places, n_columns), dtype),
         present=jnp.zeros(n_places, dtype),
         outcomes=jnp.zeros((n_scenarios, n_places), dtype),
-        log_weights=jnp.tile(curves.log_weights, (n_scenarios, 1)),
+        log_weights=jnp.tile(particles.log_weights, (n_scenarios, 1)),
     )
 
 
@@ -54,18 +54,18 @@ class _Given(NamedTuple):
     solution: Float[Array, "P S b"]
 
 
-class _Rows(NamedTuple):
+class _Quantities(NamedTuple):
     # Means of some quantities in each scenario, and L⁻¹ cov(B, quantities) under each particle.
     means: Float[Array, "P S n"]
     variances: Float[Array, "P n"]
     whitened: Float[Array, "P b n"]
 
 
-def _given(curves: ParticleCurves, decided: Scenarios) -> _Given:
-    means, _ = curves.moments(decided.points)
+def _given(particles: Particles, decided: Plan) -> _Given:
+    means = moments(particles, decided.points).means
     present = decided.present
-    within = curves.covariance(decided.points, decided.points) * present[:, None] * present
-    noise = jnp.where(present > 0, curves.noise[:, None], 1.0)  # a free place is a measurement of nothing
+    within = covariances(particles, decided.points, decided.points) * present[:, None] * present
+    noise = jnp.where(present > 0, particles.noise[:, None], 1.0)  # a free place is a measurement of nothing
     factor = jax.vmap(lambda covariance, own: cholesky(covariance + jnp.diag(own)))(within, noise)
     residual = (decided.outcomes - means[:, None, :]) * present
     solution = jax.vmap(lambda lower, values: cho_solve((lower, True), values.T).T)(factor, residual)
@@ -74,27 +74,28 @@ def _given(curves: ParticleCurves, decided: Scenarios) -> _Given:
 
 def _conditioned(
     given: _Given, means: Float[Array, "P n"], variances: Float[Array, "P n"], to_decided: Float[Array, "P n b"]
-) -> _Rows:
+) -> _Quantities:
     """Means and variances given the outcomes: m + K_xB (K_BB + σ²I)⁻¹(y − m_B), and v − |L⁻¹K_Bx|²."""
     whitened = jax.vmap(lambda lower, covariance: whiten(lower, covariance.T))(given.factor, to_decided)
     shifted = means[:, None, :] + jnp.einsum("pnb,psb->psn", to_decided, given.solution)
-    return _Rows(shifted, jnp.maximum(variances - jnp.sum(whitened**2, axis=1), 0.0), whitened)
+    return _Quantities(shifted, jnp.maximum(variances - jnp.sum(whitened**2, axis=1), 0.0), whitened)
 
 
-def _rows_at(curves: ParticleCurves, decided: Scenarios, given: _Given, points: Float[Array, "n Q_X"]) -> _Rows:
-    to_decided = curves.covariance(points, decided.points) * decided.present
-    return _conditioned(given, *curves.moments(points), to_decided)
+def _rows_at(particles: Particles, decided: Plan, given: _Given, points: Float[Array, "n Q_X"]) -> _Quantities:
+    to_decided = covariances(particles, points, decided.points) * decided.present
+    found = moments(particles, points)
+    return _conditioned(given, found.means, found.variances, to_decided)
 
 
-def _targets(curves: ParticleCurves, decided: Scenarios, given: _Given, region: Region) -> _Rows:
+def _targets(particles: Particles, decided: Plan, given: _Given, region: Region) -> _Quantities:
     if region is not None:
-        return _rows_at(curves, decided, given, region)
-    latents = curves.latents  # known exactly under each particle
+        return _rows_at(particles, decided, given, region)
+    latents = particles.aligned  # known exactly under each particle
     nothing = jnp.zeros((*latents.shape, decided.points.shape[0]), latents.dtype)
     return _conditioned(given, latents, jnp.zeros_like(latents), nothing)
 
 
-class Outlook(NamedTuple):
+class ExpectedVariance(NamedTuple):
     """Expected variance of the targets, averaged over them: as things stand, and after measuring each candidate."""
 
     now: Scalar
@@ -102,28 +103,30 @@ class Outlook(NamedTuple):
 
 
 @compiled
-def outlook(
-    curves: ParticleCurves,
-    decided: Scenarios,
+def expected_variance(
+    particles: Particles,
+    decided: Plan,
     region: Region,
     candidates: Float[Array, "B c Q_X"],
     nodes: Float[Array, "S K 2"],
-) -> Outlook:
+) -> ExpectedVariance:
     """⟨Var(t | y)⟩ of a measurement at each candidate, averaged over targets and scenarios (equation 47)."""
-    given = _given(curves, decided)
-    targets = _targets(curves, decided, given, region)
+    given = _given(particles, decided)
+    targets = _targets(particles, decided, given, region)
     own_weights = jnp.exp(decided.log_weights)
     centred = targets.means - jnp.einsum("sp,pst->st", own_weights, targets.means)
     overall = jnp.mean(own_weights, axis=0)
     now = overall @ jnp.mean(targets.variances, axis=1) + jnp.mean(jnp.einsum("sp,pst->st", own_weights, centred**2))
 
     def one_block(points: Float[Array, "c Q_X"]) -> Float[Array, " c"]:
-        rows = _rows_at(curves, decided, given, points)
+        rows = _rows_at(particles, decided, given, points)
         # cov(f(x), t | B); nothing for latents, which are fixed under a particle
         shared = jnp.zeros((*rows.variances.shape, targets.means.shape[2]), points.dtype)
         if region is not None:
-            shared = curves.covariance(points, region) - jnp.einsum("pbn,pbt->pnt", rows.whitened, targets.whitened)
-        variances = rows.variances + curves.noise[:, None]
+            shared = covariances(particles, points, region) - jnp.einsum(
+                "pbn,pbt->pnt", rows.whitened, targets.whitened
+            )
+        variances = rows.variances + particles.noise[:, None]
         gains = shared / variances[:, :, None]
 
         def between(mean: Float[Array, "P S"], variance: Float[Array, " P"], gain: Float[Array, "P T"]) -> Scalar:
@@ -147,27 +150,27 @@ def outlook(
         within = overall @ jnp.mean(jnp.maximum(targets.variances[:, None] - gains * shared, 0.0), axis=2)
         return within + jax.vmap(between, in_axes=(2, 1, 1))(rows.means, variances, gains)
 
-    return Outlook(now, jax.lax.map(one_block, candidates))
+    return ExpectedVariance(now, jax.lax.map(one_block, candidates))
 
 
 @compiled
 def with_measurement(
-    curves: ParticleCurves,
-    decided: Scenarios,
+    particles: Particles,
+    decided: Plan,
     place: Int[Array, ""],
     point: Float[Array, " Q_X"],
     nodes: Float[Array, "S 2"],
-) -> Scenarios:
+) -> Plan:
     """A measurement decided on as well, in a free place, with an outcome for each scenario."""
-    rows = _rows_at(curves, decided, _given(curves, decided), point[None])
-    means, variances = rows.means[:, :, 0].T, rows.variances[:, 0] + curves.noise
+    rows = _rows_at(particles, decided, _given(particles, decided), point[None])
+    means, variances = rows.means[:, :, 0].T, rows.variances[:, 0] + particles.noise
 
     def one_scenario(log_weights: Array, own_means: Array, node: Array) -> tuple[Array, Array]:
         outcome = _outcomes(log_weights, own_means, variances, jnp.argsort(own_means), node[None])[0]
         return outcome, jax.nn.log_softmax(log_weights + _log_likelihood(outcome - own_means, variances))
 
     outcomes, log_weights = jax.vmap(one_scenario)(decided.log_weights, means, nodes)
-    return Scenarios(
+    return Plan(
         points=decided.points.at[place].set(point),
         present=decided.present.at[place].set(1.0),
         outcomes=decided.outcomes.at[:, place].set(outcomes),

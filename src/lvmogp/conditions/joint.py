@@ -1,233 +1,318 @@
-"""Joint covariances and samples over rows that belong to several conditions.
+"""Joint distributions of f over rows of several conditions, scenario by scenario.
 
-A prediction of f at a row of a condition with evidence is f̂ = aᵀw + W(y − Aw), so its error is a linear
-functional of the process: e = f(x, h) − W f(X_few, h) − Wε. Errors of different conditions covary through
-k_H and through the inducing variables (docs/mathematics.md, equations 24 and 25). Trained conditions have no
-evidence of their own, W = 0.
+A scenario is one process with latents and noise of all conditions asked for. Given it, errors of the predictions are
+jointly Gaussian: a condition with observations of its own errs by e = f(x, h) − W f(X, h) − Wε (docs/mathematics.md,
+equation 24). Outputs of which a transform is modelled follow by equation 52.
 """
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from scipy.special import logsumexp
 
 from lvmogp.algebra.linalg import cholesky
-from lvmogp.conditions.evidence import Evidence
-from lvmogp.conditions.new_condition import ConditionPosterior
-from lvmogp.conditions.transformed import GivenScenario, RelativeOutput
+from lvmogp.conditions.condition import MOST_PARTICLES, Condition, chosen_particles
+from lvmogp.conditions.curves import covariance_with_seen, curve_given, picked
+from lvmogp.conditions.ensemble import Ensemble, chunks
+from lvmogp.conditions.few_observations import FewObservations, stacked
+from lvmogp.conditions.mixtures import GivenScenario, RelativeOutput, relative_covariance
+from lvmogp.conditions.search import unit_nodes
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import repeated, stacked_rows
 from lvmogp.kernels.covariances import cross, gram
-from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, psi1
-from lvmogp.model.inducing_features import latent_moments
-from lvmogp.model.posterior import Curves, Posterior, curves_at
-from lvmogp.typing import Array, Float
+from lvmogp.model.process import Process
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
+
+# Scenarios of the latents of several conditions: the fewer, the larger the covariance that is averaged over them.
+_FEWEST_SCENARIOS, _ENTRIES_OF_ALL_SCENARIOS = 64, 2**27
+_DRAWS_AT_ONCE = 1_024
 
 
-class ErrorFunctional(eqx.Module):
-    """Errors of the predictions at the rows of one condition, averaged over its latents.
+class Scenarios(eqx.Module):
+    """L scenarios: the process of each, and latents and noise of C conditions in its coordinates."""
 
-    ``features`` is ⟨(a − AᵀW) cᵀ⟩, ``gain`` the W of each particle; ``latents`` are particles with weights or,
-    for a trained condition, one Gaussian.
+    process: Int[Array, "*L"]
+    latents: Float[Array, "*L C Q_H"]
+    noise: Float[Array, "*L C"]
+
+
+def joint_covariance(
+    ensemble: Ensemble, conditions: Sequence[Condition], rows: list[HostFloat]
+) -> list[list[HostFloat]]:
+    """Return the covariance of f between the rows of each pair of conditions: that of the mixture over scenarios."""
+    mean, second = _summed(ensemble, conditions, rows, _weighted_sums)
+    return _in_pairs(second - np.outer(mean, mean), rows)
+
+
+def output_covariance(
+    ensemble: Ensemble, conditions: Sequence[Condition], rows: list[HostFloat], output: RelativeOutput
+) -> list[list[HostFloat]]:
+    """Return the covariance of transformed outputs, relative to their means, in blocks of conditions (equation 52)."""
+    output = jax.tree.map(lambda leaf: leaf.astype(ensemble.dtype), output)
+    sums = _summed(ensemble, conditions, rows, partial(_relative_sums, output))
+    return _in_pairs(relative_covariance(*sums), rows)
+
+
+def _in_pairs(joint: HostFloat, rows: Sequence[HostFloat]) -> list[list[HostFloat]]:
+    # A matrix between stacked rows as blocks, one for each pair of conditions, without what was padded.
+    size = len(joint) // len(rows)
+    apart = joint.reshape(len(rows), size, len(rows), size)
+    return [[apart[i, : len(first), j, : len(second)] for j, second in enumerate(rows)] for i, first in enumerate(rows)]
+
+
+def _summed(
+    ensemble: Ensemble, conditions: Sequence[Condition], rows: list[HostFloat], sums: Callable[..., tuple[Array, Array]]
+) -> tuple[HostFloat, HostFloat]:
+    # Weighted sums over all scenarios of the conditions: a vector and a matrix.
+    padded = jnp.asarray(stacked_rows(rows), ensemble.dtype)
+    size = padded.shape[0] * padded.shape[1]
+    scenarios, weights = _weighted_scenarios(ensemble, conditions, n_rows=size)
+    seen = stacked([condition.seen for condition in conditions])
+    vector, matrix = np.zeros(size), np.zeros((size, size))
+    for some, processes, chosen in _by_chunk(ensemble, scenarios, len(weights)):
+        own = np.zeros(len(chosen.process))  # what is padded has no weight
+        own[: len(some)] = weights[some]
+        parts = sums(processes, chosen, jnp.asarray(own, ensemble.dtype), seen, padded)
+        vector, matrix = vector + np.asarray(parts[0]), matrix + np.asarray(parts[1])
+    return vector, matrix
+
+
+def draw_curves(
+    ensemble: Ensemble,
+    conditions: Sequence[Condition],
+    rows: list[HostFloat],
+    *,
+    n_draws: int,
+    rng: np.random.Generator,
+) -> tuple[list[HostFloat], list[HostFloat]]:
+    """Draw f jointly at the rows of several conditions, with the noise variance of each draw.
+
+    Returns, for each condition, draws of shape (n_draws, rows) and noise variances of shape (n_draws,).
     """
-
-    points: Float[Array, "n Q_X"]
-    covariance: Float[Array, "n n"]
-    features: Float[Array, "n M_X M_H"]
-    weights: Float[Array, " P"]
-    latents: LatentGaussians
-    gain: Float[Array, "P n m"] | None
-    evidence: Evidence | None
-
-
-@compiled
-def trained_functional(
-    model: Posterior, curve: Curves, latents: LatentGaussians, points: Float[Array, "n Q_X"]
-) -> ErrorFunctional:
-    """Errors at rows of a trained condition; ``curve`` and ``latents`` hold that one condition."""
-    features = model.input_basis.features(points)
-    covariance = curve.prior_variance[0] * gram(model.input_basis.kernel, points)
-    mean_features = latent_moments(model.latent_basis, latents).mean[0].astype(features.dtype)
-    return ErrorFunctional(
-        points=points,
-        covariance=covariance + features @ curve.spread[0] @ features.T,
-        features=features[:, :, None] * mean_features,
-        weights=jnp.ones(1, features.dtype),
-        latents=latents,
-        gain=None,
-        evidence=None,
-    )
+    scenarios = _drawn_scenarios(ensemble, conditions, n_draws, rng)
+    seen = stacked([condition.seen for condition in conditions])
+    padded = jnp.asarray(stacked_rows(rows), ensemble.dtype)
+    values = rng.standard_normal((n_draws, *padded.shape[:2]))
+    for some, processes, chosen in _by_chunk(ensemble, scenarios, _DRAWS_AT_ONCE):
+        own = jnp.asarray(values[repeated(some)], ensemble.dtype)
+        values[some] = np.asarray(_sampled(processes, chosen, own, seen, padded))[: len(some)]
+    noise = np.asarray(scenarios.noise, dtype=float)
+    return [values[:, place, : len(points)] for place, points in enumerate(rows)], list(noise.T)
 
 
-@compiled
-def new_functional(model: Posterior, condition: ConditionPosterior, points: Float[Array, "n Q_X"]) -> ErrorFunctional:
-    """Errors at rows of a new condition: within it, the covariance of the mixture over its particles."""
-    seen = condition.evidence
-    features = model.input_basis.features(points)
-    to_evidence = seen.cross_gram(model.input_basis, points)
-    prior = gram(model.input_basis.kernel, points)
-    latent_features = model.latent_basis.features(condition.latents)
-
-    def one_particle(shape: Curves, factor: Array, solution: Array) -> tuple[Array, Array, Array]:
-        covariance = shape.prior_variance * to_evidence + features @ shape.spread @ seen.features.T
-        gain = jax.scipy.linalg.cho_solve((factor, True), covariance.T).T  # W = κ(x, X)(κ(X, X) + σ²I)⁻¹
-        own = shape.prior_variance * prior + features @ shape.spread @ features.T - gain @ covariance.T
-        return features @ shape.weights + covariance @ solution, own, gain
-
-    means, own, gain = jax.lax.map(
-        lambda particle: one_particle(*particle),
-        (condition.curves, condition.factor, condition.solution),
-        batch_size=32,
-    )
-    deviations = means - condition.weights @ means
-    between = (deviations.T * condition.weights) @ deviations
-    reduced = features - gain @ seen.features  # rows a − AᵀW of each particle
-    return ErrorFunctional(
-        points=points,
-        covariance=jnp.einsum("p,pnm->nm", condition.weights, own) + between,
-        features=jnp.einsum("p,pnx,ph->nxh", condition.weights, reduced, latent_features),
-        weights=condition.weights,
-        latents=LatentGaussians(condition.latents, jnp.zeros_like(condition.latents), n_uncertain=0),
-        gain=gain,
-        evidence=seen,
-    )
+def _drawn_scenarios(
+    ensemble: Ensemble, conditions: Sequence[Condition], n_draws: int, rng: np.random.Generator
+) -> Scenarios:
+    # A process at random, then latents of each condition: of a Gaussian any, else one of the particles.
+    process = np.zeros(n_draws, int)
+    if ensemble.n_processes > 1:
+        process = _picked_places(_process_weights(ensemble, conditions)[None], rng.random(n_draws))
+    parts: list[tuple[HostFloat, HostFloat]] = []
+    for condition in conditions:
+        if condition.gaussian is not None:
+            mean, variance = np.asarray(condition.gaussian.mean[0]), np.asarray(condition.gaussian.variance[0])
+            latents = mean + np.sqrt(variance) * rng.standard_normal((n_draws, len(mean)))
+            parts.append((latents, np.full(n_draws, float(condition.noise[0, 0]))))
+        else:
+            several = condition.noise.shape[1] > 1
+            uniforms = rng.random(n_draws) if several else np.zeros(n_draws)
+            parts.append(_at_particles(condition, process, _particle_places(condition, process, uniforms)))
+    return _scenarios(process, parts)
 
 
-@compiled
-def cross_covariance(model: Posterior, first: ErrorFunctional, second: ErrorFunctional) -> Float[Array, "n m"]:
-    """Covariance of the errors of two different conditions, whose latents are independent (equation 25)."""
-    through_inducing = model.covariance.bilinear(first.features, second.features) - jnp.einsum(
-        "nxh,mxh->nm", first.features, second.features
-    )
-    shared = _expected_kernel(model, first, second) * first.weights[:, None] * second.weights
-    kernel, basis = model.input_basis.kernel, model.input_basis
-    through_kernel = jnp.sum(shared) * cross(kernel, first.points, second.points)
-    if first.evidence is not None:
-        gain = jnp.einsum("p,pnm->nm", jnp.sum(shared, axis=1), first.gain)
-        through_kernel -= gain @ first.evidence.cross_gram(basis, second.points).T
-    if second.evidence is not None:
-        gain = jnp.einsum("p,pnm->nm", jnp.sum(shared, axis=0), second.gain)
-        through_kernel -= second.evidence.cross_gram(basis, first.points) @ gain.T
-    if first.evidence is not None and second.evidence is not None:
-        between = first.evidence.gram_with(basis, second.evidence)
-        weighted = jnp.einsum("pq,pnm->qnm", shared, first.gain)
-        through_kernel += jnp.einsum("qnm,mk,qjk->nj", weighted, between, second.gain)
-    return through_inducing + through_kernel
+def _weighted_scenarios(
+    ensemble: Ensemble, conditions: Sequence[Condition], *, n_rows: int
+) -> tuple[Scenarios, HostFloat]:
+    """Return scenarios that stand for all, with weights: those of the marginal predictions where that is possible."""
+    uncertain = [condition for condition in conditions if condition.noise.shape[1] > 1]
+    if not uncertain:
+        process = np.arange(ensemble.n_processes)
+        parts = [_at_particles(condition, process, np.zeros_like(process)) for condition in conditions]
+        return _scenarios(process, parts), ensemble.weights
+    if len(uncertain) == 1 and (ensemble.n_processes > 1 or len(conditions) == 1):
+        chosen = chosen_particles(ensemble, uncertain[0])
+        places = [chosen.place if each is uncertain[0] else np.zeros_like(chosen.place) for each in conditions]
+        pairs = zip(conditions, places, strict=True)
+        return _scenarios(
+            chosen.process, [_at_particles(each, chosen.process, at) for each, at in pairs]
+        ), chosen.weights
+    n_scenarios = int(np.clip(_ENTRIES_OF_ALL_SCENARIOS // n_rows**2, _FEWEST_SCENARIOS, MOST_PARTICLES))
+    n_scenarios = 1 << (n_scenarios.bit_length() - 1)
+    uniforms = iter(unit_nodes(n_scenarios, (ensemble.n_processes > 1) + len(uncertain)).T)
+    process = np.zeros(n_scenarios, int)
+    if ensemble.n_processes > 1:
+        process = _picked_places(_process_weights(ensemble, conditions)[None], next(uniforms))
+    parts = []
+    for condition in conditions:
+        own = next(uniforms) if condition.noise.shape[1] > 1 else np.zeros(n_scenarios)
+        parts.append(_at_particles(condition, process, _particle_places(condition, process, own)))
+    return _scenarios(process, parts), np.full(n_scenarios, 1 / n_scenarios)
 
 
-def _expected_kernel(model: Posterior, first: ErrorFunctional, second: ErrorFunctional) -> Float[Array, "P R"]:
-    # ⟨k_H(h, h')⟩ between particles, Gaussians, or one of each.
-    kernel = model.latent_basis.kernel
-    if first.gain is None and second.gain is None:
-        return expected_cross(kernel, first.latents, second.latents)
-    if first.gain is None:
-        return psi1(kernel, second.latents.mean, first.latents)
-    if second.gain is None:
-        return psi1(kernel, first.latents.mean, second.latents).T
-    return cross(kernel, first.latents.mean, second.latents.mean)
+def _process_weights(ensemble: Ensemble, conditions: Sequence[Condition]) -> HostFloat:
+    # Processes count as much as all conditions together say: p(process) Π p(y_new | process).
+    base = np.asarray(ensemble.log_weights, dtype=float)
+    told = [logsumexp(np.asarray(each.log_weights, dtype=float), axis=1) - base for each in conditions]
+    log_weights = base + sum(told)
+    return np.exp(log_weights - logsumexp(log_weights))
 
 
-class Draw(eqx.Module):
-    """One draw of a condition's latents and noise, with the evidence that its curve is conditioned on.
-
-    Draws of several conditions, and several of them, are stacked along leading axes.
-    """
-
-    latent: Float[Array, "*C Q_H"]
-    noise: Float[Array, "*C"]
-    evidence: Evidence
+def _particle_places(condition: Condition, process: HostInt, uniforms: HostFloat) -> HostInt:
+    return _picked_places(condition.weights[process], uniforms)
 
 
-class _DrawnFunctional(eqx.Module):
-    # Errors at the rows of one condition given its latents.
-    points: Float[Array, "n Q_X"]
-    latent: Float[Array, " Q_H"]
-    mean: Float[Array, " n"]
-    gain: Float[Array, "n m"]
-    features: Float[Array, "n M_X M_H"]
-    from_noise: Float[Array, "n n"]
-    evidence: Evidence
+def _picked_places(weights: HostFloat, uniforms: HostFloat) -> HostInt:
+    # The entry of each row of weights at which their cumulated share passes the uniform number.
+    ends = np.cumsum(weights, axis=1)
+    return np.minimum(np.sum(ends <= uniforms[:, None] * ends[:, -1:], axis=1), weights.shape[1] - 1)
 
 
-def _drawn_functional(model: Posterior, draw: Draw, points: Float[Array, "n Q_X"]) -> _DrawnFunctional:
-    seen = draw.evidence
-    curve = curves_at(model, draw.latent[None])
-    features = model.input_basis.features(points)
-    noise = seen.noise_variances(draw.noise)
-    scale, spread, weights = curve.prior_variance[0], curve.spread[0], curve.weights[0]
-    factor = seen.factor(scale * seen.gram + seen.features @ spread @ seen.features.T, draw.noise)
-    to_evidence = scale * seen.cross_gram(model.input_basis, points) + features @ spread @ seen.features.T
-    gain = jax.scipy.linalg.cho_solve((factor, True), to_evidence.T).T
-    latent_features = model.latent_basis.features(draw.latent[None])[0]
-    return _DrawnFunctional(
-        points=points,
-        latent=draw.latent,
-        mean=features @ weights + gain @ (seen.values - seen.features @ weights),
-        gain=gain,
-        features=(features - gain @ seen.features)[:, :, None] * latent_features,
-        from_noise=(gain * noise) @ gain.T,
-        evidence=seen,
-    )
+def _at_particles(condition: Condition, process: HostInt, place: HostInt) -> tuple[HostFloat, HostFloat]:
+    return np.asarray(condition.latents)[process, place], np.asarray(condition.noise)[process, place]
 
 
-def _given_draw(
-    model: Posterior, draws: Draw, rows: Float[Array, "C n Q_X"]
-) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
-    """Mean and covariance of f at the rows of C conditions given one draw of all their latents.
+def _scenarios(process: HostInt, parts: Sequence[tuple[HostFloat, HostFloat]]) -> Scenarios:
+    latents, noise = (np.stack(values, axis=1) for values in zip(*parts, strict=True))
+    return Scenarios(jnp.asarray(process), jnp.asarray(latents), jnp.asarray(noise))
 
-    ``draws`` is stacked over conditions. Prediction errors are joint: with E = [I, −W] over rows and evidence,
-    cov(e) = E κ Eᵀ + W diag(σ²) Wᵀ.
-    """
-    functionals = jax.vmap(lambda draw, points: _drawn_functional(model, draw, points))(draws, rows)
-    n_rows = rows.shape[0] * rows.shape[1]
-    features = functionals.features.reshape(n_rows, *model.mean.shape)
-    covariance = model.covariance.bilinear(features, features) - jnp.einsum("nxh,mxh->nm", features, features)
-    covariance += jax.scipy.linalg.block_diag(*functionals.from_noise)
-    between = gram(model.latent_basis.kernel, functionals.latent)
-    blocks = jax.vmap(lambda first: jax.vmap(lambda second: _functional_gram(model, first, second))(functionals))(
-        functionals
-    )
-    through_kernel = (between[:, :, None, None] * blocks).transpose(0, 2, 1, 3)
-    return functionals.mean.reshape(n_rows), covariance + through_kernel.reshape(covariance.shape)
+
+def _by_chunk(ensemble: Ensemble, scenarios: Scenarios, most: int) -> Iterator[tuple[HostInt, Process, Scenarios]]:
+    # At most so many scenarios whose processes are at hand, padded by repeating them; which they are comes first.
+    process = np.asarray(scenarios.process)
+    for numbers, processes in chunks(ensemble):
+        own = np.flatnonzero((process >= numbers[0]) & (process <= numbers[-1]))
+        for start in range(0, len(own), most):
+            some = own[start : start + most]
+            places = repeated(some)
+            chosen = jax.tree.map(lambda leaf, places=places: leaf[places], scenarios)
+            moved = eqx.tree_at(lambda tree: tree.process, chosen, chosen.process - int(numbers[0]))
+            yield some, processes, jax.tree.map(_as_floats(ensemble.dtype), moved)
+
+
+def _as_floats(dtype: str) -> Callable[[Array], Array]:
+    return lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+
+def _process_at(processes: Process, number: Int[Array, ""]) -> Process:
+    # One process serves all scenarios without being copied for each.
+    return picked(processes, 0 if jax.tree.leaves(processes)[0].shape[0] == 1 else number)
 
 
 @compiled
-def sample_curves(
-    model: Posterior,
-    draws: Draw,
+def _weighted_sums(
+    processes: Process,
+    scenarios: Scenarios,
+    weights: Float[Array, " L"],
+    seen: FewObservations | None,
     rows: Float[Array, "C n Q_X"],
+) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
+    """Return Σ_l w_l m_l and Σ_l w_l (C_l + m_l m_lᵀ) over scenarios."""
+
+    def add(sums: tuple[Array, Array], given: tuple[Scenarios, Array]) -> tuple[tuple[Array, Array], None]:
+        scenario, weight = given
+        mean, covariance = given_scenario(_process_at(processes, scenario.process), scenario, seen, rows)
+        return (sums[0] + weight * mean, sums[1] + weight * (covariance + jnp.outer(mean, mean))), None
+
+    size = rows.shape[0] * rows.shape[1]
+    begin = (jnp.zeros(size, rows.dtype), jnp.zeros((size, size), rows.dtype))
+    return jax.lax.scan(add, begin, (scenarios, weights))[0]
+
+
+@compiled
+def _relative_sums(
+    output: RelativeOutput,
+    processes: Process,
+    scenarios: Scenarios,
+    weights: Float[Array, " L"],
+    seen: FewObservations | None,
+    rows: Float[Array, "C n Q_X"],
+) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
+    def given_one(scenario: Scenarios) -> GivenScenario:
+        found = given_scenario(_process_at(processes, scenario.process), scenario, seen, rows)
+        return GivenScenario(*found, scenario.noise)
+
+    return output.sums(given_one, scenarios, weights)
+
+
+@compiled
+def _sampled(
+    processes: Process,
+    scenarios: Scenarios,
     normals: Float[Array, "L C n"],
+    seen: FewObservations | None,
+    rows: Float[Array, "C n Q_X"],
 ) -> Float[Array, "L C n"]:
-    """F at the rows of C conditions given each of L draws of all their latents, from standard normal numbers.
-
-    Latents and noise of ``draws`` are stacked over draws and conditions, its evidence over conditions.
-    """
-
-    def one(drawn: tuple[Array, Array, Array]) -> Float[Array, "C n"]:
-        latent, noise, own = drawn
-        mean, covariance = _given_draw(model, Draw(latent, noise, draws.evidence), rows)
+    def one(given: tuple[Scenarios, Array]) -> Array:
+        scenario, own = given
+        mean, covariance = given_scenario(_process_at(processes, scenario.process), scenario, seen, rows)
         return (mean + cholesky(covariance) @ own.reshape(-1)).reshape(own.shape)
 
-    return jax.lax.map(one, (draws.latent, draws.noise, normals))
+    return jax.lax.map(one, (scenarios, normals))
 
 
-@compiled
-def relative_sums(
-    model: Posterior, draws: Draw, weights: Float[Array, " L"], rows: Float[Array, "C n Q_X"], output: RelativeOutput
+def given_scenario(
+    process: Process, scenario: Scenarios, seen: FewObservations | None, rows: Float[Array, "C n Q_X"]
 ) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
-    """The sums of equation 52, for outputs of which a transform is modelled, over L weighted draws.
+    """Return mean and covariance of f at the rows of all conditions in one scenario.
 
-    Latents and noise of ``draws`` are stacked over draws and conditions, its evidence over conditions.
+    Prediction errors are joint: with E = [I, −W] over rows and observations, cov(e) = E κ Eᵀ + W diag(σ²) Wᵀ.
     """
+    latents = process.latents(scenario.latents)
+    inputs = jax.vmap(process.inputs)(rows)
+    mean = jax.vmap(process.explained.mean)(inputs, latents)
+    pairs = _Pairs(process, latents, gram(process.latents.kernel, scenario.latents))
+    kernel = process.inputs.kernel
+    covariance = pairs.covariance(_each_pair(lambda x, other: cross(kernel, x, other), rows, rows), inputs, inputs)
+    if seen is None:
+        return mean.reshape(-1), _as_matrix(covariance)
+    curves = jax.vmap(lambda own, latent, noise: curve_given(process, own, latent, noise))(
+        seen, scenario.latents, scenario.noise
+    )
+    to_own = jax.vmap(lambda own, curve, points, a: covariance_with_seen(process, curve, own, points, a))(
+        seen, curves, rows, inputs
+    )
+    solve = jax.vmap(lambda factor, own: jax.scipy.linalg.cho_solve((factor, True), own.T).T)
+    gain = solve(curves.factor, to_own)  # W = κ(x, X)(κ(X, X) + σ²I)⁻¹
+    mean = mean + jnp.einsum("cnm,cm->cn", to_own, curves.solution)
+    observed = jax.vmap(lambda own: own.features(process))(seen)
+    prior = _each_pair(lambda row, other: other.cross_gram(process, *row), (rows, inputs), seen)
+    through = jnp.einsum("cdnm,dkm->cdnk", pairs.covariance(prior, inputs, observed), gain)  # κ(x, X') W'ᵀ
+    prior = _each_pair(lambda own, other: own.gram_with(process, other), seen, seen)
+    covariance = covariance - through - through.transpose(1, 0, 3, 2)
+    covariance += jnp.einsum("cnm,cdmk,djk->cdnj", gain, pairs.covariance(prior, observed, observed), gain)
+    noise = (scenario.noise[:, None] + seen.error_variances) * seen.present
+    conditions = jnp.arange(len(latents))
+    own_noise = jnp.einsum("cnm,cm,ckm->cnk", gain, noise, gain)  # W σ² Wᵀ
+    return mean.reshape(-1), _as_matrix(covariance.at[conditions, conditions].add(own_noise))
 
-    def given(drawn: tuple[Array, Array]) -> GivenScenario:
-        return GivenScenario(*_given_draw(model, Draw(*drawn, draws.evidence), rows), drawn[1])
 
-    return output.sums(given, (draws.latent, draws.noise), weights)
+class _Pairs(eqx.Module):
+    # Pairs of conditions in one scenario: features of their latents, and k_H(h, h').
+    process: Process
+    latents: Float[Array, "C k"]
+    between: Float[Array, "C C"]
+
+    def covariance(
+        self, prior: Float[Array, "C C n m"], first: Float[Array, "C n R"], second: Float[Array, "C m R"]
+    ) -> Float[Array, "C C n m"]:
+        """Return k_H(h, h') k_X less what the training data explain, for the points of each pair of conditions."""
+        explained = _each_pair(
+            lambda one, other: self.process.explained.covariance(*one, *other),
+            (first, self.latents),
+            (second, self.latents),
+        )
+        return self.between[:, :, None, None] * prior - explained
 
 
-def _functional_gram(model: Posterior, first: _DrawnFunctional, second: _DrawnFunctional) -> Float[Array, "n n"]:
-    # [I, −W] k_X [I, −W']ᵀ over the rows and the evidence of two conditions.
-    covariance = cross(model.input_basis.kernel, first.points, second.points)
-    covariance = covariance - first.gain @ first.evidence.cross_gram(model.input_basis, second.points).T
-    covariance = covariance - second.evidence.cross_gram(model.input_basis, first.points) @ second.gain.T
-    between = first.evidence.gram_with(model.input_basis, second.evidence)
-    return covariance + first.gain @ between @ second.gain.T
+def _each_pair(function: Callable[[Any, Any], Array], first: Any, second: Any) -> Float[Array, "C C n m"]:
+    return jax.vmap(lambda one: jax.vmap(lambda other: function(one, other))(second))(first)
+
+
+def _as_matrix(blocks: Float[Array, "C C n n"]) -> Float[Array, "rows rows"]:
+    n_conditions, _, n_rows, _ = blocks.shape
+    return blocks.transpose(0, 2, 1, 3).reshape(n_conditions * n_rows, n_conditions * n_rows)

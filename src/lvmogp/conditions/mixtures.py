@@ -1,6 +1,6 @@
-"""Predictive mixtures of Gaussians, one a row, and what follows from them: moments, quantiles, densities."""
+"""What follows from predictive mixtures of Gaussians: moments, quantiles, densities, covariances of outputs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,9 +10,10 @@ import numpy as np
 
 from lvmogp.algebra.gaussians import mixture_distribution, mixture_log_density, mixture_quantile
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import rounded_up, stacked_rows, with_last_repeated
 from lvmogp.tables.scaling import Scaling
 from lvmogp.tables.transforms import Transform
-from lvmogp.typing import Array, Float, HostFloat
+from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 
 class Mixture(eqx.Module):
@@ -27,11 +28,6 @@ class Mixture(eqx.Module):
         """Mean and variance of each row's mixture."""
         mean = self.weights @ self.means
         return mean, self.weights @ (self.variances + (self.means - mean) ** 2)
-
-
-def gaussian_rows(mean: HostFloat, variance: HostFloat) -> Mixture:
-    """Rows that are Gaussian: mixtures of one component."""
-    return Mixture(jnp.asarray(np.ones(1)), jnp.asarray(mean[None]), jnp.asarray(variance[None]))
 
 
 def output_moments(rows: Mixture, scaling: Scaling) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
@@ -58,7 +54,7 @@ def with_variances(covariance: HostFloat, variance: HostFloat) -> HostFloat:
 
 
 def moments_in_units(rows: Mixture, scaling: Scaling) -> tuple[HostFloat, HostFloat]:
-    """The same outside of compiled programs."""
+    """Return mean and variance of the output in the user's units, outside of compiled programs."""
     factors = output_factors(scaling, rows.means.shape[1])
     mean, variance = statistic_of(rows, factors, OutputMoments(scaling.transform)).T
     return mean, variance
@@ -105,8 +101,12 @@ def judgements(rows: Mixture, measured: Float[Array, "n 2"]) -> Float[Array, "n 
 
 
 def statistic_of(rows: Mixture, values: HostFloat, statistic: Statistic) -> HostFloat:
-    """A statistic of mixtures that are there already."""
-    return np.asarray(_statistic_of(rows, jnp.asarray(values), statistic))
+    """Return a statistic of mixtures, computed for one of few numbers of rows."""
+    n_rows = len(values)
+    more = rounded_up(n_rows) - n_rows
+    wide = [jnp.pad(part, ((0, 0), (0, more)), mode="edge") for part in (rows.means, rows.variances)]
+    padded = Mixture(rows.weights, *wide) if more else rows
+    return np.asarray(_statistic_of(padded, jnp.asarray(with_last_repeated(values)), statistic))[:n_rows]
 
 
 @compiled
@@ -142,7 +142,7 @@ def judged(rows: Mixture, scaling: Scaling, outputs: HostFloat) -> Judged:
 def judged_in_units(
     scaling: Scaling, outputs: HostFloat, errors: HostFloat, standardised: Callable[[HostFloat], HostFloat]
 ) -> Judged:
-    """The same from ``judgements`` of standardised outputs; what the transform cannot take is too small to happen.
+    """Judge outputs by ``judgements`` of standardised ones; what the transform cannot take is too small to happen.
 
     ``errors`` are standard deviations of each output beyond what the mixtures know of. The lowest output that a
     transform can have may be that of many values, and then has a probability in place of a density.
@@ -156,3 +156,58 @@ def judged_in_units(
     with np.errstate(divide="ignore"):  # of what cannot happen
         density = np.where(is_lowest, np.log(below), density)
     return Judged(np.where(possible, density, -np.inf), np.where(possible, below, 0.0))
+
+
+class GivenScenario(NamedTuple):
+    """Mean and covariance of f at the rows of C conditions, and their noise variances, in standardised units."""
+
+    mean: Float[Array, " rows"]
+    covariance: Float[Array, "rows rows"]
+    noise: Float[Array, " C"]
+
+
+class RelativeOutput(eqx.Module):
+    """How outputs at the rows of C conditions, divided by their means, follow from f: r = t⁻¹(location + scale · f).
+
+    ``with_noise`` is one if outputs are observations, zero without their noise.
+    """
+
+    transform: Transform
+    location: Float[Array, "C n"]
+    scale: Float[Array, "C n"]
+    with_noise: Scalar
+
+    def sums(
+        self, given: Callable[[Any], GivenScenario], scenarios: Any, weights: Float[Array, " L"]
+    ) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
+        """⟨r_s − 1⟩ and ⟨cov_s(r, r') + (r_s − 1)(r'_s − 1)⟩ with r_s = ⟨r | scenario⟩.
+
+        These sums over scenarios are those of :func:`relative_covariance` (equation 52).
+        """
+        location, scale = self.location.reshape(-1), self.scale.reshape(-1)
+
+        def add(sums: tuple[Array, Array], scenario: tuple[Any, Array]) -> tuple[tuple[Array, Array], None]:
+            told, weight = given(scenario[0]), scenario[1]
+            noise = jnp.repeat(told.noise * self.with_noise, self.location.shape[1])
+            mean = location + scale * told.mean
+            covariance = jnp.outer(scale, scale) * (told.covariance + jnp.diag(noise))
+            apart = self.transform.excess(mean, jnp.diag(covariance))
+            products = self.transform.covariance(mean, covariance) + jnp.outer(apart, apart)
+            return (sums[0] + weight * apart, sums[1] + weight * products), None
+
+        nothing = (jnp.zeros_like(location), jnp.zeros((location.size, location.size), location.dtype))
+        return jax.lax.scan(add, nothing, (scenarios, weights))[0]
+
+
+def relative_output(
+    transform: Transform, location: float, scale: float, means: Sequence[HostFloat], *, include_noise: bool
+) -> RelativeOutput:
+    """Outputs t⁻¹(location + scale · f) at the rows of several conditions, divided by ``means`` of each."""
+    stacked = stacked_rows([of_rows[:, None] for of_rows in means])[..., 0]
+    of_rows = transform.divided(location, scale, stacked)
+    return RelativeOutput(transform, *(jnp.asarray(part) for part in (*of_rows, np.asarray(include_noise, float))))
+
+
+def relative_covariance(apart: HostFloat, products: HostFloat) -> HostFloat:
+    """Cov(y, y')/⟨y⟩⟨y'⟩ from the sums over all scenarios (equation 52)."""
+    return products - np.outer(apart, apart)

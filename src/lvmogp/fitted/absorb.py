@@ -7,29 +7,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.conditions.drawn_condition import DrawnCondition
-from lvmogp.conditions.predictions import Condition
-from lvmogp.conditions.variational_condition import GaussianCondition
+from lvmogp.conditions.condition import mean_noise
+from lvmogp.conditions.ensemble import ensemble_of_fit
 from lvmogp.errors import DataError
-from lvmogp.fitted.model import AddedCondition, TrainedModel, features_of, kept_curves, latent_gaussian
+from lvmogp.fitted.model import AddedCondition, FittedModel, added_latents, features_of
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.psi_statistics import of_all_conditions
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import LongData, long_data
 from lvmogp.model.parameters import KnownCoordinates, Parameters
 from lvmogp.model.posterior import Posterior, updated
-from lvmogp.tables.features import Descriptions
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.features import ConditionFeatures
+from lvmogp.tables.observations import Observations
 from lvmogp.typing import Array, Float, HostFloat
 
 _MOST_DENSE = 4_000
 
 
-def absorbed(model: TrainedModel) -> TrainedModel:
+def absorbed(model: FittedModel) -> FittedModel:
     """The model with its added conditions folded into q(U), hyperparameters as they are (equation 23)."""
     if not model.added:
         return model
-    if model.draws is not None:
+    if model.ensemble.fit is None:
         raise DataError(
             "absorb updates the variational posterior in closed form, but this model answers from posterior draws; "
             "keep the new conditions added, or refit with them"
@@ -69,12 +68,12 @@ def absorbed(model: TrainedModel) -> TrainedModel:
     if descriptions is not None:
         descriptions = descriptions.with_trained({name: features_of(model, name) for name in model.all_ids})
     return model._replace(
-        ids=model.all_ids,
+        schema=model.schema._replace(ids=model.all_ids),
         descriptions=descriptions,
-        posterior=refreshed,
-        curves=kept_curves(refreshed),
+        fit=model.fit._replace(posterior=refreshed),
         observations=observations,
         added={},
+        ensemble=ensemble_of_fit(refreshed),
     )
 
 
@@ -83,14 +82,14 @@ def _updated(posterior: Posterior, new_only: Parameters, data: LongData) -> Post
     return updated(posterior, quadratic(new_only, data, careful=True))
 
 
-def _parameters_of(model: TrainedModel, entries: list[AddedCondition]) -> Parameters:
+def _parameters_of(model: FittedModel, entries: list[AddedCondition]) -> Parameters:
     # Those of the new conditions alone.
     trained = model.posterior.parameters
     n_latent = trained.latent_mean.shape[1]
-    latents = of_all_conditions([latent_gaussian(model, entry) for entry in entries])
+    latents = of_all_conditions([added_latents(model, entry) for entry in entries])
     noise = trained.noise_variance
     if noise.shape[0] > 1:
-        noise = jnp.stack([_mean_noise(entry.posterior) for entry in entries])
+        noise = jnp.asarray([mean_noise(model.ensemble, entry.condition) for entry in entries], noise.dtype)
     known = None
     if model.descriptions is not None:
         known = _known(model.descriptions, entries, latents.mean[:, n_latent:], latents.variance[:, n_latent:])
@@ -107,7 +106,7 @@ def _parameters_of(model: TrainedModel, entries: list[AddedCondition]) -> Parame
 
 
 def _known(
-    descriptions: Descriptions,
+    descriptions: ConditionFeatures,
     entries: list[AddedCondition],
     mean: Float[Array, "new F"],
     variance: Float[Array, "new F"],
@@ -155,9 +154,3 @@ def _errors(parts: Sequence[Observations | AddedCondition]) -> HostFloat | None:
     if all(part.errors is None for part in parts):
         return None
     return np.concatenate([np.zeros(len(part.outputs)) if part.errors is None else part.errors for part in parts])
-
-
-def _mean_noise(condition: Condition | DrawnCondition) -> jax.Array:
-    if isinstance(condition, GaussianCondition):
-        return condition.noise
-    return jnp.sum(condition.weights * condition.noise)

@@ -1,66 +1,130 @@
-"""What a trained model answers for rows of conditions, in the user's units.
+"""What a fitted model answers for rows of conditions, in the user's units."""
 
-Here and nowhere above is it decided whether posterior draws answer or the variational fit.
-"""
+from collections.abc import Callable, Iterator, Sequence
 
-from collections.abc import Sequence
-
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+import lvmogp.conditions.closed_form as closed_form
+import lvmogp.conditions.joint as joint
 import lvmogp.conditions.mixtures as mixtures
-import lvmogp.fitted.answers_from_draws as answers_from_draws
-import lvmogp.fitted.answers_from_fit as answers_from_fit
+from lvmogp.conditions.condition import Condition, mean_noise
+from lvmogp.conditions.ensemble import ClosedForm
 from lvmogp.conditions.mixtures import (
     Judged,
+    Mixture,
     OutputMoments,
+    Statistic,
     judged_in_units,
     judgements,
     output_factors,
+    relative_output,
+    statistic_of,
     with_variances,
 )
-from lvmogp.conditions.transformed import relative_output
-from lvmogp.fitted.model import TrainedModel
+from lvmogp.conditions.predictive import Curves, condition_curves, curves_at_latents, pieces, trained_curves
+from lvmogp.fitted.model import FittedModel, find_condition
+from lvmogp.ground.compiling import compiled
 from lvmogp.tables.ids import RowIds
-from lvmogp.typing import HostFloat
+from lvmogp.typing import Array, Float, HostFloat, HostInt
 
 
-def _source(model: TrainedModel):
-    # Two modules with the same functions; left to inference, the type is that of both.
-    return answers_from_fit if model.drawn is None else answers_from_draws
+def _closed_form(model: FittedModel) -> ClosedForm | None:
+    # Latents that are Gaussian have closed-form moments, where the output itself is modelled.
+    return model.ensemble.fit if model.scaling.transform is None else None
 
 
-def _has_closed_moments(model: TrainedModel) -> bool:
-    return model.drawn is None and model.scaling.transform is None
+def _others(model: FittedModel, rows: RowIds, *, unseen: str) -> Iterator[tuple[HostInt, Condition]]:
+    # Rows of each condition that was not part of the training, with that condition.
+    trained = set(model.ids)
+    if trained.issuperset(rows.distinct):
+        return
+    for name, places in rows.rows().items():
+        if name not in trained:
+            yield places, find_condition(model, name, unseen=unseen)
+
+
+def _parts(
+    model: FittedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, slopes: bool = False
+) -> Iterator[tuple[HostInt, Curves]]:
+    # Predictive curves of some rows at a time, all of trained conditions or all of one other condition.
+    ensemble, points = model.ensemble, model.scaling.inputs(inputs)
+    numbers = rows.numbers_in(model.ids)
+    order = np.argsort(numbers, kind="stable")
+    for some in pieces(order[numbers[order] >= 0]):
+        yield some, trained_curves(ensemble, points[some], numbers[some], slopes=slopes)
+    for places, condition in _others(model, rows, unseen=unseen):
+        for some in pieces(places):
+            yield some, condition_curves(ensemble, condition, points[some], slopes=slopes)
+
+
+def _mixture(curves: Curves, *, include_noise: bool) -> Mixture:
+    return Mixture(jnp.asarray(curves.weights), curves.means[0], curves.variances[0] + curves.noise * include_noise)
+
+
+def _statistics(
+    model: FittedModel,
+    inputs: HostFloat,
+    rows: RowIds,
+    values: HostFloat,
+    statistic: Statistic,
+    *,
+    unseen: str,
+    include_noise: bool,
+) -> HostFloat:
+    """Return a statistic of the predictive mixture of each row, in standardised units; as many columns as values."""
+    found = np.empty(values.shape)
+    for some, curves in _parts(model, inputs, rows, unseen=unseen):
+        found[some] = statistic_of(_mixture(curves, include_noise=include_noise), values[some], statistic)
+    return found
 
 
 def moments(
-    model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool
+    model: FittedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool
 ) -> tuple[HostFloat, HostFloat]:
-    """Mean and variance of the output at each row, in the user's units."""
-    if _has_closed_moments(model):
-        return answers_from_fit.moments(model, inputs, rows, unseen=unseen, include_noise=include_noise)
-    factors, statistic = output_factors(model.scaling, len(inputs)), OutputMoments(model.scaling.transform)
-    both = _source(model).statistics(
-        model, inputs, rows, factors, statistic, unseen=unseen, include_noise=include_noise
-    )
-    return both[:, 0], both[:, 1]
+    """Return mean and variance of the output at each row, in the user's units."""
+    fit, scaling = _closed_form(model), model.scaling
+    if fit is None:
+        factors, statistic = output_factors(scaling, len(inputs)), OutputMoments(scaling.transform)
+        both = _statistics(model, inputs, rows, factors, statistic, unseen=unseen, include_noise=include_noise)
+        return both[:, 0], both[:, 1]
+    points, found = scaling.inputs(inputs), np.empty((2, len(inputs)))
+    numbers, noise = rows.numbers_in(model.ids), np.asarray(model.ensemble.noise[0], dtype=float)
+    known = slice(None) if np.all(numbers >= 0) else numbers >= 0
+    if len(numbers[known]):
+        found[:, known] = closed_form.trained_row_moments(fit, points[known], numbers[known])
+        found[1, known] += noise[numbers[known]] * include_noise
+    for places, condition in _others(model, rows, unseen=unseen):
+        if condition.gaussian is not None:
+            found[:, places] = closed_form.gaussian_row_moments(fit, condition.gaussian, points[places])
+            found[1, places] += mean_noise(model.ensemble, condition) * include_noise
+        else:
+            curves = condition_curves(model.ensemble, condition, points[places])
+            found[:, places] = _mixture(curves, include_noise=include_noise).moments
+    return scaling.location(found[0]), scaling.variance(found[1])
 
 
 def grid_moments(
-    model: TrainedModel, inputs: HostFloat, *, include_noise: bool, with_variance: bool
+    model: FittedModel, inputs: HostFloat, *, include_noise: bool, with_variance: bool
 ) -> tuple[HostFloat, HostFloat | None]:
-    """Mean and, on request, variance of the outputs of all trained conditions at all rows, (rows, conditions)."""
-    if _has_closed_moments(model):
-        return answers_from_fit.grid_moments(model, inputs, include_noise=include_noise, with_variance=with_variance)
-    n_conditions = len(model.ids)
-    rows = RowIds(model.ids, np.repeat(np.arange(n_conditions), len(inputs)))
-    repeated = np.tile(inputs, (n_conditions, 1))
-    mean, variance = moments(model, repeated, rows, unseen="error", include_noise=include_noise)
-    return mean.reshape(n_conditions, -1).T, variance.reshape(n_conditions, -1).T if with_variance else None
+    """Return mean and, on request, variance of the outputs of all trained conditions: (rows, conditions)."""
+    fit, scaling, n_conditions = _closed_form(model), model.scaling, len(model.ids)
+    if fit is None:
+        rows = RowIds(model.ids, np.repeat(np.arange(n_conditions), len(inputs)))
+        repeated = np.tile(inputs, (n_conditions, 1))
+        mean, variance = moments(model, repeated, rows, unseen="error", include_noise=include_noise)
+        return mean.reshape(n_conditions, -1).T, variance.reshape(n_conditions, -1).T if with_variance else None
+    points = scaling.inputs(inputs)
+    mean, variance = closed_form.trained_grid_moments(fit, points, with_variance=with_variance)
+    if variance is None:
+        return scaling.location(mean), None
+    noise = np.asarray(model.ensemble.noise[0], dtype=float)
+    return scaling.location(mean), scaling.variance(variance + noise * include_noise)
 
 
 def quantiles(
-    model: TrainedModel,
+    model: FittedModel,
     inputs: HostFloat,
     rows: RowIds,
     levels: Sequence[float],
@@ -68,16 +132,14 @@ def quantiles(
     unseen: str,
     include_noise: bool,
 ) -> HostFloat:
-    """Quantiles of the output at each row, one column a level, in the user's units."""
+    """Return quantiles of the output at each row, one column per level, in the user's units."""
     given = np.broadcast_to(levels, (len(inputs), len(levels)))
-    found = _source(model).statistics(
-        model, inputs, rows, given, mixtures.quantiles, unseen=unseen, include_noise=include_noise
-    )
+    found = _statistics(model, inputs, rows, given, mixtures.quantiles, unseen=unseen, include_noise=include_noise)
     return model.scaling.quantity(found)
 
 
 def judged(
-    model: TrainedModel,
+    model: FittedModel,
     inputs: HostFloat,
     rows: RowIds,
     outputs: HostFloat,
@@ -86,50 +148,56 @@ def judged(
     unseen: str,
     include_noise: bool,
 ) -> Judged:
-    """How likely the output of each row is, its own error in measuring (a standard deviation) beside the noise."""
+    """Judge the output of each row, its own error in measuring (a standard deviation) beside the noise."""
 
     def standardised(measured: HostFloat) -> HostFloat:
-        return _source(model).statistics(
-            model, inputs, rows, measured, judgements, unseen=unseen, include_noise=include_noise
-        )
+        return _statistics(model, inputs, rows, measured, judgements, unseen=unseen, include_noise=include_noise)
 
     return judged_in_units(model.scaling, outputs, errors, standardised)
 
 
-def covariance(model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool) -> HostFloat:
-    """Joint covariance of the outputs of all rows, across conditions too, in the user's units.
+def moments_and_covariance(
+    model: FittedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool
+) -> tuple[HostFloat, HostFloat]:
+    """Return the mean and the joint covariance of the outputs of all rows, across conditions too, in the user's units.
 
-    The variances are those of each condition alone, also where new conditions change the weights of the draws that
+    The variances are those of each condition alone, also where new conditions change the weights of the processes that
     all rows of a joint answer share.
     """
+    scaling, fit, transform = model.scaling, _closed_form(model), model.scaling.transform
+    # Of an output that is modelled as it is, the noise is added at the end.
+    with_noise = include_noise and transform is not None
+    mean, variance = moments(model, inputs, rows, unseen=unseen, include_noise=with_noise)
     if len(inputs) == 0:
-        return np.empty((0, 0))
-    groups, points, scaling = rows.rows(), model.scaling.inputs(inputs), model.scaling
-    transform = scaling.transform
-    mean, variance = moments(model, inputs, rows, unseen=unseen, include_noise=include_noise)
-    of_groups = {name: points[places] for name, places in groups.items()}
-    if transform is None:
-        blocks = _source(model).joint_covariance(model, of_groups, unseen=unseen)
+        return mean, np.empty((0, 0))
+    groups = rows.rows()
+    points = [scaling.inputs(inputs[places]) for places in groups.values()]
+    conditions = [find_condition(model, name, unseen=unseen) for name in groups]
+    if fit is not None:
+        blocks = closed_form.joint_covariance(model.ensemble, fit, conditions, points)
+    elif transform is None:
+        blocks = joint.joint_covariance(model.ensemble, conditions, points)
     else:
         means, factors = [mean[places] for places in groups.values()], (scaling.output_mean, scaling.output_scale)
         output = relative_output(transform, *factors, means, include_noise=include_noise)
-        blocks = _source(model).output_covariance(model, of_groups, output, unseen=unseen)
-    joint = np.empty((len(points), len(points)))
+        blocks = joint.output_covariance(model.ensemble, conditions, points, output)
+    covariance = np.empty((len(inputs), len(inputs)))
     for first, row in zip(groups.values(), blocks, strict=True):
         for second, block in zip(groups.values(), row, strict=True):
-            joint[np.ix_(first, second)] = block
+            covariance[np.ix_(first, second)] = block
     if transform is not None:
-        return with_variances(joint * np.outer(mean, mean), variance)
-    joint = scaling.variance(joint)
-    if model.drawn is not None:
-        _, of_function = moments(model, inputs, rows, unseen=unseen, include_noise=False)
-        joint = with_variances(joint, of_function)
-    np.fill_diagonal(joint, variance)
-    return joint
+        return mean, with_variances(covariance * np.outer(mean, mean), variance)
+    covariance = scaling.variance(covariance)
+    if fit is None:
+        covariance = with_variances(covariance, variance)
+    np.fill_diagonal(covariance, variance)
+    for places, condition in zip(groups.values(), conditions, strict=True):
+        covariance[places, places] += include_noise * scaling.output_scale**2 * mean_noise(model.ensemble, condition)
+    return mean, covariance
 
 
 def sample(
-    model: TrainedModel,
+    model: FittedModel,
     inputs: HostFloat,
     rows: RowIds,
     *,
@@ -138,13 +206,13 @@ def sample(
     include_noise: bool,
     rng: np.random.Generator,
 ) -> HostFloat:
-    """Joint draws of the output at all rows, of shape (n_draws, rows), in the user's units."""
+    """Draw the output jointly at all rows, of shape (n_draws, rows), in the user's units."""
     if len(inputs) == 0:
         return np.empty((n_draws, 0))
-    groups = rows.rows()
-    points = model.scaling.inputs(inputs)
-    curves, noises = _source(model).draw_curves(
-        model, {name: points[places] for name, places in groups.items()}, n_draws=n_draws, unseen=unseen, rng=rng
+    groups, points = rows.rows(), model.scaling.inputs(inputs)
+    conditions = [find_condition(model, name, unseen=unseen) for name in groups]
+    curves, noises = joint.draw_curves(
+        model.ensemble, conditions, [points[places] for places in groups.values()], n_draws=n_draws, rng=rng
     )
     draws = np.empty((n_draws, len(points)))
     for places, values, noise in zip(groups.values(), curves, noises, strict=True):
@@ -154,14 +222,57 @@ def sample(
 
 
 def moment_gradients(
-    model: TrainedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool
+    model: FittedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool
 ) -> tuple[HostFloat, HostFloat]:
-    """Derivatives of the mean and the variance of the output in each input column, in the user's units."""
-    return _source(model).moment_gradients(model, inputs, rows, unseen=unseen, include_noise=include_noise)
+    """Return derivatives of the mean and the variance of the output in each input column, in the user's units."""
+    fit, scaling = _closed_form(model), model.scaling
+    found, left = np.empty((2, *inputs.shape)), np.ones(len(inputs), dtype=bool)
+    for name, places in rows.rows().items() if fit is not None else ():
+        condition = find_condition(model, name, unseen=unseen)
+        if fit is not None and condition.gaussian is not None:
+            slopes = closed_form.gaussian_slopes(fit, condition.gaussian, scaling.inputs(inputs[places]))
+            found[:, places] = scaling.output_scale * slopes[0], scaling.variance(slopes[1])
+            left[places] = False
+    others, statistic = np.flatnonzero(left), OutputMoments(scaling.transform)
+    chosen = RowIds(rows.distinct, rows.numbers[others])
+    for some, curves in _parts(model, inputs[others], chosen, unseen=unseen, slopes=True):
+        mixture = _mixture(curves, include_noise=include_noise)
+        factors = jnp.asarray(output_factors(scaling, len(some)))
+        slopes = _statistic_slopes(mixture, curves.means[1:], curves.variances[1:], factors, statistic)
+        found[:, others[some]] = np.moveaxis(np.asarray(slopes), -1, 0)
+    return found[0] / scaling.input_scale, found[1] / scaling.input_scale
+
+
+@compiled
+def _statistic_slopes(
+    mixture: Mixture,
+    mean_slopes: Float[Array, "Q_X P n"],
+    variance_slopes: Float[Array, "Q_X P n"],
+    values: Float[Array, "n k"],
+    statistic: Callable[[Mixture, Array], Array],
+) -> Float[Array, "n Q_X m"]:
+    """Return derivatives of a statistic in each input column, by the chain rule through means and variances."""
+
+    def at(means: Float[Array, "P n"], variances: Float[Array, "P n"]) -> Float[Array, "n m"]:
+        return statistic(Mixture(mixture.weights, means, variances), values)
+
+    def along(d_means: Float[Array, "P n"], d_variances: Float[Array, "P n"]) -> Float[Array, "n m"]:
+        return jax.jvp(at, (mixture.means, mixture.variances), (d_means, d_variances))[1]
+
+    return jax.vmap(along, out_axes=1)(mean_slopes, variance_slopes)
 
 
 def moments_at_latents(
-    model: TrainedModel, inputs: HostFloat, latents: HostFloat, *, include_noise: bool
+    model: FittedModel, inputs: HostFloat, latents: HostFloat, *, include_noise: bool
 ) -> tuple[HostFloat, HostFloat]:
-    """Mean and variance of the output at given latents, aligned ones of draws, one for all rows or one a row."""
-    return _source(model).moments_at_latents(model, inputs, latents, include_noise=include_noise)
+    """Return mean and variance of the output at given aligned latents, one for all rows or one per row."""
+    ensemble, scaling = model.ensemble, model.scaling
+    distinct, numbers = np.unique(latents, axis=0, return_inverse=True)
+    # A point g in aligned coordinates is gRᵀ in those of a process.
+    own = jnp.einsum("kq,spq->skp", jnp.asarray(distinct, ensemble.dtype), ensemble.rotations)[:, :, None]
+    points, rows = scaling.inputs(inputs), np.broadcast_to(numbers.reshape(-1), len(inputs))
+    found = np.empty((len(inputs), 2))
+    for some in pieces(np.arange(len(inputs))):
+        mixture = _mixture(curves_at_latents(ensemble, own, points[some], rows[some]), include_noise=include_noise)
+        found[some] = statistic_of(mixture, output_factors(scaling, len(some)), OutputMoments(scaling.transform))
+    return found[:, 0], found[:, 1]

@@ -6,25 +6,25 @@ from typing import Any
 import numpy as np
 
 from lvmogp.errors import SettingError
-from lvmogp.fitted.model import TrainedModel
+from lvmogp.fitted.model import FittedModel
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.kernels.covariances import Kernel, leaves
 from lvmogp.model.draws import aligned
 from lvmogp.typing import HostFloat
 
 
-def inference_data(model: TrainedModel) -> Any:
+def inference_data(model: FittedModel) -> Any:
     """Draws of a fitted model as ``arviz.InferenceData``: chains × draws, those of all chains cut to the shortest."""
-    if model.draws is None or model.sampling is None:
+    if model.chains is None or model.chains.draws is None:
         raise SettingError('there are no draws to hand to ArviZ; fit with inference="nuts"')
     try:
         import arviz
     except ImportError:
         raise SettingError('to_arviz needs ArviZ, which is not installed: pip install "lvmogp[arviz]"') from None
-    draws = model.draws
+    draws = model.chains.draws
     places = _places_by_chain(np.asarray(draws.chain))
-    columns = model.columns or tuple(range(model.n_columns))
-    latent_names = tuple(range(1, model.posterior.parameters.latent_mean.shape[1] + 1))
+    columns = model.schema.columns or tuple(range(model.schema.n_columns))
+    latent_names = tuple(range(1, model.n_latent + 1))
     if model.descriptions is not None:
         latent_names = (*latent_names, *model.descriptions.coordinate_names)
     found, dimensions = {}, {}
@@ -38,7 +38,7 @@ def inference_data(model: TrainedModel) -> Any:
         found["noise_variance"], dimensions["noise_variance"] = found["noise_variance"][:, 0], []
     found["latents"] = np.asarray(aligned(draws, model.posterior.parameters.latent_mean))
     dimensions["latents"] = ["condition", "latent"]
-    statistics = _statistics(model.sampling) | {"log_weight": np.asarray(draws.log_weight)}
+    statistics = _statistics(model.chains.diagnostics) | {"log_weight": np.asarray(draws.log_weight)}
     return arviz.from_dict(
         posterior={name: values[places] for name, values in found.items()},
         sample_stats={name: values[places] for name, values in statistics.items()},

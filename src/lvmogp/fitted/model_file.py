@@ -1,65 +1,132 @@
-"""A fitted model as a model file, and back."""
+"""A fitted model as a model file, and back.
 
+:class:`StoredModel` lists what is kept; all else follows from it and is made anew by the functions that made it at
+first. Factors of gram matrices do not: a model in single precision has those of double precision, rounded.
+"""
+
+import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.__about__ import __version__
-from lvmogp.conditions.drawn_condition import DrawnCondition, drawn_condition, infer_under_draws
-from lvmogp.conditions.drawn_model import DrawnModel
-from lvmogp.conditions.new_condition import ConditionPosterior, condition_on
-from lvmogp.conditions.predictions import Condition
-from lvmogp.conditions.variational_condition import GaussianCondition
+from lvmogp.conditions.condition import Condition, condition_of_gaussian, condition_of_particles
+from lvmogp.conditions.ensemble import answering_places
+from lvmogp.conditions.infer import infer, summarised
 from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
-from lvmogp.fitted.file_checks import check_content, check_kernel
-from lvmogp.fitted.model import AddedCondition, TrainedModel, evidence_of, few_of, kept_curves, known_of, with_draws
+from lvmogp.fitted.model import (
+    AddedCondition,
+    Chains,
+    Fit,
+    FittedModel,
+    Schema,
+    fitted_model,
+    known_of,
+    observations_of,
+)
 from lvmogp.fitted.origin import Origin
-from lvmogp.fitted.sampling_account import decode_account, encode_account
-from lvmogp.ground.compiling import compiled
+from lvmogp.ground.rules import ANY_VALUE, LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Below
 from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
+from lvmogp.kernels.covariances import Kernel, gram, leaves, plain_kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.draws import Draws, NoiseSpread
-from lvmogp.model.inducing_features import basis, latent_moments
-from lvmogp.model.parameters import KnownCoordinates, Parameters
-from lvmogp.model.posterior import (
-    Covariance,
-    DenseCovariance,
-    KroneckerCovariance,
-    Posterior,
-    curves,
-)
-from lvmogp.storage.tensor_file import ModelFile, decode_id, decode_kernel, encode_id, encode_kernel, read, write
-from lvmogp.tables.features import Descriptions, Feature
+from lvmogp.model.inducing_features import Basis
+from lvmogp.model.layouts import standardised
+from lvmogp.model.parameters import Parameters
+from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
+from lvmogp.storage.codec import encode, planned
+from lvmogp.storage.tensor_file import opened, write
+from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
-from lvmogp.tables.transforms import TRANSFORMS, Transform
+from lvmogp.typing import Array, Float, Int, Scalar
 
-_basis = compiled(basis)
-_PARAMETER_ARRAYS = (
-    "inducing_inputs",
-    "inducing_latents",
-    "latent_mean",
-    "latent_variance",
-    "noise_variance",
-)
-_PRIORS = "priors"
-_DRAWS_ARRAYS = ("latents", "noise_variance", "chain", "log_weight")
-_SPREAD_ARRAYS = ("median", "deviation")
-_DRAWS_KERNELS = ("input_kernel", "latent_kernel")
-_PARTICLE_ARRAYS = ("latents", "noise", "log_weights")
-_KNOWN_ARRAYS = ("values", "missing_condition", "missing_coordinate", "missing_mean", "missing_variance")
-_COVARIANCES: dict[str, type[Covariance]] = {"kronecker": KroneckerCovariance, "dense": DenseCovariance}
+Setting = str | bool | int | float | Kernel | Priors | None
+
+
+class StoredPosterior(NamedTuple):
+    """Parameters, the factors of their gram matrices, and q(v)."""
+
+    parameters: Parameters
+    input_factor: Float[Array, "M_X M_X"]
+    latent_factor: Float[Array, "M_H M_H"]
+    mean: Float[Array, "M_X M_H"]
+    covariance: KroneckerCovariance | DenseCovariance
+
+
+class StoredFit(NamedTuple):
+    """How the fit went, without the parameters that it found."""
+
+    bound: float
+    status: Status
+    restarts: tuple[Restart, ...]
+    jitter_inputs: float
+    jitter_latents: float
+    seconds: float
+    bounds_by_n_latent: Mapping[int, float]
+    bounds_by_transform: Mapping[str | None, float]
+    origin: Origin | None
+
+
+class StoredData(NamedTuple):
+    """The training data, in the user's units."""
+
+    inputs: Float[np.ndarray, "n Q_X"]
+    outputs: Float[np.ndarray, " n"]
+    conditions: Annotated[Int[np.ndarray, " n"], Below("D")]
+    errors: Annotated[Float[np.ndarray, " n"], NOT_NEGATIVE] | None
+
+
+class StoredParticles(NamedTuple):
+    """Weighted latents of an added condition under each process that answers: one of a fit, many of draws."""
+
+    latents: Float[Array, "processes P Q_H"]
+    noise: Annotated[Float[Array, "processes P"], POSITIVE]
+    log_weights: Annotated[Float[Array, "processes P"], LOG_WEIGHTS]
+
+
+class StoredGaussian(NamedTuple):
+    """q(h) of an added condition; coordinates that are known have no variance."""
+
+    mean: Float[Array, "1 Q_H"]
+    variance: Annotated[Float[Array, "1 Q_H"], NOT_NEGATIVE]
+    noise: Annotated[Scalar, POSITIVE]
+
+
+class StoredCondition(NamedTuple):
+    """A condition that was added after the fit: its observations in the user's units, and its latents."""
+
+    inputs: Float[np.ndarray, "m Q_X"]
+    outputs: Float[np.ndarray, " m"]
+    errors: Annotated[Float[np.ndarray, " m"], NOT_NEGATIVE] | None
+    features: Annotated[Float[np.ndarray, " F"], ANY_VALUE] | None
+    method: Literal["exact", "gaussian"]
+    latents: StoredParticles | StoredGaussian
+
+
+class StoredModel(NamedTuple):
+    """All that a model file holds. ``answering`` are the places of the draws that answer."""
+
+    lvmogp: str
+    settings: Mapping[str, Setting]
+    schema: Schema
+    scaling: Scaling
+    posterior: StoredPosterior
+    fit: StoredFit
+    chains: Chains | None
+    answering: Annotated[Int[np.ndarray, " processes"], Below("S")] | None
+    data: StoredData | None
+    descriptions: ConditionFeatures | None
+    added: Mapping[Id, StoredCondition]
 
 
 def save_model(
-    path: str | os.PathLike[str], model: TrainedModel, settings: dict[str, Any], *, include_data: bool
+    path: str | os.PathLike[str], model: FittedModel, settings: dict[str, Any], *, include_data: bool
 ) -> None:
     """Write a fitted model and the settings of its estimator."""
     if model.draws is not None and not include_data:
@@ -67,356 +134,204 @@ def save_model(
             "a model with posterior draws predicts from its training data, so its file must hold them; leave "
             "include_data=True"
         )
-    tensors = _posterior_tensors(model.posterior)
-    document: dict[str, Any] = {
-        "lvmogp": __version__,
-        "settings": {name: encode_setting(value) for name, value in settings.items()},
-        "ids": [encode_id(name) for name in model.ids],
-        "columns": model.columns,
-        "date_columns": model.date_columns,
-        "output_name": model.output_name,
-        "input_kernel": encode_kernel(model.posterior.parameters.input_kernel),
-        "latent_kernel": encode_kernel(model.posterior.parameters.latent_kernel),
-        "covariance": _covariance_kind(model.posterior.covariance),
-        "output_mean": model.scaling.output_mean.hex(),
-        "output_scale": model.scaling.output_scale.hex(),
-        "output_transform": model.scaling.transform_name,
-        "outcome": _encode_outcome(model.outcome),
-        "added": [],
-        "is_grid": model.is_grid,
-        "bounds_by_n_latent": list(model.bounds_by_n_latent.items()),
-        "bounds_by_transform": list(model.bounds_by_transform.items()),
-    }
-    tensors |= {
-        "scaling.input_mean": model.scaling.input_mean,
-        "scaling.input_scale": model.scaling.input_scale,
-    }
-    if model.draws is not None and model.drawn is not None:
-        tensors |= _draws_tensors(model.draws)
-        tensors["draws.answering"] = np.asarray(model.drawn.places)
-    if model.sampling is not None:
-        document["sampling"], statistics = encode_account(model.sampling)
-        tensors |= {f"sampling.{name}": values for name, values in statistics.items()}
-    if model.origin is not None:
-        document["origin"] = {**model.origin._asdict(), "versions": dict(model.origin.versions)}
-    if model.descriptions is not None:
-        document["features"] = _encode_features(model.descriptions)
-        tensors |= {f"features.{name}": getattr(model.descriptions, name) for name in ("values", "mean", "scale")}
-    for number, restart in enumerate(model.outcome.restarts):
-        tensors[f"history.{number}"] = np.asarray(restart.history, dtype=float)
-    if include_data and model.observations is not None:
-        tensors |= _data_tensors(model.observations)
-    for number, (name, entry) in enumerate(model.added.items()):
-        document["added"].append({"id": encode_id(name), "method": entry.method})
-        tensors |= {f"added.{number}.{key}": value for key, value in _added_tensors(entry).items()}
-    write(path, ModelFile(tensors, document))
+    write(path, encode(_stored(model, settings, include_data=include_data), StoredModel))
 
 
-def load_model(path: str | os.PathLike[str]) -> tuple[TrainedModel, dict[str, Any]]:
+def load_model(path: str | os.PathLike[str]) -> tuple[FittedModel, dict[str, Any]]:
     """Read a fitted model and the settings of its estimator."""
-    content = read(path)
-    try:
-        check_content(content)
-        return _decode(content)
-    except LVMOGPError as error:
-        raise ModelFileError(f"{path} does not hold what a model file must hold: {error}") from error
-    # Its digest is right, so this was made by another program, which may have put anything into it.
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ModelFileError(f"{path} does not hold what a model file must hold: {error!r}") from error
-
-
-def _posterior_tensors(model: Posterior) -> dict[str, np.ndarray]:
-    arrays = {f"parameters.{name}": getattr(model.parameters, name) for name in _PARAMETER_ARRAYS}
-    if model.parameters.known is not None:
-        arrays |= {f"known.{name}": getattr(model.parameters.known, name) for name in _KNOWN_ARRAYS}
-    arrays["posterior.mean"] = model.mean
-    covariance = model.covariance
-    if isinstance(covariance, KroneckerCovariance):
-        arrays["covariance.input_basis"] = covariance.input_basis
-        arrays["covariance.latent_basis"] = covariance.latent_basis
-        arrays["covariance.variances"] = covariance.variances
-    elif isinstance(covariance, DenseCovariance):
-        arrays["covariance.matrix"] = covariance.matrix
-    return {name: np.asarray(value) for name, value in arrays.items()}
-
-
-def _data_tensors(observations: Observations) -> dict[str, np.ndarray]:
-    tensors = {f"data.{name}": getattr(observations, name) for name in ("inputs", "outputs", "conditions")}
-    return tensors if observations.errors is None else tensors | {"data.errors": observations.errors}
-
-
-def _draws_tensors(draws: Draws) -> dict[str, np.ndarray]:
-    arrays: dict[str, Any] = {f"draws.{name}": getattr(draws, name) for name in _DRAWS_ARRAYS}
-    if draws.noise_spread is not None:
-        arrays |= {f"draws.noise_spread.{name}": getattr(draws.noise_spread, name) for name in _SPREAD_ARRAYS}
-    for name in _DRAWS_KERNELS:
-        arrays |= {f"draws.{name}.{place}": leaf for place, leaf in enumerate(jax.tree.leaves(getattr(draws, name)))}
-    return {name: np.asarray(value) for name, value in arrays.items()}
-
-
-def _decode_draws(tensors: dict[str, np.ndarray], parameters: Parameters) -> Draws | None:
-    if "draws.latents" not in tensors:
-        return None
-    arrays: dict[str, Any] = {name: jnp.asarray(tensors[f"draws.{name}"]) for name in _DRAWS_ARRAYS}
-    for name in _DRAWS_KERNELS:
-        # Kernels of draws are that of the fit, with other numbers in it.
-        leaves, structure = jax.tree.flatten(getattr(parameters, name))
-        stacked = [jnp.asarray(tensors[f"draws.{name}.{place}"]) for place in range(len(leaves))]
-        arrays[name] = jax.tree.unflatten(structure, stacked)
-    if "draws.noise_spread.median" in tensors:
-        spread = {name: jnp.asarray(tensors[f"draws.noise_spread.{name}"]) for name in _SPREAD_ARRAYS}
-        arrays["noise_spread"] = NoiseSpread(**spread)
-    return Draws(**arrays)
-
-
-def _covariance_kind(covariance: Covariance) -> str:
-    return next(name for name, kind in _COVARIANCES.items() if isinstance(covariance, kind))
-
-
-def _added_tensors(entry: AddedCondition) -> dict[str, np.ndarray]:
-    tensors = {"inputs": entry.inputs, "outputs": entry.outputs}
-    optional = {"features": entry.features, "errors": entry.errors}
-    tensors |= {name: value for name, value in optional.items() if value is not None}
-    found = entry.posterior
-    if isinstance(found, ConditionPosterior | DrawnCondition):
-        arrays = {name: getattr(found, name) for name in _PARTICLE_ARRAYS}
-    else:
-        arrays = {"mean": found.latents.mean, "variance": found.latents.variance, "noise": found.noise}
-    return tensors | {name: np.asarray(value) for name, value in arrays.items()}
+    with opened(path) as file:
+        try:
+            stored = planned(file.sizes, file.document, StoredModel)(file.tensors())
+            return _restored(stored), {name: _as_given(value) for name, value in stored.settings.items()}
+        except LVMOGPError as error:
+            raise ModelFileError(f"{path} does not hold what a model file must hold: {error}") from error
+        # Its digest is right, so this was made by another program, which may have put anything into it.
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{path} does not hold what a model file must hold: {error!r}") from error
 
 
 def encode_setting(value: Any) -> Any:
-    """A setting of the estimator as JSON."""
-    if isinstance(value, str | bool | int | float | None):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
+    """Return a setting of the estimator as plain values, for people and for telling fits apart."""
+    value = _setting(value)
+    if isinstance(value, Priors):
+        return {name: list(pair) for name, pair in value._asdict().items()}
+    return plain_kernel(value) if isinstance(value, Kernel) else value
+
+
+def _setting(value: Any) -> Setting:
+    # The state of a generator of random numbers is no setting; NumPy's numbers are Python's.
     if isinstance(value, np.random.RandomState | np.random.Generator):
         return None
-    if isinstance(value, Priors):
-        return {_PRIORS: {name: list(pair) for name, pair in value._asdict().items()}}
-    return encode_kernel(value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
-def _decode_setting(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    if _PRIORS in value:
-        return Priors(**{name: tuple(pair) for name, pair in value[_PRIORS].items()})
-    return decode_kernel(value)
+def _as_given(setting: Setting) -> Setting:
+    # Kernels that users describe hold NumPy's arrays.
+    return jax.tree.map(np.asarray, setting) if isinstance(setting, Kernel) else setting
 
 
-def _encode_features(descriptions: Descriptions) -> dict[str, Any]:
-    return {
-        "ids": [encode_id(name) for name in descriptions.ids],
-        "columns": [
-            {"name": each.name, "kind": each.kind, "levels": [encode_id(level) for level in each.levels]}
-            for each in descriptions.features
-        ],
-    }
+# Writing
 
 
-def _decode_features(content: ModelFile) -> Descriptions | None:
-    stored = content.document.get("features")  # files of models without features have none
-    if stored is None:
+def _stored(model: FittedModel, settings: dict[str, Any], *, include_data: bool) -> StoredModel:
+    posterior, outcome, observed = model.posterior, model.fit.outcome, model.observations
+    about = {name: getattr(model.fit, name) for name in ("bounds_by_n_latent", "bounds_by_transform", "origin")}
+    found = {name: getattr(outcome, name) for name in StoredFit._fields if name not in about}
+    return StoredModel(
+        lvmogp=__version__,
+        settings={name: _setting(value) for name, value in settings.items()},
+        schema=model.schema,
+        scaling=model.scaling,
+        posterior=StoredPosterior(
+            dataclasses.replace(posterior.parameters, inducing=None),  # q(v) is in the mean and the covariance
+            posterior.input_basis.factor,
+            posterior.latent_basis.factor,
+            posterior.mean,
+            posterior.covariance,
+        ),
+        fit=StoredFit(**found, **about),
+        chains=model.chains,
+        answering=_answering(model),
+        data=StoredData(observed.inputs, observed.outputs, observed.conditions, observed.errors)
+        if include_data and observed is not None
+        else None,
+        descriptions=model.descriptions,
+        added={name: _stored_condition(entry) for name, entry in model.added.items()},
+    )
+
+
+def _answering(model: FittedModel) -> Int[np.ndarray, " processes"] | None:
+    if model.draws is None or model.observations is None:
         return None
-    features = (
-        Feature(each["name"], each["kind"], tuple(decode_id(level) for level in each["levels"]))
-        for each in stored["columns"]
-    )
-    ids = tuple(decode_id(name) for name in stored["ids"])
-    return Descriptions(
-        tuple(features), ids, *(content.tensors[f"features.{name}"] for name in ("values", "mean", "scale"))
-    )
+    data = standardised(model.observations, model.scaling)
+    return np.asarray(answering_places(model.draws, data, model.posterior.parameters))
 
 
-def _encode_outcome(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "bound": outcome.bound,
-        "status": outcome.status.name,
-        "jitter_inputs": outcome.jitter_inputs,
-        "jitter_latents": outcome.jitter_latents,
-        "seconds": outcome.seconds,
-        "restarts": [
-            {
-                "recipe": restart.recipe,
-                "bound": restart.bound if np.isfinite(restart.bound) else None,
-                "status": restart.status.name,
-                "n_evaluations": restart.n_evaluations,
-                "seconds": restart.seconds,
-                "steps_per_entry": restart.steps_per_entry,
-            }
-            for restart in outcome.restarts
-        ],
-    }
-
-
-def _decode(content: ModelFile) -> tuple[TrainedModel, dict[str, Any]]:
-    tensors, document = content
-    posterior = _decode_posterior(content)
-    ids = tuple(decode_id(name) for name in document["ids"])
-    columns = None if document["columns"] is None else tuple(document["columns"])
-    date_columns = tuple(document.get("date_columns", ()))  # files written before there were dates have none
-    output_name = document.get("output_name")
-    scaling = _decode_scaling(content)
-    model = TrainedModel(
-        ids=ids,
-        columns=columns,
-        n_columns=len(scaling.input_mean),
-        is_grid=document["is_grid"],
-        scaling=scaling,
-        posterior=posterior,
-        curves=kept_curves(posterior),
-        outcome=_decode_outcome(content, posterior.parameters),
-        observations=None,
-        added={},
-        bounds_by_n_latent={int(n_latent): bound for n_latent, bound in document.get("bounds_by_n_latent", [])},
-        bounds_by_transform=dict(document.get("bounds_by_transform", [])),
-        date_columns=date_columns,
-        output_name=output_name,
-        descriptions=_decode_features(content),
-        origin=_decode_origin(document.get("origin")),
-    )
-    model = model._replace(observations=_decode_observations(tensors, model))
-    if "sampling" in document:
-        model = model._replace(sampling=decode_account(document["sampling"], _group(tensors, "sampling.")))
-    draws = _decode_draws(tensors, posterior.parameters)
-    if draws is not None:
-        model = with_draws(model, draws)
-    settings = {name: _decode_setting(value) for name, value in document["settings"].items()}
-    return model._replace(added=_decode_added(content, model)), settings
-
-
-def _decode_scaling(content: ModelFile) -> Scaling:
-    tensors, document = content
-    return Scaling(
-        tensors["scaling.input_mean"],
-        tensors["scaling.input_scale"],
-        float.fromhex(document["output_mean"]),
-        float.fromhex(document["output_scale"]),
-        _decode_transform(document),
-    )
-
-
-def _decode_transform(document: dict[str, Any]) -> Transform | None:
-    # Files written when the logarithm was the only one say whether it was taken.
-    name = document["output_transform"] if "output_transform" in document else "log" if document["log_output"] else None
-    return TRANSFORMS[name]
-
-
-def _decode_observations(tensors: dict[str, np.ndarray], model: TrainedModel) -> Observations | None:
-    if "data.inputs" not in tensors:
-        return None
-    return Observations(
-        inputs=tensors["data.inputs"],
-        outputs=tensors["data.outputs"],
-        conditions=tensors["data.conditions"],
-        ids=model.ids,
-        columns=model.columns,
-        is_grid=model.is_grid,
-        date_columns=model.date_columns,
-        output_name=model.output_name,
-        errors=tensors.get("data.errors"),
-    )
-
-
-def _decode_added(content: ModelFile, model: TrainedModel) -> dict[Id, AddedCondition]:
-    tensors, document = content
-    added = {}
-    for number, entry in enumerate(document["added"]):
-        arrays = _group(tensors, f"added.{number}.")
-        if model.drawn is None:
-            found = _decode_condition(model, arrays, entry["method"])
-        else:
-            found = _decode_drawn_condition(model, model.drawn, arrays, tensors.get("draws.answering"))
-        added[decode_id(entry["id"])] = AddedCondition(
-            arrays["inputs"], arrays["outputs"], entry["method"], found, arrays.get("features"), arrays.get("errors")
-        )
-    return added
-
-
-def _decode_origin(stored: dict[str, Any] | None) -> Origin | None:
-    # Files written before origins were kept have none.
-    return None if stored is None else Origin(stored["seed"], stored["versions"], stored["machine"])
-
-
-def _group(tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    # Those whose names begin like this, by the rest of their names.
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def _decode_posterior(content: ModelFile) -> Posterior:
-    tensors, document = content
-    dtype = tensors["posterior.mean"].dtype
-    input_kernel, latent_kernel = (
-        jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), decode_kernel(document[name]))
-        for name in ("input_kernel", "latent_kernel")
-    )
-    check_kernel(input_kernel, tensors["parameters.inducing_inputs"].shape[1])
-    check_kernel(latent_kernel, tensors["parameters.inducing_latents"].shape[1])
-    arrays: dict[str, Any] = {name: jnp.asarray(tensors[f"parameters.{name}"]) for name in _PARAMETER_ARRAYS}
-    if "known.values" in tensors:
-        arrays["known"] = KnownCoordinates(*(jnp.asarray(tensors[f"known.{name}"]) for name in _KNOWN_ARRAYS))
-    parameters = Parameters(input_kernel=input_kernel, latent_kernel=latent_kernel, **arrays)
-    mean = jnp.asarray(tensors["posterior.mean"])
-    if document["covariance"] == "kronecker":
-        names = ("input_basis", "latent_basis", "variances")
-        covariance = KroneckerCovariance(*(jnp.asarray(tensors[f"covariance.{name}"]) for name in names))
+def _stored_condition(entry: AddedCondition) -> StoredCondition:
+    found = entry.condition
+    if found.gaussian is None:
+        latents = StoredParticles(found.latents, found.noise, found.log_weights)
     else:
-        covariance = DenseCovariance(jnp.asarray(tensors["covariance.matrix"]), mean.shape[0])
-    return Posterior(
-        parameters=parameters,
-        input_basis=_basis(input_kernel, parameters.inducing_inputs),
-        latent_basis=_basis(latent_kernel, parameters.inducing_latents),
-        mean=mean,
-        covariance=covariance,
+        latents = StoredGaussian(found.gaussian.mean, found.gaussian.variance, found.noise[0, 0])
+    method = cast(Literal["exact", "gaussian"], entry.method)
+    return StoredCondition(entry.inputs, entry.outputs, entry.errors, entry.features, method, latents)
+
+
+# Reading
+
+
+def _restored(stored: StoredModel) -> FittedModel:
+    _check(stored)
+    parameters, input_factor, latent_factor, mean, covariance = stored.posterior
+    posterior = Posterior(
+        parameters,
+        Basis(parameters.input_kernel, parameters.inducing_inputs, input_factor),
+        Basis(parameters.latent_kernel, parameters.inducing_latents, latent_factor),
+        mean,
+        covariance,
+    )
+    told = stored.fit._asdict()
+    about = {name: told.pop(name) for name in ("bounds_by_n_latent", "bounds_by_transform", "origin")}
+    model = fitted_model(
+        stored.schema,
+        stored.scaling,
+        Fit(posterior, Outcome(parameters=parameters, **told), **about),
+        chains=stored.chains,
+        observations=_restored_data(stored),
+        descriptions=stored.descriptions,
+    )
+    is_same = np.array_equal(np.atleast_1d(stored.answering), np.atleast_1d(_answering(model)))
+    added = {name: _restored_condition(model, entry, is_same=is_same) for name, entry in stored.added.items()}
+    return model._replace(added=added)
+
+
+def _restored_data(stored: StoredModel) -> Observations | None:
+    if stored.data is None:
+        return None
+    schema = stored.schema
+    return Observations(
+        **stored.data._asdict(),
+        ids=schema.ids,
+        columns=schema.columns,
+        output_name=schema.output_name,
+        date_columns=schema.date_columns,
+        is_grid=schema.is_grid,
     )
 
 
-def _decode_condition(model: TrainedModel, arrays: dict[str, np.ndarray], method: str) -> Condition:
-    posterior = model.posterior
-    if method == "gaussian":
-        known = known_of(model, arrays.get("features"))
-        latents = LatentGaussians(jnp.asarray(arrays["mean"]), jnp.asarray(arrays["variance"]), known.n_uncertain)
-        found = curves(posterior, latent_moments(posterior.latent_basis, latents))
-        return GaussianCondition(latents, jnp.asarray(arrays["noise"]).reshape(()), found)  # once of shape (1,)
-    seen = evidence_of(model, arrays["inputs"], arrays["outputs"], arrays.get("errors"))
-    return condition_on(posterior, seen, *(jnp.asarray(arrays[name]) for name in _PARTICLE_ARRAYS))
+def _restored_condition(model: FittedModel, entry: StoredCondition, *, is_same: bool) -> AddedCondition:
+    found = _restored_latents(model, entry, is_same=is_same)
+    return AddedCondition(entry.inputs, entry.outputs, entry.errors, entry.features, entry.method, found)
 
 
-def _decode_drawn_condition(
-    model: TrainedModel, drawn: DrawnModel, arrays: dict[str, np.ndarray], answering: np.ndarray | None
-) -> DrawnCondition:
-    seen = few_of(model, arrays["inputs"], arrays["outputs"], arrays.get("errors"))
-    if answering is None:  # files that do not say it are right only if all of their draws answered
-        answering = np.arange(len(arrays["latents"]))
-    # Particles belong to draws. When the file was written others may have been chosen for answers.
-    if not np.array_equal(answering, drawn.places):
-        return infer_under_draws(drawn, seen, known_of(model, arrays.get("features")))
-    latents, noise, log_weights = (jnp.asarray(arrays[name]) for name in _PARTICLE_ARRAYS)
-    return drawn_condition(drawn, latents, noise, log_weights, seen)
+def _restored_latents(model: FittedModel, entry: StoredCondition, *, is_same: bool) -> Condition:
+    known, latents, ensemble = known_of(model, entry.features), entry.latents, model.ensemble
+    if isinstance(latents, StoredGaussian):
+        gaussian = LatentGaussians(latents.mean, latents.variance, known.n_uncertain)
+        return condition_of_gaussian(ensemble, gaussian, latents.noise)
+    seen = observations_of(model, entry.inputs, entry.outputs, entry.errors)
+    # Particles belong to processes. When the file was written other draws may have been chosen for answers.
+    if not is_same:
+        return infer(ensemble, seen, known)
+    return condition_of_particles(ensemble, *latents, summarised(ensemble, seen))
 
 
-def _decode_outcome(content: ModelFile, parameters: Parameters) -> Outcome:
-    stored = content.document["outcome"]
-    restarts = tuple(
-        Restart(
-            recipe=restart["recipe"],
-            bound=-np.inf if restart["bound"] is None else restart["bound"],
-            status=Status[restart["status"]],
-            history=tuple(content.tensors[f"history.{number}"].tolist()),
-            n_evaluations=restart["n_evaluations"],
-            seconds=restart["seconds"],
-            steps_per_entry=restart.get("steps_per_entry", 1),
-        )
-        for number, restart in enumerate(stored["restarts"])
+def _check(stored: StoredModel) -> None:
+    # What the annotations of single fields cannot say.
+    parameters, draws = stored.posterior.parameters, None if stored.chains is None else stored.chains.draws
+    (n_inputs, n_columns), (n_latents, n_coordinates) = (
+        points.shape for points in (parameters.inducing_inputs, parameters.inducing_latents)
     )
-    return Outcome(
-        parameters=parameters,
-        bound=stored["bound"],
-        status=Status[stored["status"]],
-        restarts=restarts,
-        jitter_inputs=stored["jitter_inputs"],
-        jitter_latents=stored["jitter_latents"],
-        seconds=stored["seconds"],
-    )
+    n_conditions, n_latent = parameters.latent_mean.shape
+    n_known = 0 if parameters.known is None else parameters.known.values.shape[1]
+    names = () if stored.descriptions is None else stored.descriptions.coordinate_names
+    covariance, precisions = stored.posterior.covariance, {leaf.dtype for leaf in _reals(stored.posterior)}
+    faults = {
+        "there are no conditions, inputs or inducing points": 0 in (n_inputs, n_columns, n_latents, n_conditions),
+        "posterior.parameters.noise_variance fits neither one nor all conditions": parameters.noise_variance.shape[0]
+        not in (1, n_conditions),
+        f"inducing latents have {n_coordinates} coordinates, conditions another number": n_coordinates
+        != n_latent + n_known,
+        f"descriptions name {len(names)} coordinates of {n_known}": len(names) != n_known,
+        "posterior.covariance is not of all inducing points": isinstance(covariance, DenseCovariance)
+        and len(covariance.matrix) != n_inputs * n_latents,
+        "posterior mixes precisions": len(precisions) > 1,
+        "data holds no rows": stored.data is not None and not len(stored.data.outputs),
+        "draws and answering do not go together": (draws is None) != (stored.answering is None),
+        "draws need the data": draws is not None and stored.data is None,
+        "added holds conditions of another kind of model": any(
+            isinstance(entry.latents, StoredGaussian) != (entry.method == "gaussian")
+            or (isinstance(entry.latents, StoredGaussian) and draws is not None)
+            or (isinstance(entry.latents, StoredParticles) and draws is None and len(entry.latents.noise) != 1)
+            or not entry.latents.noise.size
+            for entry in stored.added.values()
+        ),
+        "a condition is both trained and added": not stored.added.keys().isdisjoint(stored.schema.ids),
+        f"schema tells of {stored.schema.n_columns} columns": stored.schema.n_columns != n_columns,
+    }
+    for fault, is_there in faults.items():
+        if is_there:
+            raise ModelFileError(fault)
+    for kernels, leading in ((parameters, ()), (draws, () if draws is None else (draws.n_draws,))):
+        if kernels is not None:
+            _check_kernel(kernels.input_kernel, n_columns, leading)
+            _check_kernel(kernels.latent_kernel, n_coordinates, leading)
+
+
+def _reals(tree: Any) -> list[Array]:
+    return [leaf for leaf in jax.tree.leaves(tree) if leaf.dtype.kind == "f"]
+
+
+def _check_kernel(kernel: Kernel, n_columns: int, leading: tuple[int, ...]) -> None:
+    """Refuse a kernel that cannot be evaluated at points of so many columns; nothing is computed."""
+    for leaf in leaves(kernel):
+        columns = getattr(leaf, "columns", None)
+        if columns is not None and not all(0 <= column < n_columns for column in columns):
+            raise ModelFileError(f"a kernel looks at the columns {columns} of {n_columns}")
+    function = jax.vmap(gram, in_axes=(0, None)) if leading else gram
+    try:
+        found = jax.eval_shape(function, kernel, jax.ShapeDtypeStruct((2, n_columns), float)).shape
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(f"a kernel cannot be evaluated at points of {n_columns} columns: {error}") from error
+    if found != (*leading, 2, 2):
+        raise ModelFileError(f"a kernel stands for {found[:-2]} draws instead of {leading}")

@@ -1,28 +1,29 @@
-"""What users ask a fitted model about: inputs and the condition of each row, features, latents."""
+"""What users ask a fitted model about and add to it, checked at the door; and what it knows of its conditions."""
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lvmogp.errors import DataError, NumericalError, SettingError
-from lvmogp.fitted.model import TrainedModel, with_condition
+from lvmogp.fitted.model import METHODS, FittedModel, all_latents, features_of, with_condition
+from lvmogp.fitted.similarity import similarities
 from lvmogp.tables.columns import as_pandas
-from lvmogp.tables.feature_tables import read_later, read_row
-from lvmogp.tables.features import Descriptions
-from lvmogp.tables.ids import Id, RowIds, is_single_id, row_conditions
+from lvmogp.tables.feature_tables import read_feature_row, read_later_features
+from lvmogp.tables.features import ConditionFeatures
+from lvmogp.tables.ids import Id, RowIds, check_kinds, is_single_id, row_conditions
 from lvmogp.tables.reading import Inputs, in_columns_of, read_errors, read_inputs, read_outputs
 from lvmogp.typing import HostFloat
 
 
-class Rows(NamedTuple):
+class Query(NamedTuple):
     """Points and the condition of each row; for all conditions of a grid, a row for each condition and point."""
 
     points: HostFloat
     ids: RowIds
-    n_columns: int | None
+    n_columns: int | None = None
 
     @property
     def inputs(self) -> HostFloat:
@@ -30,13 +31,13 @@ class Rows(NamedTuple):
         return self.points if self.n_columns is None else np.tile(self.points, (self.n_columns, 1))
 
     def as_columns(self, values: HostFloat) -> HostFloat:
-        """Values of rows that are repeated once a condition as (points, conditions), whatever axes follow."""
+        """Return values of rows that are repeated for each condition as (points, conditions), whatever axes follow."""
         if self.n_columns is None:
             return values
         return np.moveaxis(values.reshape(self.n_columns, -1, *values.shape[1:]), 0, 1)
 
     def measurements(self, y: Any, y_std: Any) -> tuple[HostFloat, HostFloat]:
-        """Outputs as users give them and their own errors, none unless they are given, in the order of the rows."""
+        """Read outputs and their own errors, none unless they are given, in the order of the rows."""
         n_rows = len(self.ids)
         outputs = read_outputs(y, n_rows // (self.n_columns or 1))
         if outputs.size != n_rows:
@@ -46,50 +47,47 @@ class Rows(NamedTuple):
         return outputs.T.reshape(-1), errors.T.reshape(-1)
 
 
-def asked_rows(model: TrainedModel, X: Any, conditions: Any, condition: str | None) -> Rows:
-    """The rows asked about; ``condition`` names the column of a table that holds the condition of each."""
+def asked_rows(model: FittedModel, X: Any, conditions: Any, condition: str | None) -> Query:
+    """Read the rows asked about; ``condition`` names the column of a table that holds the condition of each."""
+    table = as_pandas(X)
+    has_column = isinstance(table, pd.DataFrame) and condition in table.columns
+    inputs = asked_inputs(model, table, condition=condition if conditions is None or has_column else None)
+    n_rows, n_columns = len(inputs.values), None
     if conditions is not None:
-        column = None if condition is None or not _has_column(X, condition) else condition
-        inputs = asked_inputs(model, X, condition=column)
-        return Rows(inputs.values, row_conditions(conditions, len(inputs.values)), None)
-    inputs = asked_inputs(model, X, condition=condition)
-    n_rows = len(inputs.values)
-    if inputs.row_ids is not None:
-        return Rows(inputs.values, inputs.row_ids, None)
-    if len(model.ids) == 1:
-        return Rows(inputs.values, RowIds(model.ids, np.zeros(n_rows, dtype=int)), None)
-    if not model.is_grid:
+        ids = row_conditions(conditions, n_rows)
+    elif inputs.row_ids is not None:
+        ids = inputs.row_ids
+    elif len(model.ids) > 1 and not model.schema.is_grid:
         raise DataError(
             "predict needs to know the condition of each row: pass conditions=, one id for all rows or one a row"
         )
-    n_columns = len(model.ids)
-    return Rows(inputs.values, RowIds(model.ids, np.repeat(np.arange(n_columns), n_rows)), n_columns)
+    else:
+        n_columns = len(model.ids) if len(model.ids) > 1 else None
+        ids = RowIds(model.ids, np.repeat(np.arange(len(model.ids)), n_rows))
+    check_kinds([*model.all_ids, *ids.distinct])
+    return Query(inputs.values, ids, n_columns)
 
 
-def _has_column(X: Any, name: str) -> bool:
-    table = as_pandas(X)
-    return isinstance(table, pd.DataFrame) and name in table.columns
-
-
-def asked_inputs(model: TrainedModel, X: Any, *, condition: str | None = None) -> Inputs:
-    """Inputs with the columns of those that the model was trained on."""
+def asked_inputs(model: FittedModel, X: Any, *, condition: str | None = None) -> Inputs:
+    """Read inputs with the columns of those that the model was trained on."""
     return read_inputs(
         X,
         condition=condition,
-        columns=model.columns,
-        n_columns=model.n_columns,
-        trained_dates=model.date_columns,
+        columns=model.schema.columns,
+        n_columns=model.schema.n_columns,
+        trained_dates=model.schema.date_columns,
     )
 
 
-def asked_id(name: Any) -> Id:
-    """The id of one condition."""
+def asked_id(model: FittedModel, name: Any) -> Id:
+    """Read the id of one condition, which must be one that can be told from those of the model."""
     (plain,) = row_conditions(name if is_single_id(name) else [name], 1).distinct
+    check_kinds([*model.all_ids, plain])
     return plain
 
 
-def known_features(model: TrainedModel) -> Descriptions:
-    """The features of a model of conditions with features; of another, an error."""
+def known_features(model: FittedModel) -> ConditionFeatures:
+    """Return the features of a model of conditions with features; refuse another."""
     if model.descriptions is None:
         raise DataError(
             "the model was fitted without features of conditions; leave them out, or fit with condition_features="
@@ -97,28 +95,28 @@ def known_features(model: TrainedModel) -> Descriptions:
     return model.descriptions
 
 
-def asked_features(model: TrainedModel, row: Any) -> HostFloat | None:
-    """The values of one condition's features, if they are given."""
-    return None if row is None else read_row(known_features(model), row)
+def asked_features(model: FittedModel, row: Any) -> HostFloat | None:
+    """Read the values of one condition's features, if they are given."""
+    return None if row is None else read_feature_row(known_features(model), row)
 
 
-def features_by_id(model: TrainedModel, table: Any, condition: str | None) -> dict[Id, HostFloat]:
-    """The values of features of each condition of a table, if there is one."""
-    return {} if table is None else read_later(known_features(model), table, condition)
+def features_by_id(model: FittedModel, table: Any, condition: str | None) -> dict[Id, HostFloat]:
+    """Read the values of features of each condition of a table, if there is one."""
+    return {} if table is None else read_later_features(known_features(model), table, condition)
 
 
-def with_described(model: TrainedModel, asked: Sequence[Id], features: dict[Id, HostFloat]) -> TrainedModel:
-    """The model with the new ones among the conditions asked about that are described."""
+def with_described(model: FittedModel, asked: Sequence[Id], features: dict[Id, HostFloat]) -> FittedModel:
+    """Return the model with the new ones among the conditions asked about that are described."""
     for name, values in features.items():
         if name in asked and name not in model.all_ids:
-            nothing = np.empty((0, model.n_columns))
+            nothing = np.empty((0, model.schema.n_columns))
             model = with_condition(model, name, nothing, np.empty(0), method="exact", features=values)
     return model
 
 
-def asked_latents(model: TrainedModel, H: Any, features: Any, *, n_rows: int) -> HostFloat:
-    """Latents once or for each row, followed by the coordinates of the features at which a prediction is asked for."""
-    n_latent = model.posterior.parameters.latent_mean.shape[1]
+def asked_latents(model: FittedModel, H: Any, features: Any, *, n_rows: int) -> HostFloat:
+    """Read latents, once or for each row, followed by the coordinates of the features to predict at."""
+    n_latent = model.n_latent
     try:
         latents = np.atleast_2d(np.asarray(H, dtype=float))
     except (TypeError, ValueError):
@@ -129,29 +127,24 @@ def asked_latents(model: TrainedModel, H: Any, features: Any, *, n_rows: int) ->
         )
     if not np.all(np.isfinite(latents)):
         raise DataError("H holds NaN or infinite values; latents must be finite")
-    known = _imagined(model, features)
-    return np.hstack([latents, np.broadcast_to(known, (len(latents), len(known)))])
-
-
-def _imagined(model: TrainedModel, features: Any) -> HostFloat:
     if model.descriptions is None and features is None:
-        return np.empty(0)
+        return latents
     known, values = known_features(model), asked_features(model, features)
     if values is None or np.isnan(values).any():
         names = [feature.name for feature in known.features]
         raise DataError(f"predictions at given latents need all features of the condition as well: {names}")
-    return known.standardised(values)
+    return np.hstack([latents, np.broadcast_to(known.standardised(values), (len(latents), len(values)))])
 
 
 def central_levels(level: Any) -> tuple[float, float]:
-    """Probabilities below the two ends of the central interval of a level."""
+    """Return the probabilities below the two ends of the central interval of a level."""
     if not isinstance(level, numbers.Real) or not 0 < float(level) < 1:
         raise SettingError(f"level must lie between 0 and 1, got {level!r}")
     return (1 - float(level)) / 2, (1 + float(level)) / 2
 
 
 def checked_numbers(what: str, values: HostFloat) -> HostFloat:
-    """Answers, once they are known to be numbers: what cannot be computed is an error in words, not a NaN."""
+    """Return answers that are numbers: what cannot be computed is an error in words, not a NaN."""
     if not np.all(np.isfinite(values)):
         raise NumericalError(
             f"the {what} is too large to be computed for {int(np.sum(~np.isfinite(values)))} of {values.size} values; "
@@ -159,3 +152,107 @@ def checked_numbers(what: str, values: HostFloat) -> HostFloat:
             "beyond all numbers, predict_interval still answers"
         )
     return values
+
+
+# Conditions that are added
+
+
+class NewCondition(NamedTuple):
+    """A condition to be added, as given but for its features."""
+
+    name: Id
+    X: Any
+    y: Any
+    features: HostFloat | None
+    y_std: Any
+
+
+def new_conditions(
+    model: FittedModel, rows: Query, y: Any, y_std: Any, features: dict[Id, HostFloat]
+) -> list[NewCondition]:
+    """Read the conditions of data in long form, with the features of all or of none."""
+    names = rows.ids.rows()
+    lacking = [name for name in names if features and name not in features and features_of(model, name) is None]
+    if lacking:
+        raise DataError(
+            f"the features that were given have no row for condition {lacking[0]!r}; add one, with NaN or None where a "
+            "feature is not known"
+        )
+    outputs = read_outputs(y, len(rows.ids))
+    if outputs.ndim != 1:
+        raise DataError("add_conditions takes long form: y must have one dimension")
+    errors = read_errors(y_std, outputs)
+    return [
+        NewCondition(name, rows.inputs[own], outputs[own], features.get(name), None if errors is None else errors[own])
+        for name, own in names.items()
+    ]
+
+
+def with_new_conditions(model: FittedModel, entries: Iterable[NewCondition], method: str) -> FittedModel:
+    """Return the model with all of them added."""
+    if method not in METHODS:
+        raise SettingError(f"method must be one of {list(METHODS)}, got {method!r}")
+    for entry in entries:
+        model = _with_new_condition(model, entry, method)
+    return model
+
+
+def _with_new_condition(model: FittedModel, entry: NewCondition, method: str) -> FittedModel:
+    name = asked_id(model, entry.name)
+    given = np.empty((0, model.schema.n_columns)) if np.size(entry.X) == 0 else entry.X  # an empty list has no columns
+    inputs = asked_inputs(model, given).values
+    outputs = read_outputs(entry.y, len(inputs)).reshape(-1)
+    if len(outputs) != len(inputs):
+        raise DataError(f"condition {name!r} needs one output for each of its {len(inputs)} rows, got {len(outputs)}")
+    errors = read_errors(entry.y_std, outputs)
+    known = np.isfinite(outputs)
+    transform = model.scaling.transform
+    if transform is not None and not np.all(transform.takes(outputs[known])):
+        raise DataError(
+            f"condition {name!r} has outputs that are {transform.fault}; "
+            f'output_transform="{transform.name}" needs {transform.demand}'
+        )
+    return with_condition(
+        model,
+        name,
+        inputs[known],
+        outputs[known],
+        method=method,
+        features=entry.features,
+        errors=None if errors is None else errors[known],
+    )
+
+
+# Tables of conditions
+
+
+def latent_table(model: FittedModel) -> pd.DataFrame:
+    """Return a row for each condition: its id, mean and deviation of each latent dimension, whether it was added."""
+    latents = all_latents(model)
+    means, deviations = np.asarray(latents.mean), np.sqrt(np.asarray(latents.variance))
+    columns: dict[str, Any] = {}
+    for dimension in range(model.n_latent):
+        columns[f"mean_{dimension + 1}"] = means[:, dimension]
+        columns[f"sd_{dimension + 1}"] = deviations[:, dimension]
+    return _by_condition(model, columns)
+
+
+def condition_feature_table(model: FittedModel) -> pd.DataFrame | None:
+    """Return a row for each condition: its id and known features, whether it was added; ``None`` without features."""
+    if model.descriptions is None:
+        return None
+    nothing = np.full(model.descriptions.n_coordinates, np.nan)
+    rows = [features_of(model, name) for name in model.all_ids]
+    return _by_condition(model, model.descriptions.decoded(np.stack([nothing if row is None else row for row in rows])))
+
+
+def similarity_table(model: FittedModel) -> pd.DataFrame:
+    """Return how alike the curves of each pair of conditions are expected to be, by their ids."""
+    names = pd.Index(list(model.all_ids), dtype=object, tupleize_cols=False)
+    added = [entry.condition for entry in model.added.values()]
+    return pd.DataFrame(similarities(model.ensemble, all_latents(model), added), index=names, columns=names)
+
+
+def _by_condition(model: FittedModel, columns: dict[str, Any]) -> pd.DataFrame:
+    ids = pd.Series(list(model.all_ids), dtype=object)
+    return pd.DataFrame({"condition": ids, **columns, "added": [name in model.added for name in model.all_ids]})

@@ -2,18 +2,18 @@
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from lvmogp.conditions.drawn_condition import DrawnCondition, trained_under_draws
-from lvmogp.conditions.expected_variance import nothing_decided, outlook, with_measurement
-from lvmogp.conditions.new_condition import unit_nodes
-from lvmogp.conditions.particle_curves import ConditionCurves, ParticleCurves, curves_under_draws
-from lvmogp.conditions.predictions import as_particles
+from lvmogp.conditions.condition import all_particles
+from lvmogp.conditions.curves import Particles
+from lvmogp.conditions.expected_variance import empty_plan, expected_variance, with_measurement
+from lvmogp.conditions.search import unit_nodes
 from lvmogp.errors import DataError
-from lvmogp.fitted.model import TrainedModel, find_condition, find_under_draws
-from lvmogp.ground.padding import rounded_up
+from lvmogp.fitted.model import FittedModel, find_condition
+from lvmogp.ground.padding import doubled, in_blocks
 from lvmogp.tables.columns import dates_of
 from lvmogp.tables.ids import Id
 from lvmogp.typing import HostFloat
@@ -57,26 +57,26 @@ class Suggestion(NamedTuple):
         return pd.DataFrame({**values, "sd_after": self.sd_after}, index=pd.RangeIndex(1, len(self.inputs) + 1))
 
 
-def default_candidates(model: TrainedModel) -> HostFloat:
+def default_candidates(model: FittedModel) -> HostFloat:
     """Inputs that cover the box of the training inputs: evenly spaced, or quasi-random in several columns."""
     if model.observations is None:
         raise DataError(
             "the model has not kept its training data, so candidates must be given: the inputs to choose from"
         )
     low, high = model.observations.inputs.min(axis=0), model.observations.inputs.max(axis=0)
-    if model.n_columns == 1:
+    if model.schema.n_columns == 1:
         return np.linspace(float(low[0]), float(high[0]), _N_DEFAULT)[:, None]
-    return low + (high - low) * unit_nodes(4 * _N_DEFAULT, model.n_columns)
+    return low + (high - low) * unit_nodes(4 * _N_DEFAULT, model.schema.n_columns)
 
 
 def suggest(
-    model: TrainedModel, name: Id, candidates: HostFloat, *, n: int, goal: str, region: HostFloat | None
+    model: FittedModel, name: Id, candidates: HostFloat, *, n: int, goal: str, region: HostFloat | None
 ) -> Suggestion:
     """Choose ``n`` of the candidates one after the other, each the best given those before it."""
-    scaling, curves = model.scaling, _curves(model, name)
+    scaling, particles = model.scaling, _particles(model, name)
     wanted = _thinned(candidates if region is None else region)
-    targets = jnp.asarray(scaling.inputs(wanted), curves.noise.dtype) if goal == "predictions" else None
-    found = _chosen(curves, scaling.inputs(candidates), targets, n)
+    targets = jnp.asarray(scaling.inputs(wanted), particles.noise.dtype) if goal == "predictions" else None
+    found = _chosen(particles, scaling.inputs(candidates), targets, n)
     unit = scaling.output_scale if goal == "predictions" else 1.0
     return Suggestion(
         condition=name,
@@ -87,21 +87,15 @@ def suggest(
         sd_after=unit * np.sqrt(found.after),
         candidates=candidates,
         candidate_sd=unit * np.sqrt(found.after_each),
-        columns=model.columns or tuple(f"input {place + 1}" for place in range(model.n_columns)),
-        date_columns=model.date_columns,
+        columns=model.schema.columns or tuple(f"input {place + 1}" for place in range(model.schema.n_columns)),
+        date_columns=model.schema.date_columns,
     )
 
 
-def _curves(model: TrainedModel, name: Id) -> ParticleCurves:
-    posterior, drawn = model.posterior, model.drawn
-    n_latent = posterior.parameters.latent_mean.shape[1]
-    if drawn is None:
-        particles = as_particles(posterior, find_condition(model, name, unseen="prior"))
-        return ConditionCurves(posterior.input_basis, particles, n_latent)
-    condition = find_under_draws(model, drawn, name, unseen="prior")
-    if not isinstance(condition, DrawnCondition):
-        condition = trained_under_draws(drawn, condition, n_columns=model.n_columns)
-    return curves_under_draws(drawn, condition, n_latent=n_latent)
+def _particles(model: FittedModel, name: Id) -> Particles:
+    # Of the coordinates of the particles, the latents alone.
+    found = all_particles(model.ensemble, find_condition(model, name, unseen="prior"))
+    return eqx.tree_at(lambda tree: tree.aligned, found, found.aligned[:, : model.n_latent])
 
 
 class _Chosen(NamedTuple):
@@ -112,19 +106,19 @@ class _Chosen(NamedTuple):
     after_each: HostFloat
 
 
-def _chosen(curves: ParticleCurves, candidates: HostFloat, targets: Any, n: int) -> _Chosen:
+def _chosen(particles: Particles, candidates: HostFloat, targets: Any, n: int) -> _Chosen:
     n_scenarios = 1 if n == 1 else _N_SCENARIOS
-    dtype, n_columns = curves.log_weights.dtype, candidates.shape[1]
+    dtype, n_columns = particles.log_weights.dtype, candidates.shape[1]
     nodes = jnp.asarray(unit_nodes(N_OUTCOMES, 2).reshape(n_scenarios, -1, 2), dtype)
     imagined = unit_nodes(n_scenarios, 2 * n).reshape(n_scenarios, n, 2)
     # As many places for measurements as fit into the same compiled program.
-    decided = nothing_decided(curves, n_columns=n_columns, n_places=1 << (n - 1).bit_length(), n_scenarios=n_scenarios)
-    blocks = jnp.asarray(_in_blocks(candidates), dtype)
+    decided = empty_plan(particles, n_columns=n_columns, n_places=doubled(n), n_scenarios=n_scenarios)
+    blocks = jnp.asarray(in_blocks(candidates, _CANDIDATES_AT_ONCE), dtype)
     places: list[int] = []
     before = 0.0
     shares_of_all: list[HostFloat] = []
     for number in range(n):
-        expected = outlook(curves, decided, targets, blocks, nodes)
+        expected = expected_variance(particles, decided, targets, blocks, nodes)
         left, after = max(float(expected.now), _TINY), np.asarray(expected.after, dtype=float)
         before = before or left
         # What each candidate leaves of the variance; by quadrature a little more than all where it tells nothing.
@@ -134,17 +128,10 @@ def _chosen(curves: ParticleCurves, candidates: HostFloat, targets: Any, n: int)
         places.append(best)
         if len(places) < n:
             point, node = jnp.asarray(candidates[best], dtype), jnp.asarray(imagined[:, number], dtype)
-            decided = with_measurement(curves, decided, jnp.asarray(number), point, node)
+            decided = with_measurement(particles, decided, jnp.asarray(number), point, node)
     # Shares are multiplied, since scenarios differ from step to step.
     after = before * np.cumprod([shares[place] for shares, place in zip(shares_of_all, places, strict=True)])
     return _Chosen(places, before, after, before * shares_of_all[0])
-
-
-def _in_blocks(candidates: HostFloat) -> HostFloat:
-    size = min(_CANDIDATES_AT_ONCE, 1 << max(len(candidates) - 1, 0).bit_length())
-    n_blocks = rounded_up(-(-len(candidates) // size))
-    padded = np.pad(candidates, ((0, n_blocks * size - len(candidates)), (0, 0)), mode="edge")
-    return padded.reshape(n_blocks, size, candidates.shape[1])
 
 
 def _thinned(points: HostFloat) -> HostFloat:
@@ -154,7 +141,7 @@ def _thinned(points: HostFloat) -> HostFloat:
     return points[np.sort(np.random.default_rng(0).permutation(len(points))[:MOST_REGION_POINTS])]
 
 
-def _n_measured(model: TrainedModel, name: Id) -> int:
+def _n_measured(model: FittedModel, name: Id) -> int:
     if name in model.added:
         return len(model.added[name].outputs)
     if name in model.ids and model.observations is not None:

@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from lvmogp.algebra.linalg import jitter_needed
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.rules import AnyFloat
 from lvmogp.inference.finished import FinishedRestarts
 from lvmogp.inference.optimise import Run, Status, maximise
 from lvmogp.inference.options import Options, Settings, fit_settings, latent_dimensions, latent_kernels
@@ -27,7 +28,7 @@ from lvmogp.model.layouts import Data
 from lvmogp.model.parameters import FullInducing, KroneckerInducing, Parameters
 from lvmogp.model.posterior import optimal_inducing
 from lvmogp.storage.checkpoints import Checkpoints
-from lvmogp.tables.features import Coordinates
+from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 # What stands for a recipe in the account of a fit by minibatches.
@@ -52,9 +53,9 @@ class Restart(NamedTuple):
     """One optimised start."""
 
     recipe: str
-    bound: float
+    bound: AnyFloat
     status: Status
-    history: tuple[float, ...]
+    history: tuple[AnyFloat, ...]
     n_evaluations: int
     seconds: float
     steps_per_entry: int = 1
@@ -141,7 +142,7 @@ def search(
     on_progress: Report = None,
     checkpoints: Checkpoints | None = None,
     *,
-    coordinates: Coordinates | None = None,
+    coordinates: FeatureCoordinates | None = None,
     label: str = "",
 ) -> list[Outcome]:
     """Fit with ever more latents, where the options leave their number open, while the bound gains by them.
@@ -189,7 +190,7 @@ def fit(
     on_progress: Report = None,
     finished: FinishedRestarts | None = None,
     *,
-    coordinates: Coordinates | None = None,
+    coordinates: FeatureCoordinates | None = None,
 ) -> Outcome:
     """Optimise several starts that differ in kind and keep the one with the best bound.
 
@@ -242,7 +243,7 @@ def _starts(
     inputs: HostFloat,
     input_scale: HostFloat,
     settings: Settings,
-    coordinates: Coordinates | None,
+    coordinates: FeatureCoordinates | None,
 ) -> list[Parameters]:
     independent = independent_start(
         settings.input_kernel,
@@ -276,15 +277,14 @@ def with_explicit_inducing(parameters: Parameters, data: Data, inference: str) -
     """Give parameters a q(v) of their own: the optimal one, or the nearest of Kronecker form."""
     expected = quadratic(parameters, data)
     mean, covariance = optimal_inducing(expected)
-    n_inputs, n_latents = mean.shape
+    n_latents = mean.shape[1]
     if inference == "full":
         matrix = cast(Array, jnp.linalg.inv(covariance.precision()))
         inducing = FullInducing(mean, _cholesky((matrix + matrix.T) / 2))
     else:
         # Average the diagonal blocks of S over latents, then what is left over inputs.
         over_latents = covariance.contract(jnp.eye(n_latents, dtype=mean.dtype)[None])[0] / n_latents
-        projected = covariance.project(jnp.eye(n_inputs, dtype=mean.dtype))
-        over_inputs = jnp.trace(projected, axis1=2, axis2=3) / jnp.trace(over_latents)
+        over_inputs = covariance.block_traces() / jnp.trace(over_latents)
         inducing = KroneckerInducing(mean, _cholesky(over_latents), _cholesky(over_inputs))
     return dataclasses.replace(parameters, inducing=inducing)
 

@@ -25,7 +25,7 @@ from lvmogp.inference.optimise import Run, maximise
 from lvmogp.kernels.covariances import Kernel, Stationary, complete
 from lvmogp.model.layouts import Data, GridData, some_blocks
 from lvmogp.model.parameters import KnownCoordinates, Parameters
-from lvmogp.tables.features import Coordinates
+from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.typing import HostFloat
 
 _independent_curves = compiled(independent_curves)
@@ -229,7 +229,7 @@ def start(
     n_inducing: int,
     noise_per_condition: bool,
     rng: np.random.Generator,
-    coordinates: Coordinates | None = None,
+    coordinates: FeatureCoordinates | None = None,
 ) -> Parameters:
     """Parameters at which the joint model starts; latents start from what known ``coordinates`` leave."""
     dtype = independent.parameters.inducing_inputs.dtype
@@ -265,7 +265,7 @@ def start(
 
 
 def _embedding(
-    recipe: str, values: HostFloat, n_latent: int, rng: np.random.Generator, coordinates: Coordinates | None
+    recipe: str, values: HostFloat, n_latent: int, rng: np.random.Generator, coordinates: FeatureCoordinates | None
 ) -> Embedding:
     if n_latent == 0:
         return Embedding(np.empty((len(values), 0)), np.empty(0))
@@ -273,7 +273,7 @@ def _embedding(
     return RECIPES[recipe](left, n_latent, rng)
 
 
-def left_by_features(values: HostFloat, coordinates: Coordinates) -> HostFloat:
+def left_by_features(values: HostFloat, coordinates: FeatureCoordinates) -> HostFloat:
     """Curves without what the features of the other conditions tell about them, around the mean curve (equation 44).
 
     Leaving a condition out of the regression keeps features that explain nothing from seeming to.
@@ -288,7 +288,7 @@ def left_by_features(values: HostFloat, coordinates: Coordinates) -> HostFloat:
     return mean + residual if np.var(residual) < np.var(values - mean) else values
 
 
-def _known(coordinates: Coordinates, dtype: jnp.dtype) -> KnownCoordinates:
+def _known(coordinates: FeatureCoordinates, dtype: jnp.dtype) -> KnownCoordinates:
     condition, coordinate = np.nonzero(np.isnan(coordinates.values))
     return KnownCoordinates(
         values=jnp.asarray(np.nan_to_num(coordinates.values), dtype),

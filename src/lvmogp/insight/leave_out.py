@@ -5,30 +5,22 @@ import numbers
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.conditions.drawn_curves import curves_of_rows
-from lvmogp.conditions.drawn_model import drawn_model
-from lvmogp.conditions.mixtures import Mixture, gaussian_rows, judged, moments_in_units, quantile
-from lvmogp.conditions.predictions import gaussian_moments
+from lvmogp.conditions.mixtures import Mixture, judged, moments_in_units, quantile
+from lvmogp.conditions.predictive import trained_curves
 from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, calibration, checked_levels
-from lvmogp.fitted.model import TrainedModel
-from lvmogp.ground.compiling import compiled
-from lvmogp.ground.precision import in_precision
+from lvmogp.fitted.model import FittedModel, ensemble_given
+from lvmogp.ground.precision import in_double_precision
 from lvmogp.inference.restarts import MINIBATCHES
-from lvmogp.model.draws import Draws, thinned
 from lvmogp.model.layouts import Data, GridData, LongData, layout_for_bounds, standardised
-from lvmogp.model.parameters import Parameters
-from lvmogp.model.posterior import posterior, trained_curves
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
-from lvmogp.typing import HostFloat, HostInt
+from lvmogp.typing import HostInt
 
-_posterior, _trained_curves = compiled(posterior), compiled(trained_curves)
 LEVEL = 0.95
 # A dense covariance over more pairs of inducing points than this is not formed for a check.
 _MOST_INDUCING = 2_500
@@ -50,6 +42,7 @@ class LeaveOut(NamedTuple):
     n_observations: int
 
 
+@in_double_precision
 def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
     """Predict each fold of the training data from the others, kernels and latents as fitted.
 
@@ -58,33 +51,32 @@ def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
     not kept its data, has one input only, or the check would need too large a matrix.
     """
     _check_folds(n_folds)
-    with jax.enable_x64(True):
-        found = _left_out(fitted_model(model), n_folds)
-        return None if found is None else _measured(found)
+    found = _left_out(fitted_model(model), n_folds)
+    return None if found is None else _measured(found)
 
 
+@in_double_precision
 def leave_out_calibration(
     model: LVMOGPRegressor, *, levels: Sequence[float] = LEVELS, n_folds: int = 5
 ) -> Calibration | None:
     """Calibration of the predictions of each fold of the training data from the others, as for ``leave_out``."""
     asked = checked_levels(levels)
     _check_folds(n_folds)
-    with jax.enable_x64(True):
-        trained = fitted_model(model)
-        found = _left_out(trained, n_folds)
-        if found is None:
-            return None
-        actual = found.observations.outputs
-        predicted, _ = moments_in_units(found.rows, found.scaling)
-        density, below = judged(found.rows, found.scaling, actual)
-        forecasts = Forecasts(
-            probability_below=below,
-            log_density=density,
-            error=predicted - actual,
-            conditions=found.observations.conditions,
-            names=trained.ids,
-        )
-        return calibration(forecasts, asked)
+    trained = fitted_model(model)
+    found = _left_out(trained, n_folds)
+    if found is None:
+        return None
+    actual = found.observations.outputs
+    predicted, _ = moments_in_units(found.rows, found.scaling)
+    density, below = judged(found.rows, found.scaling, actual)
+    forecasts = Forecasts(
+        probability_below=below,
+        log_density=density,
+        error=predicted - actual,
+        conditions=found.observations.conditions,
+        names=trained.ids,
+    )
+    return calibration(forecasts, asked)
 
 
 def _check_folds(n_folds: int) -> None:
@@ -101,11 +93,11 @@ class _LeftOut(NamedTuple):
     observations: Observations
 
 
-def _left_out(trained: TrainedModel, n_folds: int) -> _LeftOut | None:
+def _left_out(trained: FittedModel, n_folds: int) -> _LeftOut | None:
     observations = trained.observations
     if observations is None or len(observations.outputs) < 2:
         return None
-    if trained.outcome.restarts[0].recipe == MINIBATCHES:
+    if trained.fit.outcome.restarts[0].recipe == MINIBATCHES:
         return None  # for data that are too many to go through at once
     data = standardised(observations, trained.scaling)
     if not isinstance(data, GridData) and trained.posterior.mean.size > _MOST_INDUCING:
@@ -113,10 +105,7 @@ def _left_out(trained: TrainedModel, n_folds: int) -> _LeftOut | None:
     if isinstance(data, GridData) and len(data.inputs) < 2:
         return None  # whole inputs are left out, and this is the only one
     folds = _folds(observations, n_folds=n_folds, whole_inputs=isinstance(data, GridData))
-    if trained.draws is not None:
-        rows = _left_out_mixtures(trained, trained.draws, observations, data, folds)
-    else:
-        rows = gaussian_rows(*_left_out_moments(trained, observations, data, folds))
+    rows = _left_out_mixture(trained, observations, data, folds)
     if observations.errors is not None:
         errors = trained.scaling.error_variances(observations.errors, observations.outputs)
         rows = dataclasses.replace(rows, variances=rows.variances + errors)
@@ -134,7 +123,7 @@ def _folds(observations: Observations, *, n_folds: int, whole_inputs: bool) -> H
 
 
 def _each_fold(
-    trained: TrainedModel, observations: Observations, data: Data, folds: HostInt
+    trained: FittedModel, observations: Observations, data: Data, folds: HostInt
 ) -> Iterator[tuple[np.ndarray, Data]]:
     # Which observations a fold leaves out, and the data without them.
     for fold in range(folds.max() + 1):
@@ -142,74 +131,33 @@ def _each_fold(
         if isinstance(data, LongData):
             yield left_out, _masked(data, observations.conditions, left_out)
         else:
-            yield left_out, standardised(_kept(observations, ~left_out), trained.scaling)
+            yield left_out, standardised(observations.some(~left_out), trained.scaling)
 
 
-def _left_out_moments(
-    trained: TrainedModel, observations: Observations, data: Data, folds: HostInt
-) -> tuple[HostFloat, HostFloat]:
-    # Mean and variance of each observation given the other folds, in standardised units.
-    parameters = _without_inducing(trained.posterior.parameters)
-    noise = parameters.host_noise
-    inputs = trained.scaling.inputs(observations.inputs)
-    mean, variance = np.empty(len(folds)), np.empty(len(folds))
+def _left_out_mixture(trained: FittedModel, observations: Observations, data: Data, folds: HostInt) -> Mixture:
+    # Predictive mixtures of all observations, each given the other folds, in standardised units.
+    inputs, found, weights = trained.scaling.inputs(observations.inputs), None, np.empty(0)
     for left_out, rest in _each_fold(trained, observations, data, folds):
-        model = _posterior(parameters, rest)
-        # All rows, so that every fold has the same shapes and one compiled program serves all.
-        found = gaussian_moments(model, _trained_curves(model), noise, inputs, observations.conditions)
-        mean[left_out] = found.mean[left_out]
-        variance[left_out] = (found.variance + found.noise)[left_out]
-    return mean, variance
+        ensemble = ensemble_given(trained, rest, most_draws=_MOST_DRAWS)
+        # All rows of long data, so that every fold has the same shapes and one compiled program serves all.
+        rows = np.arange(len(folds)) if isinstance(data, LongData) else np.flatnonzero(left_out)
+        curves = trained_curves(ensemble, inputs[rows], observations.conditions[rows])
+        both = np.asarray([curves.means[0], curves.variances[0] + curves.noise])
+        found = np.empty((2, both.shape[1], len(folds))) if found is None else found
+        found[:, :, left_out] = both[:, :, left_out[rows]]
+        weights = curves.weights
+    assert found is not None  # there are two folds at least
+    return Mixture(jnp.asarray(weights), jnp.asarray(found[0]), jnp.asarray(found[1]))
 
 
 def _masked(data: LongData, conditions: HostInt, left_out: np.ndarray) -> LongData:
-    # The same blocks with the places of some observations emptied.
+    # Blocks with the places of some observations emptied.
     layout = layout_for_bounds(conditions, data.n_conditions)
     present = layout.present * ~left_out[layout.row]
     counts = np.bincount(conditions[~left_out], minlength=data.n_conditions)
     changed = {"outputs": np.asarray(data.outputs) * present, "present": present, "counts": counts}
     arrays = {name: jnp.asarray(np.asarray(values, data.outputs.dtype)) for name, values in changed.items()}
     return dataclasses.replace(data, **arrays)
-
-
-def _kept(observations: Observations, chosen: np.ndarray) -> Observations:
-    return observations._replace(
-        inputs=observations.inputs[chosen],
-        outputs=observations.outputs[chosen],
-        conditions=observations.conditions[chosen],
-        errors=None if observations.errors is None else observations.errors[chosen],
-    )
-
-
-def _without_inducing(parameters: Parameters) -> Parameters:
-    # In float64 and without a q(U) of its own, so that the optimal one for the data at hand is used.
-    plain = Parameters(
-        input_kernel=parameters.input_kernel,
-        latent_kernel=parameters.latent_kernel,
-        inducing_inputs=parameters.inducing_inputs,
-        inducing_latents=parameters.inducing_latents,
-        latent_mean=parameters.latent_mean,
-        latent_variance=parameters.latent_variance,
-        noise_variance=parameters.noise_variance,
-        known=parameters.known,
-    )
-    return in_precision(plain, "float64")
-
-
-def _left_out_mixtures(
-    trained: TrainedModel, draws: Draws, observations: Observations, data: Data, folds: HostInt
-) -> Mixture:
-    """Each draw as a model of its own, conditioned on the other folds."""
-    some = thinned(draws, _MOST_DRAWS)
-    inputs = trained.scaling.inputs(observations.inputs)
-    found = np.empty((2, some.n_draws, len(folds)))
-    for left_out, rest in _each_fold(trained, observations, data, folds):
-        model = drawn_model(some, rest, trained.posterior.parameters)
-        numbers = observations.conditions[left_out]
-        curves = curves_of_rows(model, model.draws.latents, inputs[left_out], numbers)
-        found[0][:, left_out] = curves.means[0]
-        found[1][:, left_out] = curves.variances[0] + np.asarray(model.noise)[:, numbers]
-    return Mixture(jnp.exp(some.log_weight), jnp.asarray(found[0]), jnp.asarray(found[1]))
 
 
 def _measured(found: _LeftOut) -> LeaveOut:

@@ -7,9 +7,16 @@ import pandas as pd
 
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fitted.calibration import Calibration
-from lvmogp.fitted.model import TrainedModel, noise_variances
+from lvmogp.fitted.model import FittedModel, noise_variances
 from lvmogp.insight.leave_out import LEVEL, LeaveOut, leave_out, leave_out_calibration
-from lvmogp.insight.relevance import feature_relevance, input_names, input_relevance, latent_relevance
+from lvmogp.insight.relevance import (
+    Relevances,
+    feature_relevance,
+    input_names,
+    input_relevance,
+    latent_relevance,
+    relevances,
+)
 from lvmogp.tables.ids import Id, listed
 
 __all__ = [
@@ -56,7 +63,7 @@ class Summary(NamedTuple):
     output_transform: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain values that JSON can hold; ids that it cannot hold become text."""
+        """Return plain values that JSON can hold; ids that it cannot hold become text."""
         found = self._asdict()
         for name in ("noise", "input_relevance", "latent_relevance", "feature_relevance"):
             found[name] = [{key: _plain(value) for key, value in row.items()} for row in found[name].to_dict("records")]
@@ -70,22 +77,16 @@ def _plain(value: Any) -> Any:
 
 
 def summary(model: LVMOGPRegressor) -> Summary:
-    """Everything below, computed once."""
+    """Return all there is to say about a fitted model, each thing computed once."""
     trained = fitted_model(model)
-    outcome = trained.outcome
-    own_noise, inputs, latents, features, left_out = (
-        noise(model),
-        input_relevance(model),
-        latent_relevance(model),
-        feature_relevance(model),
-        leave_out(model),
-    )
+    outcome = trained.fit.outcome
+    own_noise, relevance, left_out = noise(model), relevances(model), leave_out(model)
     return Summary(
         n_observations=None if trained.observations is None else len(trained.observations.outputs),
         n_conditions=len(trained.ids),
         conditions_added=list(trained.added),
         inputs=input_names(model),
-        output=trained.output_name,
+        output=trained.schema.output_name,
         n_latent=model.n_latent_,
         bound=outcome.bound,
         status=outcome.status.value,
@@ -93,11 +94,11 @@ def summary(model: LVMOGPRegressor) -> Summary:
         seconds=outcome.seconds,
         noise_sd=float(np.sqrt(np.mean(own_noise["noise_sd"] ** 2))),
         noise=own_noise,
-        input_relevance=inputs,
-        latent_relevance=latents,
-        feature_relevance=features,
+        input_relevance=relevance.inputs,
+        latent_relevance=relevance.latents,
+        feature_relevance=relevance.features,
         leave_out=left_out,
-        remarks=_remarks(trained, own_noise, (inputs, latents, features), left_out),
+        remarks=_remarks(trained, own_noise, relevance, left_out),
         n_draws=0 if trained.draws is None else trained.draws.n_draws,
         output_transform=trained.scaling.transform_name,
     )
@@ -127,27 +128,27 @@ def noise(model: LVMOGPRegressor) -> pd.DataFrame:
 
 
 def _remarks(
-    trained: TrainedModel,
+    trained: FittedModel,
     noises: pd.DataFrame,
-    relevances: tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame],
+    relevance: Relevances,
     left_out: LeaveOut | None,
 ) -> list[str]:
     return [
         *_about_the_fit(trained),
         *_about_chains(trained),
-        *_about_relevance(*relevances, n_conditions=len(trained.ids)),
+        *_about_relevance(*relevance, n_conditions=len(trained.ids)),
         *_about_noise(trained, noises),
         *_about_left_out(left_out),
         *_about_conditions(trained),
     ]
 
 
-def _about_chains(trained: TrainedModel) -> list[str]:
-    return [] if trained.sampling is None else list(trained.sampling.remarks)
+def _about_chains(trained: FittedModel) -> list[str]:
+    return [] if trained.chains is None else list(trained.chains.diagnostics.remarks)
 
 
-def _about_the_fit(trained: TrainedModel) -> list[str]:
-    outcome = trained.outcome
+def _about_the_fit(trained: FittedModel) -> list[str]:
+    outcome = trained.fit.outcome
     found: list[str] = []
     if not outcome.converged:
         found.append(f"The fit did not converge ({outcome.status.value}); raise max_iter for a better one.")
@@ -189,7 +190,7 @@ def _about_relevance(
     return found
 
 
-def _about_noise(trained: TrainedModel, noises: pd.DataFrame) -> list[str]:
+def _about_noise(trained: FittedModel, noises: pd.DataFrame) -> list[str]:
     scale = trained.scaling.output_scale
     share = float(np.mean(noises["noise_sd"] ** 2)) / scale**2
     if share > _NEARLY_ALL_NOISE:
@@ -220,7 +221,7 @@ def _about_left_out(left_out: LeaveOut | None) -> list[str]:
     return found
 
 
-def _about_conditions(trained: TrainedModel) -> list[str]:
+def _about_conditions(trained: FittedModel) -> list[str]:
     if trained.observations is None:
         return []
     counts = np.bincount(trained.observations.conditions, minlength=len(trained.ids))

@@ -7,7 +7,7 @@ A kernel says how two points covary (:meth:`Kernel.evaluate`); :func:`gram`, :fu
 import dataclasses
 import math
 from abc import abstractmethod
-from typing import Any
+from typing import Annotated, Any, cast
 
 import equinox as eqx
 import jax
@@ -20,7 +20,8 @@ from lvmogp.kernels.distances import weighted_distances
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 # A hyperparameter: a number or an array in a kernel as described, ``None`` where left open, a JAX array once completed.
-Values = Any
+# What is noted is the type that it has in a file.
+Values = Annotated[Any, Float[Array, "..."]]
 
 
 def _number(name: str) -> Any:
@@ -276,6 +277,7 @@ KERNELS: dict[str, type[Kernel]] = {
     "rational-quadratic": RationalQuadratic,
     "rbf": RBF,
 }
+COMPOSITES: dict[str, type[Composite]] = {"sum": Sum, "product": Product}
 _NAMEABLE = sorted(set(KERNELS) - {"periodic"})
 
 
@@ -286,6 +288,23 @@ def named(kernel: str | Kernel) -> Kernel:
     if kernel not in _NAMEABLE:
         raise SettingError(f"a kernel must be a kernel object or one of {_NAMEABLE}, got {kernel!r}")
     return KERNELS[kernel]()
+
+
+def plain_kernel(kernel: Kernel) -> dict[str, Any]:
+    """Return a kernel as plain values: its kind, hyperparameters (``None`` where left open), columns, fixed names."""
+    known = {each: name for name, each in (KERNELS | COMPOSITES).items()}
+    if type(kernel) not in known:
+        raise SettingError(f"{type(kernel).__name__} is a kernel of your own, which a model file cannot hold")
+    if isinstance(kernel, Composite):
+        return {"kind": known[type(kernel)], "terms": [plain_kernel(term) for term in kernel.terms]}
+    values = {field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel)}
+    return {"kind": known[type(kernel)], **{name: _plain(value) for name, value in values.items()}}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, tuple):
+        return cast(object, value)
+    return np.asarray(value, dtype=float).tolist()
 
 
 def leaves(kernel: Kernel) -> tuple[Kernel, ...]:

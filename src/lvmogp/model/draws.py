@@ -1,10 +1,13 @@
 """Draws of everything unknown given the data."""
 
+from typing import Annotated
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lvmogp.ground.rules import LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE
 from lvmogp.kernels.covariances import Kernel
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 
@@ -12,8 +15,8 @@ from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 class NoiseSpread(eqx.Module):
     """How noise varies among conditions under each draw: log σ_d² ~ N(log median, deviation²)."""
 
-    median: Float[Array, " S"]
-    deviation: Float[Array, " S"]
+    median: Annotated[Float[Array, " S"], POSITIVE]
+    deviation: Annotated[Float[Array, " S"], NOT_NEGATIVE]
 
 
 class Draws(eqx.Module):
@@ -27,9 +30,9 @@ class Draws(eqx.Module):
     input_kernel: Kernel
     latent_kernel: Kernel
     latents: Float[Array, "S D Q_H"]
-    noise_variance: Float[Array, "S noise"]
+    noise_variance: Annotated[Float[Array, "S noise"], POSITIVE]
     chain: Int[Array, " S"]
-    log_weight: Float[Array, " S"]
+    log_weight: Annotated[Float[Array, " S"], LOG_WEIGHTS]
     noise_spread: NoiseSpread | None = None
 
     @property

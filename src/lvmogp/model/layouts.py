@@ -1,17 +1,29 @@
-"""The two forms of data, in standardised units: a complete grid, and long form with uneven conditions."""
+"""Data on the device, in standardised units: a complete grid, or rows by condition.
+
+Observations of the host go into :class:`GridData` or :class:`LongData`. What is drawn by Markov chains has a likelihood
+of its own, exact while that is affordable, for which long data are laid out row by row (:class:`ScatteredData`): blocks
+would pad the matrix over all observations, whose factors cost the cube of its size.
+"""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.ground.padding import BlockLayout, block_layout
-from lvmogp.tables.reading import Observations
+from lvmogp.ground.padding import BlockLayout, block_layout, repeated, rounded_up
+from lvmogp.model.draws import covering_subset
+from lvmogp.model.parameters import Parameters
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
 # What the matrix of a block costs in bounds, in places: 5 with 10 inducing inputs, 40 with 50.
 _MATRIX_COST = 16
+# Beyond these sizes an exact likelihood takes longer than the sparse one.
+_MOST_ON_A_SIDE = 600
+_MOST_SCATTERED = 1_000
+# Observations of a condition up to which its likelihood at many latents is cheap.
+_MOST_PLACES = 64
 
 
 class GridData(eqx.Module):
@@ -34,7 +46,7 @@ class GridData(eqx.Module):
         self.error_variance = error_variance
 
     def noise(self, of_conditions: Float[Array, "*S"]) -> Float[Array, "*S"]:
-        """σ² + s², the noise variance of an observation, given that of its condition."""
+        """Return σ² + s², the noise variance of an observation, given that of its condition."""
         return of_conditions if self.error_variance is None else of_conditions + self.error_variance
 
     @property
@@ -80,20 +92,50 @@ class LongData(eqx.Module):
         return int(np.sum(np.asarray(self.counts)))
 
     def noise(self, of_conditions: Float[Array, " D"]) -> Float[Array, "B *b"]:
-        """σ_d² + s², the noise variance of every observation or, where s² is zero, of every block."""
+        """Return σ_d² + s², the noise variance of every observation or, where s² is zero, of every block."""
         of_blocks = of_conditions[self.block_condition][:, None]
         return of_blocks if self.error_variances is None else of_blocks + self.error_variances
 
     def sum_by_condition(self, block_values: Float[Array, "B *S"]) -> Float[Array, "D *S"]:
-        """Sum over the blocks of each condition."""
+        """Return sums over the blocks of each condition."""
         return jax.ops.segment_sum(block_values, self.block_condition, self.n_conditions)
 
 
 Data = GridData | LongData
 
 
+class ScatteredData(eqx.Module):
+    """Observations one by one, of any conditions in any order; ``present`` is 0 where a row is left empty.
+
+    ``places`` are the rows of each condition, the number of all rows where there are none left. Conditions with very
+    many have no places. ``error_variances`` of the measurements, where known, add to their noise; else they are zero.
+    """
+
+    inputs: Float[Array, "n Q_X"]
+    outputs: Float[Array, " n"]
+    conditions: Int[Array, " n"]
+    present: Float[Array, " n"]
+    places: Int[Array, "D b"]
+    error_variances: Float[Array, " n"]
+
+    def noise(self, of_conditions: Float[Array, " D"]) -> Float[Array, " n"]:
+        """Return the noise variance of every observation, given that of every condition."""
+        return of_conditions[self.conditions] + self.error_variances
+
+
+class SparseData(eqx.Module):
+    """Data with the inducing inputs of a variational fit, and the conditions whose latents are the inducing latents."""
+
+    observed: Data
+    inducing_inputs: Float[Array, "M_X Q_X"]
+    inducing_conditions: Int[Array, " M_H"]
+
+
+LikelihoodData = GridData | ScatteredData | SparseData
+
+
 def layout_for_bounds(conditions: HostInt, n_conditions: int) -> BlockLayout:
-    """Blocks as they are laid out in :class:`LongData`, where each has a matrix to compute."""
+    """Lay rows out in the blocks of :class:`LongData`, each of which has a matrix to compute."""
     return block_layout(conditions, n_conditions, block_cost=_MATRIX_COST)
 
 
@@ -120,7 +162,7 @@ def long_data(
 
 
 def standardised(observations: Observations, scaling: Scaling) -> Data:
-    """The observations in standardised units: a grid if every condition was observed once at every input.
+    """Return the observations in standardised units: a grid if every condition was observed once at every input.
 
     A grid whose measurements have different errors has the long form, since they do not weigh the same.
     """
@@ -141,7 +183,7 @@ def standardised(observations: Observations, scaling: Scaling) -> Data:
 
 
 def some_blocks(data: LongData, n_observations: int, seed: int) -> LongData:
-    """Blocks drawn at random that hold about this many observations, with the conditions they belong to."""
+    """Draw blocks at random that hold about this many observations, with the conditions they belong to."""
     filled = np.flatnonzero(np.asarray(data.present).any(axis=1))
     n_wanted = max(round(len(filled) * n_observations / data.n_observations), 1)
     chosen = np.sort(np.random.default_rng(seed).choice(filled, min(n_wanted, len(filled)), replace=False))
@@ -157,14 +199,39 @@ def some_blocks(data: LongData, n_observations: int, seed: int) -> LongData:
     )
 
 
-def grid_as_long(data: GridData) -> LongData:
-    """The same observations in long form."""
-    n_inputs, n_conditions = data.outputs.shape
-    return long_data(
-        np.tile(np.asarray(data.inputs), (n_conditions, 1)),
-        np.asarray(data.outputs).T.ravel(),
-        np.repeat(np.arange(n_conditions), n_inputs),
-        n_conditions,
-        str(data.outputs.dtype),
-        error_variances=None if data.error_variance is None else np.full(data.outputs.size, data.error_variance),
+def likelihood_data(data: Data, parameters: Parameters) -> LikelihoodData:
+    """Return data whose likelihood is exact while that is affordable, else sparse, by the points of a fit."""
+    if isinstance(data, GridData):
+        if max(data.outputs.shape) <= _MOST_ON_A_SIDE:
+            return data
+    elif data.n_observations <= _MOST_SCATTERED:
+        return scattered(data)
+    latents = np.asarray(parameters.latents.mean, dtype=float)
+    subset = covering_subset(latents, parameters.inducing_latents.shape[0])
+    return SparseData(data, parameters.inducing_inputs, jnp.asarray(subset))
+
+
+def scattered(data: LongData) -> ScatteredData:
+    """Return the observations of long data without their blocks."""
+    place = np.flatnonzero(np.asarray(data.present))
+    row = repeated(place, rounded_up(max(len(place), 1)))
+    filled = np.arange(len(row)) < len(place)
+    conditions = np.repeat(np.asarray(data.block_condition), data.present.shape[1])[row]
+    errors = np.zeros(data.present.shape) if data.error_variances is None else np.asarray(data.error_variances)
+    return ScatteredData(
+        inputs=data.inputs.reshape(-1, data.inputs.shape[-1])[row],
+        outputs=jnp.asarray(np.asarray(data.outputs).reshape(-1)[row] * filled),
+        conditions=jnp.asarray(conditions),
+        present=jnp.asarray(filled.astype(float)),
+        places=jnp.asarray(_places(np.where(filled, conditions, -1), data.n_conditions)),
+        error_variances=jnp.asarray(errors.reshape(-1)[row] * filled),
     )
+
+
+def _places(conditions: HostInt, n_conditions: int) -> HostInt:
+    counts = np.bincount(conditions[conditions >= 0], minlength=n_conditions)
+    few = counts[counts <= _MOST_PLACES]
+    places = np.full((n_conditions, max([1, *few])), len(conditions))
+    for number in np.flatnonzero(counts <= _MOST_PLACES):
+        places[number, : counts[number]] = np.flatnonzero(conditions == number)
+    return places

@@ -1,6 +1,7 @@
 """The one container of everything that is learnt."""
 
 import dataclasses
+from typing import Annotated
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 
 from lvmogp.algebra.constraints import POINTS, lower_triangular, positive
 from lvmogp.algebra.gaussians import kl_to_standard_normal
+from lvmogp.ground.rules import Below
 from lvmogp.kernels.covariances import Kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
@@ -39,8 +41,8 @@ class KnownCoordinates(eqx.Module):
     """
 
     values: Float[Array, "D F"]
-    missing_condition: Int[Array, " missing"]
-    missing_coordinate: Int[Array, " missing"]
+    missing_condition: Annotated[Int[Array, " missing"], Below("D")]
+    missing_coordinate: Annotated[Int[Array, " missing"], Below("F")]
     missing_mean: Float[Array, " missing"]
     missing_variance: Float[Array, " missing"] = positive()
     fixed: tuple[str, ...] = eqx.field(

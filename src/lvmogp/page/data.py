@@ -16,27 +16,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.algebra.linalg import smallest_jitter, symmetric_pairs
-from lvmogp.conditions.evidence import MOST_EXACT_POINTS, PADDED_SIZES
-from lvmogp.conditions.known_latents import known_latents
-from lvmogp.conditions.new_condition import (
-    SEARCH,
-    ConditionPosterior,
-    noise_prior,
-    normal_nodes,
-    starting_points,
-    unit_nodes,
-)
-from lvmogp.conditions.predictions import N_NODES, Condition
-from lvmogp.fitted.answers_from_draws import curve
-from lvmogp.fitted.model import TrainedModel, all_latents, find_condition
+from lvmogp.conditions.condition import N_NODES, Condition, known_latents, latent_gaussian, mean_noise
+from lvmogp.conditions.curves import picked
+from lvmogp.conditions.ensemble import Ensemble, ensemble_of_fit
+from lvmogp.conditions.few_observations import MOST_EXACT, PLACES
+from lvmogp.conditions.infer import SEARCH, starting_points
+from lvmogp.conditions.joint import joint_covariance
+from lvmogp.conditions.predictive import condition_curves
+from lvmogp.conditions.search import normal_nodes, unit_nodes
+from lvmogp.fitted.model import FittedModel, all_latents, find_condition
 from lvmogp.fitted.suggestions import N_OUTCOMES
 from lvmogp.ground.compiling import compiled
-from lvmogp.kernels.covariances import diagonal
+from lvmogp.kernels.covariances import diagonal, plain_kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.inducing_features import Basis, latent_moments
 from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
-from lvmogp.storage.tensor_file import encode_kernel
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.typing import HostFloat
 
 Document = dict[str, Any]
@@ -48,10 +43,11 @@ _MOST_SHOWN = 20_000
 _LEAST_SHOWN_PER_CONDITION = 20
 
 
-def page_data(model: TrainedModel) -> Document:
+def page_data(model: FittedModel) -> Document:
     """Posterior, units, conditions and their observations; what is merely shown is not part of it."""
     posterior, scaling = model.posterior, model.scaling
-    noise = noise_prior(posterior)
+    fit = _fit(model)
+    noise = fit.noise_prior
     return {
         "inputs": _input_ranges(model),
         "scaling": {
@@ -70,15 +66,20 @@ def page_data(model: TrainedModel) -> Document:
         "noise": {
             "atLatent": float(np.exp(np.mean(np.log(np.asarray(posterior.parameters.noise_variance, dtype=float))))),
             "shared": noise.shared,
-            "priorMean": float(noise.mean),
-            "priorDeviation": float(noise.deviation),
+            "priorMean": float(noise.mean[0]),
+            "priorDeviation": float(noise.deviation[0]),
         },
         "latentNodes": encoded(normal_nodes(N_NODES, posterior.latent_basis.points.shape[1])),
-        "search": _search(posterior),
-        "fromDraws": model.draws is not None,
+        "search": _search(fit, model.n_latent),
+        "fromDraws": model.ensemble.fit is None,
         "outcomeNodes": encoded(np.column_stack([unit_nodes(N_OUTCOMES, 2)[:, 0], normal_nodes(N_OUTCOMES, 2)[:, 1]])),
         "conditions": _conditions(model),
     }
+
+
+def _fit(model: FittedModel) -> Ensemble:
+    # What the page computes with, also where the model itself answers from draws.
+    return ensemble_of_fit(model.posterior) if model.ensemble.fit is None else model.ensemble
 
 
 def encoded(array: Any, *, most_doubles: int | None = None) -> Document:
@@ -91,7 +92,7 @@ def encoded(array: Any, *, most_doubles: int | None = None) -> Document:
     return {"type": "fixed", "step": step, "base64": base64.b64encode(whole.tobytes()).decode("ascii")}
 
 
-def _input_ranges(model: TrainedModel) -> list[Document]:
+def _input_ranges(model: FittedModel) -> list[Document]:
     mean, scale = model.scaling.input_mean, model.scaling.input_scale
     low, middle, high = mean - 2 * scale, mean, mean + 2 * scale
     if model.observations is not None:
@@ -102,15 +103,15 @@ def _input_ranges(model: TrainedModel) -> list[Document]:
             "low": float(low[column]),
             "high": float(high[column]),
             "middle": float(middle[column]),
-            "isDate": model.columns is not None and model.columns[column] in model.date_columns,
+            "isDate": model.schema.columns is not None and model.schema.columns[column] in model.schema.date_columns,
         }
-        for column in range(model.n_columns)
+        for column in range(model.schema.n_columns)
     ]
 
 
 def _basis(basis: Basis) -> Document:
     return {
-        "kernel": encode_kernel(basis.kernel),
+        "kernel": plain_kernel(basis.kernel),
         "nPoints": basis.points.shape[0],
         "points": encoded(basis.points),
         "factor": encoded(basis.factor),
@@ -134,9 +135,9 @@ def _covariance(posterior: Posterior) -> Document:
     raise TypeError(f"the page knows no covariance of the kind {type(covariance).__name__}")
 
 
-def _search(posterior: Posterior) -> Document:
+def _search(fit: Ensemble, n_latent: int) -> Document:
     # A condition that is typed into the page has no features yet.
-    starts = starting_points(posterior, noise_prior(posterior), known_latents(posterior, None))
+    starts = np.asarray(starting_points(fit, known_latents(fit, n_latent), SEARCH)[0])
     n_theta = starts.shape[1]
     # The particles' nodes are the first of the scouts'.
     nodes = unit_nodes(SEARCH.n_scouts, 1 + n_theta)
@@ -154,13 +155,13 @@ def _search(posterior: Posterior) -> Document:
         "stepFractions": SEARCH.step_fractions,
         "widening": SEARCH.widening,
         "priorShare": SEARCH.prior_share,
-        "paddedSizes": PADDED_SIZES,
-        "mostPoints": MOST_EXACT_POINTS,
+        "paddedSizes": PLACES,
+        "mostPoints": MOST_EXACT,
     }
 
 
-def _conditions(model: TrainedModel) -> list[Document]:
-    described = _from_fit(model) if model.drawn is None else _from_draws(model)
+def _conditions(model: FittedModel) -> list[Document]:
+    described = _from_draws(model) if model.ensemble.fit is None else _from_fit(model)
     shown = _shown_data(model.observations, len(model.ids))
     shown += [_observations(entry.inputs, entry.outputs, len(entry.outputs)) for entry in model.added.values()]
     return [
@@ -169,13 +170,13 @@ def _conditions(model: TrainedModel) -> list[Document]:
     ]
 
 
-def _from_fit(model: TrainedModel) -> list[Document]:
+def _from_fit(model: FittedModel) -> list[Document]:
     posterior, parameters = model.posterior, model.posterior.parameters
     pairs = posterior.mean.shape[1] * (posterior.mean.shape[1] + 1) // 2
     with_moments = len(model.all_ids) * pairs <= _MOST_MOMENTS
     trained = _gaussians(posterior, parameters.latents, parameters.host_noise, with_moments=with_moments)
-    added = [find_condition(model, name, unseen="error") for name in model.added]
-    return trained + [_added(posterior, condition, with_moments=with_moments) for condition in added]
+    added = [entry.condition for entry in model.added.values()]
+    return trained + [_added(model, condition, with_moments=with_moments) for condition in added]
 
 
 def _gaussians(
@@ -205,23 +206,29 @@ def _gaussians(
     return described
 
 
-def _added(posterior: Posterior, condition: Condition, *, with_moments: bool) -> Document:
-    if isinstance(condition, ConditionPosterior):
-        return _particles(condition)
-    noise = np.asarray(condition.noise)[None]
-    return _gaussians(posterior, condition.latents, noise, with_moments=with_moments)[0]
+def _added(model: FittedModel, condition: Condition, *, with_moments: bool) -> Document:
+    if condition.gaussian is None:
+        return _particles(model, condition)
+    noise = np.asarray([mean_noise(model.ensemble, condition)])
+    return _gaussians(model.posterior, condition.gaussian, noise, with_moments=with_moments)[0]
 
 
-def _from_draws(model: TrainedModel) -> list[Document]:
+def _from_draws(model: FittedModel) -> list[Document]:
     points = np.asarray(model.posterior.input_basis.points, dtype=float)
     latents = all_latents(model)
     means, deviations = np.asarray(latents.mean), np.sqrt(np.asarray(latents.variance))
     described = []
     for name, mean, deviation in zip(model.all_ids, means, deviations, strict=True):
-        found = curve(model, name, points)
+        condition = find_condition(model, name, unseen="error")
+        curves = condition_curves(model.ensemble, condition, points)
+        ((covariance,),) = joint_covariance(model.ensemble, [condition], [points])
         described.append(
-            _projected(model.posterior, found.mean, found.covariance)
-            | {"latentMean": mean.tolist(), "latentSd": deviation.tolist(), "noise": found.noise}
+            _projected(model.posterior, curves.weights @ np.asarray(curves.means[0]), covariance)
+            | {
+                "latentMean": mean.tolist(),
+                "latentSd": deviation.tolist(),
+                "noise": mean_noise(model.ensemble, condition),
+            }
         )
     return described
 
@@ -247,25 +254,31 @@ def _projected(posterior: Posterior, mean: HostFloat, covariance: HostFloat) -> 
     }
 
 
-def _particles(condition: ConditionPosterior) -> Document:
-    seen = condition.evidence
+def _particles(model: FittedModel, condition: Condition) -> Document:
+    seen, latents = condition.seen, latent_gaussian(model.ensemble, condition)
     present = np.asarray(seen.present) > 0
+    assert model.ensemble.processes is not None  # that of a fit is kept
+    process = picked(model.ensemble.processes, 0)
+    features = np.asarray(seen.features(process))
+    covariance = model.posterior.covariance
+    if isinstance(covariance, KroneckerCovariance):
+        features = features @ np.asarray(covariance.input_basis).T  # as they are before they are turned
     return {
         "kind": "particles",
-        "latentMean": np.asarray(condition.latent_mean, dtype=float).tolist(),
-        "latentSd": np.sqrt(np.asarray(condition.latent_variance, dtype=float)).tolist(),
-        "noise": float(condition.weights @ condition.noise),
-        "latents": encoded(condition.latents),
-        "noises": encoded(condition.noise),
-        "weights": encoded(condition.weights),
+        "latentMean": np.asarray(latents.mean[0], dtype=float).tolist(),
+        "latentSd": np.sqrt(np.asarray(latents.variance[0], dtype=float)).tolist(),
+        "noise": mean_noise(model.ensemble, condition),
+        "latents": encoded(condition.latents[0]),
+        "noises": encoded(condition.noise[0]),
+        "weights": encoded(condition.weights[0]),
         "evidence": {
             "points": encoded(np.asarray(seen.inputs)[present]),
-            "features": encoded(np.asarray(seen.features)[present]),
-            "gram": encoded(np.asarray(seen.gram)[np.ix_(present, present)]),
+            "features": encoded(features[present]),
+            "gram": encoded(np.asarray(seen.gram(process))[np.ix_(present, present)]),
             "values": encoded(np.asarray(seen.values)[present]),
-            "errors": encoded(np.asarray(seen.errors)[present]),
+            "errors": encoded(np.asarray(seen.error_variances)[present]),
             "paddedSize": len(present),
-            "compressed": bool(seen.compressed),
+            "compressed": seen.compressed is not None,
         },
     }
 

@@ -19,9 +19,8 @@ from lvmogp.ground.precision import double_precision
 from lvmogp.ground.writing import replace_file
 from lvmogp.insight.relevance import coordinate_names
 from lvmogp.insight.summary import Summary, summary
-from lvmogp.kernels.covariances import Composite, Kernel, Sum
+from lvmogp.kernels.covariances import Composite, Kernel, Sum, plain_kernel
 from lvmogp.page.data import page_data
-from lvmogp.storage.tensor_file import encode_kernel
 from lvmogp.typing import HostFloat
 
 Row = tuple[str, str]
@@ -166,7 +165,7 @@ def _described(kernel: Kernel, columns: list[str], scale: HostFloat) -> str:
     if isinstance(kernel, Composite):
         parts = [_described(term, columns, scale) for term in kernel.terms]
         return (" + " if isinstance(kernel, Sum) else " × ").join(f"({part})" for part in parts)
-    stored = encode_kernel(kernel)
+    stored = plain_kernel(kernel)
     seen = stored.get("columns")
     if seen is not None:
         columns, scale = [columns[column] for column in seen], scale[list(seen)]

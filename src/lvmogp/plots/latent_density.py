@@ -5,38 +5,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 
-from lvmogp.conditions.evidence import Evidence
-from lvmogp.conditions.known_latents import KnownLatents
-from lvmogp.conditions.new_condition import NoisePrior, log_posterior, noise_prior
+from lvmogp.conditions.condition import KnownLatents
+from lvmogp.conditions.curves import picked
+from lvmogp.conditions.ensemble import Ensemble, NoisePrior
+from lvmogp.conditions.few_observations import FewObservations
+from lvmogp.conditions.infer import log_posterior
 from lvmogp.ground.compiling import compiled
-from lvmogp.model.posterior import Posterior
+from lvmogp.ground.precision import in_double_precision
+from lvmogp.model.process import Process
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 _N_NOISE_NODES = 31
 _POINTS_AT_ONCE = 512
 
 
-def log_latent_density(
-    model: Posterior, seen: Evidence, latents: HostFloat, known: KnownLatents | None = None
-) -> HostFloat:
-    """Log p(h | y) up to a constant (equation 19); a noise of its own is integrated out by Gauss–Hermite.
+@in_double_precision
+def log_latent_density(ensemble: Ensemble, seen: FewObservations, latents: HostFloat, known: KnownLatents) -> HostFloat:
+    """Return log p(h | y) up to a constant (equation 19); a noise of its own is integrated out by Gauss–Hermite.
 
-    ``latents`` are all the coordinates that are not ``known``.
+    ``latents`` are all the coordinates that are not ``known``, and the ensemble is of one process.
     """
-    with jax.enable_x64(True):
-        prior = noise_prior(model)
-        nodes, weights = (np.zeros((1, 0)), np.ones(1)) if prior.shared else _noise_nodes()
-        dtype = model.mean.dtype
-        values = _on_grid(
-            model,
-            seen,
-            prior,
-            known,
-            jnp.asarray(latents, dtype),
-            jnp.asarray(nodes, dtype),
-            jnp.asarray(np.log(weights), dtype),
-        )
-        return np.asarray(values)
+    assert ensemble.processes is not None  # a single one is kept
+    nodes, weights = (np.zeros((1, 0)), np.ones(1)) if ensemble.noise_prior.shared else _noise_nodes()
+    arrays = (jnp.asarray(array, ensemble.dtype) for array in (latents, nodes, np.log(weights)))
+    return np.asarray(_on_points(ensemble.processes, seen, ensemble.noise_prior, known, *arrays))
 
 
 def _noise_nodes() -> tuple[HostFloat, HostFloat]:
@@ -46,21 +38,19 @@ def _noise_nodes() -> tuple[HostFloat, HostFloat]:
 
 
 @compiled
-def _on_grid(
-    model: Posterior,
-    seen: Evidence,
-    prior: NoisePrior,
-    known: KnownLatents | None,
+def _on_points(
+    processes: Process,
+    seen: FewObservations,
+    priors: NoisePrior,
+    known: KnownLatents,
     latents: Float[Array, "G U"],
     nodes: Float[Array, "K z"],
     log_weights: Float[Array, " K"],
 ) -> Float[Array, " G"]:
-    projection = model.covariance.projection(seen.features)
+    prior = jax.tree.map(lambda leaf: leaf[0], priors)
+    target = log_posterior(picked(processes, 0), seen, known, prior)
 
     def at(latent: Float[Array, " U"]) -> Scalar:
-        def given(node: Float[Array, " z"]) -> Scalar:
-            return log_posterior(jnp.concatenate([latent, node]), model, seen, projection, prior, known)
-
-        return logsumexp(jax.vmap(given)(nodes) + log_weights)
+        return logsumexp(jax.vmap(lambda node: target(jnp.concatenate([latent, node])))(nodes) + log_weights)
 
     return jax.lax.map(at, latents, batch_size=_POINTS_AT_ONCE)

@@ -7,20 +7,16 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from scipy.stats import gaussian_kde
 
-from lvmogp.conditions.drawn_condition import DrawnCondition
-from lvmogp.conditions.evidence import Evidence
-from lvmogp.conditions.known_latents import KnownLatents
-from lvmogp.conditions.new_condition import ConditionPosterior
-from lvmogp.conditions.variational_condition import GaussianCondition
+from lvmogp.conditions.condition import Condition, KnownLatents, aligned_latents
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.fitted.model import known_of
+from lvmogp.fitted.model import FittedModel, known_of
+from lvmogp.ground.precision import double_precision
 from lvmogp.plots.curves import plot_curve, plot_data
 from lvmogp.plots.latent_density import log_latent_density
 from lvmogp.plots.latent_space import main_dimensions, tell_features
@@ -29,7 +25,7 @@ from lvmogp.plots.style import COLOURS, tidy
 from lvmogp.tables.reading import read_inputs, read_outputs
 
 _MOST_STEPS = 4
-_N_LINE, _N_EACH_WAY, _N_BINS = 801, 121, 60
+_N_LINE, _N_EACH_WAY = 801, 121
 _MASSES = (0.95, 0.5)
 _CROSSES: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 4, "color": "0.3"}
 _SHADES = ("#BFD9EA", "#4F93C0")
@@ -79,7 +75,7 @@ def plot_new_condition(
     conditions are marked by crosses.
     """
     fitted = model.model_
-    points = read_inputs(X, columns=fitted.columns, n_columns=fitted.n_columns).values
+    points = read_inputs(X, columns=fitted.schema.columns, n_columns=fitted.schema.n_columns).values
     outputs = read_outputs(y, len(points)).reshape(-1)
     if len(outputs) != len(points) or not np.isfinite(outputs).all():
         raise DataError(f"y must hold one finite output for each of the {len(points)} rows of X")
@@ -151,31 +147,28 @@ def _reach(model: LVMOGPRegressor) -> float:
 
 
 def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> None:
-    condition = model.model_.added[name].posterior
-    assert not isinstance(condition, GaussianCondition)  # method="exact" gives particles
     if model.n_latent_ == 0:
         tell_features(model, ax)
         return
+    fitted, condition = model.model_, model.model_.added[name].condition
     means = [f"mean_{dimension + 1}" for dimension in range(model.n_latent_)]
-    trained = model.latents_[means].to_numpy()[: len(model.model_.ids)]
-    with jax.enable_x64(True):
-        known = known_of(model.model_, model.model_.added[name].features)
-    exact = len(known.unknown) == model.n_latent_
+    trained = model.latents_[means].to_numpy()[: len(fitted.ids)]
+    with double_precision():
+        known = known_of(fitted, fitted.added[name].features)
+    # The density can be evaluated where one process and the latents alone decide it.
+    exact = len(known.unknown) == model.n_latent_ and fitted.ensemble.n_processes == 1
     if model.n_latent_ == 1:
-        if exact:
-            _draw_density(model, condition, reach, ax, known)
-        else:
-            _draw_histogram(condition, reach, ax)
+        _draw_density(fitted, condition, reach, ax, known if exact else None)
         height = np.full(len(trained), 0.03)
         ax.plot(trained[:, 0], height, transform=ax.get_xaxis_transform(), **_CROSSES)
         ax.set_xlabel("latent")
         ax.set_ylabel("density, peak = 1")
     else:
         first, second = main_dimensions(model)
-        if model.n_latent_ == 2 and exact and isinstance(condition, ConditionPosterior):
-            _draw_regions(model, condition.evidence, reach, ax, known)
+        if model.n_latent_ == 2 and exact:
+            _draw_regions(fitted, condition, reach, ax, known)
         else:
-            _draw_particles(condition, (first - 1, second - 1), ax)
+            _draw_particles(fitted, condition, (first - 1, second - 1), ax)
         ax.plot(trained[:, first - 1], trained[:, second - 1], **_CROSSES)
         ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
         ax.set_xlabel(f"latent dimension {first}")
@@ -183,46 +176,43 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
     tidy(ax)
 
 
-def _draw_histogram(condition: ConditionPosterior | DrawnCondition, reach: float, ax: Axes) -> None:
-    weights = np.exp(np.asarray(condition.log_weights, dtype=float))
-    heights, edges = np.histogram(np.asarray(condition.latents)[:, 0], _N_BINS, (-reach, reach), weights=weights)
-    ax.stairs(heights / heights.max(), edges, fill=True, color=_SHADES[0])
+def _weighted_latents(model: FittedModel, condition: Condition) -> tuple[np.ndarray, np.ndarray]:
+    # Latents of all particles as they compare between processes, and their weights.
+    weights = condition.weights.reshape(-1)
+    with double_precision():
+        return np.asarray(aligned_latents(model.ensemble, condition)).reshape(len(weights), -1), weights
 
 
-def _draw_density(
-    model: LVMOGPRegressor, condition: ConditionPosterior | DrawnCondition, reach: float, ax: Axes, known: KnownLatents
-) -> None:
+def _draw_density(model: FittedModel, condition: Condition, reach: float, ax: Axes, known: KnownLatents | None) -> None:
+    # On a line where it is exact, else smoothed from the particles.
     grid = np.linspace(-reach, reach, _N_LINE)
-    if isinstance(condition, ConditionPosterior):
-        density = _to_peak(log_latent_density(model.model_.posterior, condition.evidence, grid[:, None], known))
+    if known is not None:
+        density = _to_peak(log_latent_density(model.ensemble, condition.seen, grid[:, None], known))
     else:
-        latents, weights = np.asarray(condition.aligned).reshape(-1), condition.weights.reshape(-1)
-        density = gaussian_kde(latents, weights=weights)(grid)
+        latents, weights = _weighted_latents(model, condition)
+        density = gaussian_kde(latents[:, 0], weights=weights)(grid)
         density = density / density.max()
     ax.fill_between(grid, density, color=_SHADES[0], linewidth=0)
     ax.plot(grid, density, color=COLOURS[0])
 
 
-def _draw_regions(
-    model: LVMOGPRegressor, seen: Evidence, reach: float, ax: Axes, known: KnownLatents | None = None
-) -> None:
+def _draw_regions(model: FittedModel, condition: Condition, reach: float, ax: Axes, known: KnownLatents) -> None:
     grid = np.linspace(-reach, reach, _N_EACH_WAY)
     across, up = np.meshgrid(grid, grid)
     latents = np.column_stack([across.reshape(-1), up.reshape(-1)])
-    density = _to_peak(log_latent_density(model.model_.posterior, seen, latents, known))
+    density = _to_peak(log_latent_density(model.ensemble, condition.seen, latents, known))
     levels = [_height_that_holds(density, mass) for mass in _MASSES]
     shown = density.reshape(across.shape)
     ax.contourf(grid, grid, shown, levels=[*levels, np.inf], colors=_SHADES)
     edges = ax.contour(grid, grid, shown, levels=levels, colors=COLOURS[0], linewidths=0.8)
-    if not np.asarray(seen.present).any():  # said once, in the panel of the prior
+    if condition.seen.n_present == 0:  # said once, in the panel of the prior
         names = {level: f"{100 * mass:.0f} %" for level, mass in zip(levels, _MASSES, strict=True)}
         ax.clabel(edges, fmt=names, fontsize="small", colors="black")
 
 
-def _draw_particles(condition: ConditionPosterior | DrawnCondition, places: tuple[int, int], ax: Axes) -> None:
-    weights = np.exp(np.asarray(condition.log_weights, dtype=float)).reshape(-1)
-    latents = condition.latents if isinstance(condition, ConditionPosterior) else condition.aligned
-    first, second = np.asarray(latents).reshape(len(weights), -1)[:, places].T
+def _draw_particles(model: FittedModel, condition: Condition, places: tuple[int, int], ax: Axes) -> None:
+    latents, weights = _weighted_latents(model, condition)
+    first, second = latents[:, places].T
     ax.scatter(first, second, s=4000 * weights, color=COLOURS[0], alpha=0.4, linewidths=0)
 
 

@@ -22,7 +22,7 @@ _NEAR = 0.1  # in standard deviations of an input: observations this close to a 
 
 def output_name(model: LVMOGPRegressor) -> str:
     """Name of the output, where known."""
-    return model.model_.output_name or "output"
+    return model.model_.schema.output_name or "output"
 
 
 def column_of(model: LVMOGPRegressor, which: str | int | None, *, default: int = 0) -> int:
@@ -107,7 +107,7 @@ def observed(model: LVMOGPRegressor, condition: Id) -> tuple[HostFloat, HostFloa
         entry = trained.added[condition]
         return entry.inputs, entry.outputs
     if trained.observations is None or condition not in trained.ids:
-        return np.empty((0, trained.n_columns)), np.empty(0)
+        return np.empty((0, trained.schema.n_columns)), np.empty(0)
     chosen = trained.observations.conditions == trained.ids.index(condition)
     return trained.observations.inputs[chosen], trained.observations.outputs[chosen]
 
@@ -130,7 +130,7 @@ def held_in_words(model: LVMOGPRegressor, held: HostFloat, running: tuple[int, .
 
 
 def _shown(model: LVMOGPRegressor, name: str, value: float) -> str:
-    if name not in model.model_.date_columns:
+    if name not in model.model_.schema.date_columns:
         return f"{value:.4g}"
     return str((np.datetime64(0, "s") + np.timedelta64(round(value * 86_400), "s")).astype(object))
 
@@ -139,7 +139,7 @@ def label_input(model: LVMOGPRegressor, axis: Axis, column: int) -> None:
     """Name an axis after its input; dates are written as dates."""
     name = input_names(model)[column]
     axis.set_label_text(name)
-    if name in model.model_.date_columns:
+    if name in model.model_.schema.date_columns:
         locator = mdates.AutoDateLocator()  # whose days count from 1970 as ours do
         axis.set_major_locator(locator)
         axis.set_major_formatter(mdates.ConciseDateFormatter(locator))

@@ -107,7 +107,7 @@ def _draw_deviation(ax: Axes, first: HostFloat, second: HostFloat, deviation: Ho
 
 
 def _two_columns(model: LVMOGPRegressor, along: Sequence[str | int] | None) -> tuple[int, int]:
-    if model.model_.n_columns < 2:
+    if model.model_.schema.n_columns < 2:
         raise SettingError("plot_surface needs a model of at least two inputs, this one has one; use plot_curves")
     if along is None:
         return (0, 1)

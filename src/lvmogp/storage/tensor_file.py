@@ -1,161 +1,137 @@
-"""Model files: tensors with JSON metadata, checked when read, never half-written.
+"""Files of tensors: arrays with a JSON document, checked when read, never half-written.
 
-A file is a safetensors container. Its metadata hold the format's name and version, a JSON document, and a
-SHA-256 digest of document and tensors, so that a damaged or edited file is noticed. Nothing in it is executed.
+A file is a safetensors container. Its metadata hold the format's name and version, the document, and two SHA-256
+digests: one of the document with the names, types and sizes of the arrays, and one of the arrays themselves. So damage
+is noticed before arrays are read, and sizes are compared before memory is taken. Nothing in a file is executed.
 """
 
-import dataclasses
-import datetime
 import hashlib
 import json
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from lvmogp.__about__ import __version__
-from lvmogp.errors import ModelFileError, SettingError
+from lvmogp.errors import ModelFileError
 from lvmogp.ground.writing import replace_file
-from lvmogp.kernels.covariances import KERNELS as SIMPLE_KERNELS
-from lvmogp.kernels.covariances import Composite, Kernel, Product, Sum
+from lvmogp.storage.codec import ArraySize, Content, decode, encode
 
 MODEL, CHECKPOINT = "lvmogp-model", "lvmogp-checkpoint"
 VERSION = 1
-_KINDS = {MODEL: "model", CHECKPOINT: "checkpoint"}
-_COMPOSITES: dict[str, type[Composite]] = {"sum": Sum, "product": Product}
+_NAMES = {MODEL: "model", CHECKPOINT: "checkpoint"}
+# How safetensors calls the types of numbers that our files hold.
+_DTYPES = {"F64": "float64", "F32": "float32", "I64": "int64", "I32": "int32", "BOOL": "bool"}
 
 
-class ModelFile(NamedTuple):
-    """What a model file holds: named arrays and a document of plain values."""
+class OpenFile(NamedTuple):
+    """A file whose header is read and undamaged; its arrays are read when asked for."""
 
-    tensors: dict[str, np.ndarray]
-    document: dict[str, Any]
+    sizes: dict[str, ArraySize]
+    document: Any
+    path: Path
+    file: Any
+    digest: str | None
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Read all arrays, and check their digest."""
+        found = {name: self.file.get_tensor(name) for name in self.sizes}
+        if self.digest != digest_of_arrays(found):
+            raise _damaged(self.path)
+        return found
 
 
-def write(path: str | os.PathLike[str], content: ModelFile, kind: str = MODEL) -> None:
-    """Write a model file or checkpoint, whole or not at all."""
-    tensors = {name: np.asarray(value, order="C") for name, value in content.tensors.items()}
-    document = json.dumps(content.document, sort_keys=True, allow_nan=False)
+def write(path: str | os.PathLike[str], content: Content, form: str = MODEL) -> None:
+    """Write a file, whole or not at all."""
+    document = json.dumps(content.document, allow_nan=False)
     metadata = {
-        "format": kind,
+        "format": form,
         "version": str(VERSION),
         "document": document,
-        "digest": _digest(tensors, document),
+        "header digest": digest_of_header(document, content.tensors),
+        "digest": digest_of_arrays(content.tensors),
     }
+    tensors = {name: np.asarray(values, order="C") for name, values in content.tensors.items()}
     replace_file(Path(path), save(tensors, metadata))
 
 
-def read(path: str | os.PathLike[str], kind: str = MODEL) -> ModelFile:
-    """Read a model file or checkpoint and check its format, version and digest."""
+def read(path: str | os.PathLike[str], form: str = MODEL) -> Content:
+    """Read all that a file holds."""
+    with opened(path, form) as file:
+        return Content(file.tensors(), file.document)
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str], form: str = MODEL) -> Iterator[OpenFile]:
+    """Open a file and check its format, its version and the digest of its header."""
     source = Path(path)
     if not source.is_file():
-        raise ModelFileError(f"there is no {_KINDS[kind]} file at {source}")
+        raise ModelFileError(f"there is no {_NAMES[form]} file at {source}")
     try:
         with safetensors.safe_open(source, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            _check_format(source, metadata, kind)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
-    except ModelFileError:
-        raise
-    # The last two: a type of numbers that NumPy does not have.
-    except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        raise ModelFileError(f"{source} is not a {_KINDS[kind]} file, or it is damaged: {error}") from error
-    text = metadata.get("document", "")
-    if metadata.get("digest") != _digest(tensors, text):
-        raise ModelFileError(f"{source} is damaged: its content does not match its digest; restore it from a copy")
-    return ModelFile(tensors, _document(source, text))
+            yield _checked(source, file, form)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ModelFileError(f"{source} is not a {_NAMES[form]} file, or it is damaged: {error}") from error
 
 
-def _document(source: Path, text: str) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{source} was changed by hand: its document is no JSON ({error})") from error
-    if not isinstance(document, dict):
-        raise ModelFileError(f"{source} was changed by hand: its document is no table of names and values")
-    return document
-
-
-def _check_format(source: Path, metadata: dict[str, str], kind: str) -> None:
-    if metadata.get("format") != kind:
-        raise ModelFileError(f"{source} is a safetensors file, but not a {_KINDS[kind]} saved by lvmogp")
+def _checked(source: Path, file: Any, form: str) -> OpenFile:
+    metadata: dict[str, str] = file.metadata() or {}
+    if metadata.get("format") != form:
+        raise ModelFileError(f"{source} is a safetensors file, but not a {_NAMES[form]} saved by lvmogp")
     version = metadata.get("version", "")
-    if not version.isdigit() or int(version) > VERSION:
+    if version != str(VERSION):
         raise ModelFileError(
-            f"{source} has format version {version}, but this lvmogp {__version__} reads versions up to "
+            f"{source} has format version {version:.20}, but this lvmogp {__version__} reads versions up to "
             f"{VERSION}; upgrade lvmogp to read it"
         )
+    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
+    strange = [each.get_dtype() for each in slices.values() if each.get_dtype() not in _DTYPES]
+    if strange:
+        raise ModelFileError(f"{source} was changed by hand: it holds an array of {strange[0]}")
+    sizes = {
+        name: ArraySize(np.dtype(_DTYPES[each.get_dtype()]), tuple(each.get_shape())) for name, each in slices.items()
+    }
+    document = metadata.get("document", "")
+    if metadata.get("header digest") != digest_of_header(document, sizes):
+        raise _damaged(source)
+    try:
+        plain = json.loads(document)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{source} was changed by hand: its document is no JSON ({error})") from error
+    return OpenFile(sizes, plain, source, file, metadata.get("digest"))
 
 
-def _digest(tensors: dict[str, np.ndarray], document: str) -> str:
-    digest = hashlib.sha256(document.encode())
+def _damaged(source: Path) -> ModelFileError:
+    return ModelFileError(f"{source} is damaged: its content does not match its digest; restore it from a copy")
+
+
+def digest_of_header(document: str, arrays: Mapping[str, ArraySize | np.ndarray]) -> str:
+    """Return a digest of a document and of the names, types and sizes of arrays."""
+    parts = [f"|{name}|{arrays[name].dtype.name}|{tuple(arrays[name].shape)}|" for name in sorted(arrays)]
+    return hashlib.sha256("".join([document, *parts]).encode()).hexdigest()
+
+
+def digest_of_arrays(tensors: Mapping[str, np.ndarray]) -> str:
+    """Return a digest of the numbers in all arrays."""
+    digest = hashlib.sha256()
     for name in sorted(tensors):
-        digest.update(f"|{name}|{tensors[name].dtype.str}|{tensors[name].shape}|".encode())
-        digest.update(tensors[name].tobytes())
+        digest.update(np.ascontiguousarray(tensors[name]).data)
     return digest.hexdigest()
 
 
-def encode_id(value: Any) -> Any:
-    """A condition id as JSON: a type and a value."""
-    if isinstance(value, tuple):
-        return ["tuple", [encode_id(part) for part in value]]
-    if isinstance(value, datetime.datetime):
-        return ["datetime", value.isoformat()]
-    if isinstance(value, datetime.date):
-        return ["date", value.isoformat()]
-    if isinstance(value, float):
-        return ["float", value.hex()]
-    return [type(value).__name__, value]
+def to_bytes(value: Any, kind: Any) -> bytes:
+    """Return a value as it travels between processes."""
+    tensors, document = encode(value, kind)
+    return save(tensors, {"document": json.dumps(document)})
 
 
-def decode_id(encoded: Any) -> Any:
-    """Inverse of :func:`encode_id`."""
-    kind, value = encoded
-    if kind == "tuple":
-        return tuple(decode_id(part) for part in value)
-    readers = {
-        "datetime": datetime.datetime.fromisoformat,
-        "date": datetime.date.fromisoformat,
-        "float": float.fromhex,
-        "str": str,
-        "int": int,
-        "bool": bool,
-    }
-    if kind not in readers:
-        raise ModelFileError(f"the file holds a condition id of unknown type {kind!r}")
-    return readers[kind](value)
-
-
-def encode_kernel(kernel: str | Kernel) -> Any:
-    """A kernel as JSON: its kind, hyperparameters (``None`` where left open), columns and fixed names."""
-    if isinstance(kernel, str):
-        return kernel
-    if isinstance(kernel, Composite):
-        kind = next(name for name, composite in _COMPOSITES.items() if type(kernel) is composite)
-        return {"kind": kind, "terms": [encode_kernel(term) for term in kernel.terms]}
-    kind = next((name for name, simple in SIMPLE_KERNELS.items() if type(kernel) is simple), None)
-    if kind is None:
-        raise SettingError(f"{type(kernel).__name__} is a kernel of your own, which a model file cannot hold")
-    values = {field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel)}
-    return {"kind": kind, **{name: _plain(value) for name, value in values.items()}}
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, tuple):
-        return value
-    return np.asarray(value, dtype=float).tolist()
-
-
-def decode_kernel(encoded: Any) -> Any:
-    """Inverse of :func:`encode_kernel`; hyperparameters come back as NumPy arrays."""
-    if isinstance(encoded, str):
-        return encoded
-    kind = encoded.get("kind")
-    if kind in _COMPOSITES:
-        return _COMPOSITES[kind](tuple(decode_kernel(term) for term in encoded["terms"]))
-    if kind not in SIMPLE_KERNELS:
-        raise ModelFileError(f"the file holds a kernel of unknown kind {kind!r}")
-    return SIMPLE_KERNELS[kind](**{name: value for name, value in encoded.items() if name != "kind"})
+def from_bytes(payload: bytes, kind: Any) -> Any:
+    """Inverse of :func:`to_bytes`."""
+    length = int.from_bytes(payload[:8], "little")  # a safetensors file opens with the length of its JSON header
+    document = json.loads(json.loads(payload[8 : 8 + length])["__metadata__"]["document"])
+    return decode(load(payload), document, kind)

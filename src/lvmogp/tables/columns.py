@@ -1,7 +1,7 @@
 """Numbers out of tables and arrays of any make, or words for why not."""
 
 import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -14,16 +14,8 @@ _DAY = pd.Timedelta(days=1)
 _FIRST_DAY = pd.Timestamp(0)
 
 
-class Table(NamedTuple):
-    """Columns of numbers; ``date_columns`` names those that were dates, now days since 1970-01-01."""
-
-    values: HostFloat
-    columns: tuple[str, ...]
-    date_columns: tuple[str, ...]
-
-
 def as_pandas(values: Any) -> Any:
-    """Tables and columns of polars as those of pandas; anything else as it is."""
+    """Return tables and columns of polars as those of pandas, and anything else as it is."""
     if type(values).__module__.partition(".")[0] != "polars":
         return values
     if type(values).__name__ == "DataFrame":
@@ -40,8 +32,11 @@ def check_column_names(frame: pd.DataFrame, table: str) -> None:
         raise DataError(f"two columns of {table} have the same name {repeated[0]!r}; rename one of them")
 
 
-def numeric_table(frame: pd.DataFrame) -> Table:
-    """The columns of X as numbers; dates become days since 1970-01-01, durations days."""
+def numeric_table(frame: pd.DataFrame) -> tuple[HostFloat, tuple[str, ...], tuple[str, ...]]:
+    """Return the columns of X as numbers, their names, and the names of those that hold dates or durations.
+
+    Dates become days since 1970-01-01, durations days.
+    """
     columns, date_columns = [], []
     for name in frame.columns:
         column = pd.Series(frame[name])
@@ -58,11 +53,11 @@ def numeric_table(frame: pd.DataFrame) -> Table:
                 "it as the condition column with condition="
             ) from None
     values = np.column_stack(columns) if columns else np.empty((len(frame), 0))
-    return Table(values, tuple(str(name) for name in frame.columns), tuple(date_columns))
+    return values, tuple(str(name) for name in frame.columns), tuple(date_columns)
 
 
 def days(column: pd.Series) -> HostFloat | None:
-    """Dates as days since 1970-01-01, durations as days; ``None`` for a column of anything else."""
+    """Return dates as days since 1970-01-01 and durations as days, ``None`` for a column of anything else."""
     if column.dtype.kind == "O" and len(column) and all(isinstance(value, datetime.date) for value in column):
         column = pd.to_datetime(column, utc=True)
     if isinstance(column.dtype, pd.DatetimeTZDtype):
@@ -76,7 +71,7 @@ def days(column: pd.Series) -> HostFloat | None:
 
 
 def dates_of(days: HostFloat) -> pd.DatetimeIndex:
-    """Days since 1970-01-01 as dates."""
+    """Return days since 1970-01-01 as dates."""
     return pd.DatetimeIndex(pd.to_datetime(days, unit="D"))
 
 
@@ -106,7 +101,7 @@ def _shown(value: Any) -> str:
 
 
 def numeric_array(values: Any, name: str) -> HostFloat:
-    """An array of real numbers, as floats."""
+    """Return an array of real numbers as floats."""
     if issparse(values):
         raise DataError(f"{name} is sparse, which is not supported; pass a dense array, {name}.toarray()")
     try:
@@ -127,7 +122,7 @@ def _described(values: Any) -> str:
 
 
 def numeric_outputs(y: Any) -> HostFloat:
-    """The outputs as floats, NaN where nothing was observed."""
+    """Return the outputs as floats, NaN where nothing was observed."""
     if isinstance(y, pd.DataFrame):
         return _numeric_columns(y)
     if isinstance(y, pd.Series):

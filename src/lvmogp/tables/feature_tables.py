@@ -1,24 +1,21 @@
 """Tables of features of conditions as users have them, checked at the door."""
 
 import datetime
-import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lvmogp.errors import DataError, LVMOGPWarning
+from lvmogp.errors import DataError, warn
 from lvmogp.tables.columns import as_pandas, check_column_names, days
-from lvmogp.tables.features import CATEGORY, DATE, NUMBER, Descriptions, Feature
-from lvmogp.tables.ids import Id, distinct_ids, plain_id, read_ids
+from lvmogp.tables.features import CATEGORY, DATE, NUMBER, ConditionFeatures, Feature
+from lvmogp.tables.ids import Id, check_kinds, distinct_ids, listed, plain_id, read_ids
 from lvmogp.tables.scaling import LARGEST, positive_scale
 from lvmogp.typing import HostFloat
 
-_MOST_NAMED = 5
 
-
-def read_descriptions(table: Any, ids: tuple[Id, ...], condition: str | None) -> Descriptions:
+def read_features(table: Any, ids: tuple[Id, ...], condition: str | None) -> ConditionFeatures:
     """Check a table of features against the conditions of the training.
 
     It may be a DataFrame with the ids as its index or in the column named ``condition``, a mapping from ids to rows, or
@@ -27,29 +24,28 @@ def read_descriptions(table: Any, ids: tuple[Id, ...], condition: str | None) ->
     names, frame = _frame(table, ids, condition)
     if frame.shape[1] == 0:
         raise DataError("condition_features has no columns beside the ids; leave it out, or give at least one feature")
+    check_kinds([*ids, *names])
     place = {name: row for row, name in enumerate(names)}
     lacking = [name for name in ids if name not in place]
     if lacking:
         raise DataError(
-            f"condition_features has no row for {_listed(lacking)}; every trained condition needs one (with NaN or "
+            f"condition_features has no row for {listed(lacking)}; every trained condition needs one (with NaN or "
             "None where a feature is not known), found by the index of the table or by its condition column"
         )
-    order = [place[name] for name in ids]
-    order += [row for row in range(len(names)) if names[row] not in set(ids)]
+    trained = set(ids)
+    order = [place[name] for name in ids] + [row for row, name in enumerate(names) if name not in trained]
     frame = frame.iloc[order].reset_index(drop=True)
     features = tuple(_feature(name, frame[name].iloc[: len(ids)]) for name in frame.columns)
-    columns = [
-        _encoded(feature, frame[name], strict=False) for feature, name in zip(features, frame.columns, strict=True)
-    ]
-    values = np.column_stack(columns)
-    trained = values[: len(ids)]
-    mean, deviation = np.nanmean(trained, axis=0), np.nanstd(trained, axis=0)
-    scale = positive_scale(deviation, np.nanmax(np.abs(trained), axis=0))
-    return Descriptions(features, tuple(names[row] for row in order), values, mean, scale)
+    values = np.column_stack([_encoded(feature, frame[feature.name], strict=False) for feature in features])
+    own = values[: len(ids)]
+    scale = positive_scale(np.nanstd(own, axis=0), np.nanmax(np.abs(own), axis=0))
+    found = ConditionFeatures(features, tuple(names[row] for row in order), values, np.nanmean(own, axis=0), scale)
+    _warn_of_constants(found, own)
+    return found
 
 
-def read_row(known: Descriptions, row: Any) -> HostFloat:
-    """The features of one new condition: a mapping from names to values, or one value a feature."""
+def read_feature_row(known: ConditionFeatures, row: Any) -> HostFloat:
+    """Read the features of one new condition: a mapping from names to values, or one value per feature."""
     row = as_pandas(row)
     if isinstance(row, pd.DataFrame):
         if len(row) != 1:
@@ -59,34 +55,33 @@ def read_row(known: Descriptions, row: Any) -> HostFloat:
         row = row.to_dict()
     names = [feature.name for feature in known.features]
     if not isinstance(row, Mapping):
-        listed = list(row) if isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) else [row]
-        if len(listed) != len(names):
-            raise DataError(f"a condition has the {len(names)} features {names}, got {len(listed)} values")
-        row = dict(zip(names, listed, strict=True))
+        values = list(row) if isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) else [row]
+        if len(values) != len(names):
+            raise DataError(f"a condition has the {len(names)} features {names}, got {len(values)} values")
+        row = dict(zip(names, values, strict=True))
     return _encoded_table(known, _with_text_names(pd.DataFrame([row], dtype=object)))[0]
 
 
-def read_later(known: Descriptions, table: Any, condition: str | None) -> dict[Id, HostFloat]:
-    """The features of conditions that were not part of the training, by id."""
+def read_later_features(known: ConditionFeatures, table: Any, condition: str | None) -> dict[Id, HostFloat]:
+    """Read the features of conditions that were not part of the training, by id."""
     if not isinstance(as_pandas(table), pd.DataFrame | pd.Series | Mapping):
         raise DataError(
             "condition_features must say which condition each row belongs to: pass a DataFrame with the ids as its "
             f"index, or a dict from ids to rows, got {type(table).__name__}"
         )
     names, frame = _frame(table, (), condition, [feature.name for feature in known.features])
+    check_kinds([*known.ids, *names])
     return dict(zip(names, _encoded_table(known, frame), strict=True))
 
 
-def warn_of_constants(known: Descriptions, n_conditions: int) -> None:
-    """Say which features are the same for all trained conditions."""
+def _warn_of_constants(known: ConditionFeatures, trained: HostFloat) -> None:
+    # Say which features are the same for all trained conditions.
     for feature, place in zip(known.features, known.places, strict=True):
-        own = known.values[:n_conditions, place]
-        if n_conditions > 1 and np.all(np.isnan(own) | (own == own[~np.isnan(own).any(axis=1)][0])):
-            warnings.warn(
+        own = trained[:, place]
+        if len(own) > 1 and np.all(np.isnan(own) | (own == own[~np.isnan(own).any(axis=1)][0])):
+            warn(
                 f"the feature {feature.name!r} is the same for all trained conditions, so nothing can be learnt about "
-                "it; leave it out, or add conditions in which it differs",
-                LVMOGPWarning,
-                stacklevel=5,
+                "it; leave it out, or add conditions in which it differs"
             )
 
 
@@ -110,29 +105,13 @@ def _frame(
             "condition_features must be a DataFrame with the ids as its index, a dict from ids to rows, or an array "
             f"with a row for each condition, got {type(table).__name__}"
         )
-    rows = [list(row) if np.ndim(row) else [row] for row in table]
+    rows = list(table)
     if len(rows) != len(ids):
         raise DataError(
             f"condition_features has {len(rows)} rows for {len(ids)} conditions; give one row a condition, in the "
             "order of conditions_ (sorted), or a DataFrame with the ids as its index"
         )
-    return list(ids), _frame_of_rows(rows, names)
-
-
-def _with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.set_axis([str(name) for name in frame.columns], axis=1).reset_index(drop=True)
-
-
-def _frame_of_rows(rows: list[Any], names: list[str] | None) -> pd.DataFrame:
-    if all(isinstance(row, Mapping) for row in rows):
-        return _with_text_names(pd.DataFrame(rows))
-    listed = [list(row) if np.ndim(row) else [row] for row in rows]
-    if len(set(map(len, listed))) > 1:
-        raise DataError("rows of condition_features have different lengths; each condition needs one value a feature")
-    frame = pd.DataFrame(listed)
-    if names is not None and len(names) == frame.shape[1]:
-        return frame.set_axis(names, axis=1)
-    return frame.set_axis([f"feature {column + 1}" for column in range(frame.shape[1])], axis=1)
+    return list(ids), _frame_of_rows([list(row) if np.ndim(row) else [row] for row in rows], names)
 
 
 def _different(values: Any) -> list[Id]:
@@ -143,13 +122,27 @@ def _different(values: Any) -> list[Id]:
     return names
 
 
+def _with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.set_axis([str(name) for name in frame.columns], axis=1).reset_index(drop=True)
+
+
+def _frame_of_rows(rows: list[Any], names: list[str] | None) -> pd.DataFrame:
+    if all(isinstance(row, Mapping) for row in rows):
+        return _with_text_names(pd.DataFrame(rows))
+    values = [list(row) if np.ndim(row) else [row] for row in rows]
+    if len(set(map(len, values))) > 1:
+        raise DataError("rows of condition_features have different lengths; each condition needs one value a feature")
+    frame = pd.DataFrame(values)
+    if names is None or len(names) != frame.shape[1]:
+        names = [f"feature {column + 1}" for column in range(frame.shape[1])]
+    return frame.set_axis(names, axis=1)
+
+
 def _feature(name: str, column: pd.Series) -> Feature:
     present = column.dropna()
     if len(present) == 0:
         raise DataError(f"the feature {name!r} is missing for all trained conditions; leave it out")
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return Feature(name, CATEGORY, distinct_ids(read_ids(present)))
-    kinds = set(present.map(_kind))
+    kinds = {CATEGORY} if isinstance(column.dtype, pd.CategoricalDtype) else set(present.map(_kind))
     if len(kinds) > 1 or None in kinds:
         raise DataError(
             f"the feature {name!r} must hold numbers, dates, or categories (text, True and False) throughout, got "
@@ -167,7 +160,7 @@ def _kind(value: Any) -> str | None:
     return DATE if isinstance(value, datetime.date | np.datetime64) else None
 
 
-def _encoded_table(known: Descriptions, frame: pd.DataFrame) -> HostFloat:
+def _encoded_table(known: ConditionFeatures, frame: pd.DataFrame) -> HostFloat:
     names = [feature.name for feature in known.features]
     unknown = [name for name in frame.columns if name not in names]
     if unknown:
@@ -178,33 +171,14 @@ def _encoded_table(known: Descriptions, frame: pd.DataFrame) -> HostFloat:
 
 
 def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
-    # (n, coordinates of the feature); a level that no trained condition has is refused or counts as missing.
-    missing = column.isna().to_numpy()
+    # (n, coordinates of the feature), NaN where it is missing.
     if feature.kind == CATEGORY:
-        # Levels are compared as text, since that is what files hold.
-        whole = all(isinstance(level, int) for level in feature.levels)
-        found = [None if gap else _text(value, whole=whole) for value, gap in zip(column, missing, strict=True)]
-        number = {str(level): place for place, level in enumerate(feature.levels)}
-        strange = [level for level in found if level is not None and level not in number]
-        if strange and strict:
-            raise DataError(
-                f"no trained condition has the level {strange[0]!r} of the feature {feature.name!r}; those known are "
-                f"{list(feature.levels)}. Pass None where it is none of them"
-            )
-        if strange:
-            warnings.warn(
-                f"no trained condition has the level {strange[0]!r} of the feature {feature.name!r}, so nothing can be "
-                "learnt about it; for conditions that have it, the feature counts as missing",
-                LVMOGPWarning,
-                stacklevel=6,
-            )
-        rows = np.vstack([np.eye(len(number)), np.full(len(number), np.nan)])  # the last stands for what is missing
-        return rows[[len(number) if level is None else number.get(level, len(number)) for level in found]]
-    values = np.full(len(column), np.nan)
+        return _encoded_levels(feature, column, strict=strict)
+    values, missing = np.full(len(column), np.nan), column.isna().to_numpy()
     present = pd.Series(column[~missing].tolist())
-    if len(present) and any(_kind(value) != feature.kind for value in present):
-        strange = next(value for value in present if _kind(value) != feature.kind)
-        raise DataError(f"the feature {feature.name!r} holds {feature.kind}s, got {strange!r}")
+    strange = [value for value in present if _kind(value) != feature.kind]
+    if strange:
+        raise DataError(f"the feature {feature.name!r} holds {feature.kind}s, got {strange[0]!r}")
     try:
         values[~missing] = days(present) if feature.kind == DATE and len(present) else present.to_numpy(dtype=float)
     except OverflowError:  # a whole number beyond all floats
@@ -217,12 +191,28 @@ def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
     return values[:, None]
 
 
+def _encoded_levels(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
+    # A level that no trained condition has is refused, or counts as missing. Levels are compared as text, since that is
+    # what files hold.
+    whole = all(isinstance(level, int) for level in feature.levels)
+    found = [None if gap else _text(value, whole=whole) for value, gap in zip(column, column.isna(), strict=True)]
+    number = {str(level): place for place, level in enumerate(feature.levels)}
+    strange = next((level for level in found if level is not None and level not in number), None)
+    if strange is not None and strict:
+        raise DataError(
+            f"no trained condition has the level {strange!r} of the feature {feature.name!r}; those known are "
+            f"{list(feature.levels)}. Pass None where it is none of them"
+        )
+    if strange is not None:
+        warn(
+            f"no trained condition has the level {strange!r} of the feature {feature.name!r}, so nothing can be "
+            "learnt about it; for conditions that have it, the feature counts as missing"
+        )
+    rows = np.vstack([np.eye(len(number)), np.full(len(number), np.nan)])  # the last stands for what is missing
+    return rows[[len(number) if level is None else number.get(level, len(number)) for level in found]]
+
+
 def _text(level: Any, *, whole: bool) -> str:
     # Of a column with gaps pandas makes floats, of which levels that are whole numbers must know nothing.
     plain = plain_id(level)
     return str(int(plain) if whole and isinstance(plain, float) and plain.is_integer() else plain)
-
-
-def _listed(names: list[Id]) -> str:
-    shown = ", ".join(repr(name) for name in names[:_MOST_NAMED])
-    return f"{len(names)} conditions ({shown}, …)" if len(names) > _MOST_NAMED else shown

@@ -1,4 +1,10 @@
-"""Condition ids as users give them, made plain, told apart, numbered."""
+"""Ids of conditions: made plain, told apart by one rule, numbered.
+
+The rule holds for every way in. Scalars of NumPy and pandas and members of enumerations become the plain Python value
+that they stand for, tuples element by element; a missing id is refused. The ids of one model never mix True/False with
+numbers, at any place of tuples of one length. Two ids are then the same condition exactly where Python calls them
+equal: 1 and 1.0 are, 1 and "1" are not, nor are a date and midnight of that day.
+"""
 
 import datetime
 import difflib
@@ -19,6 +25,8 @@ _ID_TYPES_IN_WORDS = "str, int, float, bool, date, datetime, or tuples of these"
 _NO_SEQUENCES = (Set, Mapping, pd.DataFrame, bytes, bytearray, memoryview)
 # Beyond, comparing ids to guess what was meant takes long and helps nobody.
 _MOST_COMPARED = 100
+# An error names no more conditions than fit on its line.
+_MOST_NAMED = 3
 _MISSING = "a condition id is missing (None or NaN); drop those rows or give them an id"
 # What pandas calls Python objects that are all of one kind, whose values are the same id exactly if they are equal.
 _OBJECTS_OF_ONE_KIND = ("string", "integer", "boolean")
@@ -26,16 +34,13 @@ _OBJECTS_OF_ONE_KIND = ("string", "integer", "boolean")
 
 @dataclass(frozen=True, eq=False)
 class RowIds:
-    """The id of each row as a number into the different ids, which are in the order of first appearance.
-
-    Ids that compare equal though they are of different kinds, such as 1 and True, stay apart.
-    """
+    """The id of each row as a number into the different ids, which are in the order of first appearance."""
 
     distinct: tuple[Id, ...]
     numbers: HostInt
 
     def __len__(self) -> int:
-        """Rows."""
+        """Count the rows."""
         return len(self.numbers)
 
     @property
@@ -44,36 +49,84 @@ class RowIds:
         return [self.distinct[number] for number in self.numbers.tolist()]
 
     def numbers_in(self, known: Sequence[Id]) -> HostInt:
-        """Number of each row's id in ``known``; −1 where unknown."""
+        """Return the number of each row's id in ``known``, −1 where it is unknown."""
         return numbers_of(self.distinct, known)[self.numbers]
 
     def rows(self) -> dict[Id, HostInt]:
-        """Rows of each id, in the order of first appearance."""
-        places: dict[Id, int] = {}
-        merged = np.asarray([places.setdefault(name, len(places)) for name in self.distinct], dtype=int)[self.numbers]
-        order = np.argsort(merged, kind="stable")
-        ends = np.cumsum(np.bincount(merged, minlength=len(places)))
-        names_with_rows = zip(places, np.split(order, ends[:-1]), strict=True) if places else ()
-        return {name: rows for name, rows in names_with_rows if len(rows)}
+        """Return the rows of each id that has any, in the order of first appearance."""
+        ends = np.cumsum(np.bincount(self.numbers, minlength=len(self.distinct)))
+        parts = np.split(np.argsort(self.numbers, kind="stable"), ends[:-1])
+        return {name: rows for name, rows in zip(self.distinct, parts, strict=False) if len(rows)}
+
+
+def plain_id(value: Any) -> Id:
+    """Return an id as a plain Python value of a type that can be saved."""
+    if isinstance(value, np.generic):
+        value = value.item() if not isinstance(value, np.datetime64) else pd.Timestamp(value)
+    if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and value != value):
+        raise DataError(_MISSING)
+    if isinstance(value, tuple):
+        return tuple(plain_id(part) for part in value)
+    if not isinstance(value, _SIMPLE_ID_TYPES):
+        raise DataError(f"a condition id must be {_ID_TYPES_IN_WORDS}, got {type(value).__name__} {value!r:.60}")
+    if isinstance(value, pd.Timestamp):
+        return value.to_pydatetime()
+    # Members of enumerations and the like become the plain value that a file can hold.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return int(value) if isinstance(value, int) else float(value)
+    return value
 
 
 def read_ids(values: Iterable[Any]) -> list[Id]:
-    """Condition ids as plain Python values, each of a type that can be saved."""
-    return [plain_id(value) for value in values]
+    """Return condition ids as plain Python values that can be told apart."""
+    ids = [plain_id(value) for value in values]
+    check_kinds(ids)
+    return ids
+
+
+def check_kinds(ids: Iterable[Id]) -> None:
+    """Refuse True/False beside numbers, which would compare equal."""
+    ids = list(ids)
+    kinds = set(map(type, ids))
+    if bool in kinds and kinds & {int, float}:
+        raise DataError("condition ids mix True/False with numbers, which compare equal; use strings instead")
+    if tuple in kinds:
+        # Tuples are equal only to tuples of their length, so each place of those is checked by itself.
+        tuples = [value for value in ids if isinstance(value, tuple)]
+        for length in set(map(len, tuples)):
+            for place in zip(*(value for value in tuples if len(value) == length), strict=True):
+                check_kinds(place)
+
+
+def distinct_ids(ids: Sequence[Id]) -> tuple[Id, ...]:
+    """Return each id once, sorted, so that the order of rows does not matter."""
+    check_kinds(ids)
+    return tuple(sorted(dict.fromkeys(ids), key=_sort_key))
+
+
+def _sort_key(value: Id) -> tuple[Any, ...]:
+    if isinstance(value, tuple):
+        return ("tuple", tuple(_sort_key(part) for part in value))
+    if isinstance(value, bool | int | float):
+        return ("number", value)
+    if isinstance(value, datetime.date):
+        return ("date", value.isoformat())
+    return ("str", value)
+
+
+def numbers_of(ids: Sequence[Id], known: Sequence[Id]) -> HostInt:
+    """Return the numbers of conditions in ``known``, −1 where they are unknown; both obey the rule together."""
+    place = {value: number for number, value in enumerate(known)}
+    return np.asarray([place.get(value, -1) for value in ids], dtype=int)
 
 
 def row_ids(values: Iterable[Any]) -> RowIds:
-    """Condition ids, one a row; only the different ones are looked at where equal values are the same id."""
+    """Read condition ids, one per row; only the different ones are looked at where these can be found at once."""
     if not isinstance(values, list | np.ndarray | pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
         values = list(values)
-    found = _factorised(values)
-    if found is None:
-        plain = read_ids(values)
-        firsts: dict[Any, int] = {}
-        numbers = [firsts.setdefault(_kind_key(value), len(firsts)) for value in plain]
-        _, rows = np.unique(numbers, return_index=True)
-        return RowIds(tuple(plain[row] for row in rows.tolist()), np.asarray(numbers, dtype=int))
-    numbers, different = found
+    numbers, different = _factorised(values)
     if np.any(numbers < 0):
         raise DataError(_MISSING)
     # Different values can be one id: the times of a microsecond, members of an enumeration and their plain value.
@@ -82,10 +135,11 @@ def row_ids(values: Iterable[Any]) -> RowIds:
     return RowIds(tuple(places), merged[numbers])
 
 
-def _factorised(values: Any) -> tuple[HostInt, Iterable[Any]] | None:
-    # Number of each row and the different values in order of appearance, where those can be told apart at once.
+def _factorised(values: Any) -> tuple[HostInt, Iterable[Any]]:
+    # Number of each row and the different values in order of appearance; all values where they cannot be told at once.
+    everything = np.arange(len(values)), values
     if isinstance(values, pd.MultiIndex):
-        return None
+        return everything
     if isinstance(values, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
         if values.dtype != object:
             # Any of these will do, though pandas' types do not say so of all of them together.
@@ -95,17 +149,17 @@ def _factorised(values: Any) -> tuple[HostInt, Iterable[Any]] | None:
     if type(values) is np.ndarray and values.dtype.kind in "iubUfM":
         return _factorised_array(values)
     if type(values) is not list and (type(values) is not np.ndarray or values.dtype != object):
-        return None
+        return everything
     if pd.api.types.infer_dtype(values, skipna=False) not in _OBJECTS_OF_ONE_KIND:
-        return None
+        return everything
     numbers, different = pd.factorize(np.asarray(values, dtype=object))
     return numbers, different
 
 
-def _factorised_array(values: np.ndarray) -> tuple[HostInt, Iterable[Any]] | None:
+def _factorised_array(values: np.ndarray) -> tuple[HostInt, Iterable[Any]]:
     kind = values.dtype.kind
     if (kind == "f" and values.dtype.itemsize not in (4, 8)) or not values.dtype.isnative:
-        return None
+        return np.arange(len(values)), values
     if kind == "M":
         numbers, distinct = pd.factorize(np.ascontiguousarray(values).view(np.int64))
         return numbers, np.asarray(distinct).view(values.dtype)
@@ -113,36 +167,8 @@ def _factorised_array(values: np.ndarray) -> tuple[HostInt, Iterable[Any]] | Non
     return numbers, distinct
 
 
-def _kind_key(value: Id) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_kind_key(part) for part in value)
-    return type(value), value
-
-
-def plain_id(value: Any) -> Id:
-    """An id as a plain Python value of a type that can be saved."""
-    if isinstance(value, np.generic):
-        value = value.item() if not isinstance(value, np.datetime64) else pd.Timestamp(value)
-    if value is pd.NaT:
-        value = None
-    if isinstance(value, pd.Timestamp):
-        value = value.to_pydatetime()
-    if isinstance(value, tuple):
-        return tuple(plain_id(part) for part in value)
-    if value is None or value is pd.NA or (isinstance(value, float) and value != value):
-        raise DataError(_MISSING)
-    if not isinstance(value, _SIMPLE_ID_TYPES):
-        raise DataError(f"a condition id must be {_ID_TYPES_IN_WORDS}, got {type(value).__name__} {value!r:.60}")
-    # Members of enumerations and the like become the plain value that a file can hold.
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
-    return value
-
-
 def is_single_id(conditions: Any) -> bool:
-    """Whether ``conditions`` is one id for all rows; lists, arrays and Series are one id a row."""
+    """Whether ``conditions`` is one id for all rows; lists, arrays and Series are one id per row."""
     return isinstance(conditions, (*_SIMPLE_ID_TYPES, tuple, np.generic))
 
 
@@ -159,7 +185,7 @@ def check_sequence(conditions: Any) -> None:
 
 
 def row_conditions(conditions: Any, n_rows: int) -> RowIds:
-    """The condition of each row, from one id for all rows or one a row."""
+    """Read the condition of each row, from one id for all rows or one per row."""
     if is_single_id(conditions):
         return RowIds((plain_id(conditions),), np.zeros(n_rows, dtype=int))
     check_sequence(conditions)
@@ -169,43 +195,8 @@ def row_conditions(conditions: Any, n_rows: int) -> RowIds:
     return ids
 
 
-def distinct_ids(ids: Sequence[Id]) -> tuple[Id, ...]:
-    """Each id once, sorted, so that the order of rows does not matter."""
-    check_kinds(ids)
-    return tuple(sorted(dict.fromkeys(ids), key=_sort_key))
-
-
-def check_kinds(ids: Sequence[Id]) -> None:
-    """Refuse ids that would compare equal though they are of different kinds."""
-    # Tuples are equal only to tuples of their length, so each place of those is checked by itself.
-    kinds = set(map(type, ids))
-    if bool in kinds and kinds & {int, float}:
-        raise DataError("condition ids mix True/False with numbers, which compare equal; use strings instead")
-    if tuple in kinds:
-        tuples = [value for value in ids if isinstance(value, tuple)]
-        for length in set(map(len, tuples)):
-            for place in zip(*(value for value in tuples if len(value) == length), strict=True):
-                check_kinds(place)
-
-
-def _sort_key(value: Id) -> tuple[Any, ...]:
-    if isinstance(value, tuple):
-        return ("tuple", tuple(_sort_key(part) for part in value))
-    if isinstance(value, bool | int | float):
-        return ("number", value)
-    if isinstance(value, datetime.date):
-        return ("date", value.isoformat())
-    return ("str", value)
-
-
-def numbers_of(ids: Sequence[Id], known: Sequence[Id]) -> HostInt:
-    """Numbers of conditions in ``known``; −1 where unknown."""
-    place = {value: number for number, value in enumerate(known)}
-    return np.asarray([place.get(value, -1) for value in ids], dtype=int)
-
-
 def unknown_condition(value: Id, known: Sequence[Id]) -> UnknownConditionError:
-    """The error for a condition that the model has never seen."""
+    """Return the error for a condition that the model has never seen."""
     shown = {str(name)[:_MOST_COMPARED]: repr(name)[:_MOST_COMPARED] for name in known}
     close = difflib.get_close_matches(str(value)[:_MOST_COMPARED], list(shown), n=1)
     hint = f" (did you mean {shown[close[0]]}?)" if close else ""
@@ -215,7 +206,7 @@ def unknown_condition(value: Id, known: Sequence[Id]) -> UnknownConditionError:
     )
 
 
-def listed(names: list[Id]) -> str:
-    """Some conditions in words, the first three by name."""
-    shown = ", ".join(repr(name) for name in names[:3])
-    return f"{len(names)} conditions ({shown}, …)" if len(names) > 3 else f"condition {shown}"
+def listed(names: Sequence[Id]) -> str:
+    """Name some conditions in words, the first three by their ids."""
+    shown = ", ".join(repr(name) for name in names[:_MOST_NAMED])
+    return f"{len(names)} conditions ({shown}, …)" if len(names) > _MOST_NAMED else f"condition {shown}"

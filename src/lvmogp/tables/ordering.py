@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lvmogp.tables.features import Coordinates
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.features import FeatureCoordinates
+from lvmogp.tables.observations import Observations
 from lvmogp.typing import HostFloat, HostInt
 
 
@@ -22,8 +22,8 @@ class Order(NamedTuple):
         return np.argsort(self.conditions)
 
 
-def canonical_order(observations: Observations, coordinates: Coordinates | None = None) -> Order:
-    """Rows of each condition by input, then output; conditions by their rows, then by what is known of them.
+def canonical_order(observations: Observations, coordinates: FeatureCoordinates | None = None) -> Order:
+    """Order rows of each condition by input, then output; conditions by their rows, then by what is known of them.
 
     Sums round by the order of their terms, and a search for an optimum can come to a fork by rounding. Comparisons of
     values survive another unit of measurement, so the order does too. Conditions that are copies of each other stay in
@@ -57,12 +57,8 @@ def _ranks(columns: Sequence[HostFloat]) -> HostInt:
 
 
 def in_order(observations: Observations, order: Order) -> Observations:
-    """The same observations, rows and conditions in that order."""
-    errors = observations.errors
-    return observations._replace(
-        inputs=observations.inputs[order.rows],
-        outputs=observations.outputs[order.rows],
+    """Return the observations with rows and conditions in that order."""
+    return observations.some(order.rows)._replace(
         conditions=order.places[observations.conditions][order.rows],
         ids=tuple(observations.ids[number] for number in order.conditions),
-        errors=None if errors is None else errors[order.rows],
     )

@@ -1,28 +1,26 @@
 """What users hand in, checked once at the door and turned into plain arrays."""
 
-import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lvmogp.errors import DataError, LVMOGPWarning
+from lvmogp.errors import DataError, warn
 from lvmogp.tables.columns import as_pandas, check_column_names, numeric_array, numeric_outputs, numeric_table
 from lvmogp.tables.ids import (
     Id,
     RowIds,
-    check_kinds,
     check_sequence,
     distinct_ids,
     is_single_id,
-    plain_id,
     read_ids,
     row_conditions,
     row_ids,
 )
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import LARGEST
-from lvmogp.typing import HostFloat, HostInt
+from lvmogp.typing import HostFloat
 
 
 class Inputs(NamedTuple):
@@ -32,23 +30,6 @@ class Inputs(NamedTuple):
     columns: tuple[str, ...] | None
     row_ids: RowIds | None
     date_columns: tuple[str, ...] = ()
-
-
-class Observations(NamedTuple):
-    """Rows that were observed; ``ids`` lists all conditions, ``conditions`` numbers them.
-
-    ``errors`` are known standard deviations of the measurements, one a row.
-    """
-
-    inputs: HostFloat
-    outputs: HostFloat
-    conditions: HostInt
-    ids: tuple[Id, ...]
-    columns: tuple[str, ...] | None
-    is_grid: bool
-    date_columns: tuple[str, ...] = ()
-    output_name: str | None = None
-    errors: HostFloat | None = None
 
 
 def read_inputs(
@@ -63,26 +44,38 @@ def read_inputs(
 
     ``columns``, ``n_columns`` and ``trained_dates`` are those of the training inputs, which a new table must have.
     """
-    X = as_pandas(X)
-    own_ids, date_columns = None, ()
-    if isinstance(X, pd.DataFrame):
-        frame = X
-        check_column_names(frame, "X")
-        if condition is not None:
-            if condition not in frame.columns:
-                raise DataError(
-                    f"the condition column {condition!r} is not among the columns {list(map(str, frame.columns))}"
-                )
-            own_ids = row_ids(frame[condition])
-            frame = frame.drop(columns=[condition])
-        values, own_columns, date_columns = numeric_table(frame)
-    else:
+    inputs = _numeric_inputs(as_pandas(X), condition)
+    _check_values(inputs)
+    if columns is not None and inputs.columns is not None:
+        inputs = _in_trained_order(inputs, columns)
+        if trained_dates is not None:
+            _check_dates(inputs.date_columns, trained_dates)
+    if n_columns is not None and inputs.values.shape[1] != n_columns:
+        raise DataError(
+            f"X has {inputs.values.shape[1]} features, but LVMOGPRegressor is expecting {n_columns} features as input, "
+            "as it was fitted with"
+        )
+    return inputs
+
+
+def _numeric_inputs(X: Any, condition: str | None) -> Inputs:
+    if not isinstance(X, pd.DataFrame):
         if condition is not None:
             raise DataError(
                 f"condition={condition!r} names a column, so X must be a pandas or polars DataFrame, got "
                 f"{type(X).__name__}; or pass conditions= beside a plain array"
             )
-        own_columns, values = None, numeric_array(X, "X")
+        return Inputs(numeric_array(X, "X"), None, None)
+    check_column_names(X, "X")
+    if condition is not None and condition not in X.columns:
+        raise DataError(f"the condition column {condition!r} is not among the columns {list(map(str, X.columns))}")
+    own_ids = None if condition is None else row_ids(X[condition])
+    values, columns, date_columns = numeric_table(X if condition is None else X.drop(columns=[condition]))
+    return Inputs(values, columns, own_ids, date_columns)
+
+
+def _check_values(inputs: Inputs) -> None:
+    values = inputs.values
     if values.ndim != 2:
         raise DataError(
             f"X must be two-dimensional (rows × columns), got shape {values.shape}. Reshape your data: a single "
@@ -93,24 +86,18 @@ def read_inputs(
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         row, column = bad[0]
-        name = own_columns[column] if own_columns else int(column)
+        name = inputs.columns[column] if inputs.columns else int(column)
         raise DataError(
             f"X holds {len(bad)} NaN or infinite values, the first in row {row}, column {name!r}; inputs must be "
             "finite (only outputs may be missing)"
         )
-    if columns is not None and own_columns is not None and own_columns != columns:
-        if sorted(own_columns) != sorted(columns):
-            raise DataError(f"X must have the columns {list(columns)}, got {list(own_columns)}")
-        values = values[:, [own_columns.index(column) for column in columns]]
-        own_columns = columns
-    if trained_dates is not None and columns is not None and own_columns is not None:
-        _check_dates(date_columns, trained_dates)
-    if n_columns is not None and values.shape[1] != n_columns:
-        raise DataError(
-            f"X has {values.shape[1]} features, but LVMOGPRegressor is expecting {n_columns} features as input, as "
-            "it was fitted with"
-        )
-    return Inputs(values, own_columns, own_ids, date_columns)
+
+
+def _in_trained_order(inputs: Inputs, columns: tuple[str, ...]) -> Inputs:
+    own = inputs.columns or ()
+    if sorted(own) != sorted(columns):
+        raise DataError(f"X must have the columns {list(columns)}, got {list(own)}")
+    return inputs._replace(values=inputs.values[:, [own.index(column) for column in columns]], columns=columns)
 
 
 def _check_dates(found: tuple[str, ...], trained: tuple[str, ...]) -> None:
@@ -122,7 +109,7 @@ def _check_dates(found: tuple[str, ...], trained: tuple[str, ...]) -> None:
 
 
 def read_outputs(y: Any, n_rows: int) -> HostFloat:
-    """Outputs as a float array of one or two dimensions with a row for each row of X."""
+    """Return outputs as a float array of one or two dimensions with a row for each row of X."""
     values = numeric_outputs(as_pandas(y))
     if values.ndim not in (1, 2):
         raise DataError(f"y must have one dimension (long form) or two (inputs × conditions), got shape {values.shape}")
@@ -135,7 +122,7 @@ def read_outputs(y: Any, n_rows: int) -> HostFloat:
 
 
 def read_errors(y_std: Any, outputs: HostFloat) -> HostFloat | None:
-    """Standard deviations of measurements, one number for all or one an output; where none was observed, any."""
+    """Return standard deviations of measurements, from one number for all or one per output; any where none is."""
     if y_std is None:
         return None
     values = numeric_array(as_pandas(y_std), "y_std")
@@ -157,7 +144,7 @@ def read_errors(y_std: Any, outputs: HostFloat) -> HostFloat | None:
 
 
 def in_columns_of(y: Any, y_std: Any) -> Any:
-    """Errors of the outputs in the order of their columns: two tables are matched by the names of these."""
+    """Return errors of the outputs in the order of their columns: two tables are matched by the names of these."""
     y_std = as_pandas(y_std)
     if not (isinstance(y, pd.DataFrame) and isinstance(y_std, pd.DataFrame)) or y_std.shape[1] != y.shape[1]:
         return y_std
@@ -178,42 +165,42 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
         conditions = list(conditions)
     if conditions is not None:
         check_sequence(conditions)
-    if len(inputs.values) == 0:
+    n_rows = len(inputs.values)
+    if n_rows == 0:
         raise DataError("X has no rows; at least one observation is needed")
     if inputs.row_ids is not None and conditions is not None:
         raise DataError(f"conditions were given twice: in the column {condition!r} and as conditions=; use one")
-    outputs = read_outputs(y, len(inputs.values))
+    outputs = read_outputs(y, n_rows)
     if outputs.ndim == 2 and outputs.shape[1] == 1 and _names_rows(inputs, y, conditions):
         outputs = outputs[:, 0]
-    if outputs.ndim == 2 and inputs.row_ids is None:
-        ids = _grid_ids(y, outputs.shape[1], conditions)
-        return _observed_grid(inputs, outputs, ids, read_errors(in_columns_of(y, y_std), outputs))
-    if outputs.ndim == 2:
+    is_grid = outputs.ndim == 2
+    if is_grid and inputs.row_ids is not None:
         raise DataError("y must have one dimension when each row of X names its condition")
-    named = inputs.row_ids
-    if named is None:
-        named = row_conditions(0 if conditions is None else conditions, len(outputs))
-    ids = distinct_ids(named.distinct)
     observed = np.isfinite(outputs)
-    _check_any_observed(observed)
-    if not observed.all():
-        warnings.warn(
-            f"{int((~observed).sum())} of {len(outputs)} rows have no output (NaN) and count as not observed",
-            LVMOGPWarning,
-            stacklevel=3,
-        )
-    numbers = named.numbers_in(ids)
-    errors = read_errors(y_std, outputs)
+    if not observed.any():
+        raise DataError("every output is NaN; at least one observation is needed")
+    if is_grid:
+        ids = _grid_ids(y, outputs.shape[1], conditions)
+        numbers, rows = np.nonzero(observed.T)
+        cells = rows, numbers
+    else:
+        named = inputs.row_ids or row_conditions(0 if conditions is None else conditions, n_rows)
+        ids = distinct_ids(named.distinct)
+        cells = rows = np.flatnonzero(observed)
+        numbers = named.numbers_in(ids)[rows]
+        if len(rows) < n_rows:
+            warn(f"{n_rows - len(rows)} of {n_rows} rows have no output (NaN) and count as not observed")
+    errors = read_errors(in_columns_of(y, y_std) if is_grid else y_std, outputs)
     return Observations(
-        inputs.values[observed],
-        outputs[observed],
-        numbers[observed],
+        inputs.values[rows],
+        outputs[cells],
+        numbers,
         ids,
         inputs.columns,
-        is_grid=False,
+        output_name=None if is_grid else _name_of(y),
         date_columns=inputs.date_columns,
-        output_name=_name_of(y),
-        errors=None if errors is None else errors[observed],
+        errors=None if errors is None else errors[cells],
+        is_grid=is_grid,
     )
 
 
@@ -230,47 +217,13 @@ def _names_rows(inputs: Inputs, y: Any, conditions: Any) -> bool:
     return conditions is not None and not is_single_id(conditions) and len(conditions) == len(inputs.values)
 
 
-def is_complete_grid(observations: Observations) -> bool:
-    """Whether the data came as a grid without gaps, so that each condition has the same inputs in the same order."""
-    n_conditions = len(observations.ids)
-    if not observations.is_grid or len(observations.outputs) % n_conditions:
-        return False
-    by_condition = observations.inputs.reshape(n_conditions, -1, observations.inputs.shape[1])
-    counts = np.bincount(observations.conditions, minlength=n_conditions)
-    return bool(np.all(counts == counts[0]) and np.all(by_condition == by_condition[0]))
-
-
 def _grid_ids(y: Any, n_conditions: int, conditions: Any) -> tuple[Id, ...]:
     if conditions is not None:
-        names = [plain_id(conditions)] if is_single_id(conditions) else read_ids(conditions)
+        names = read_ids([conditions] if is_single_id(conditions) else conditions)
         if len(names) != n_conditions:
             raise DataError(f"conditions has {len(names)} entries for {n_conditions} columns of y; give one a column")
-    elif isinstance(y, pd.DataFrame):
-        names = read_ids(y.columns)
     else:
-        names = list(range(n_conditions))
-    check_kinds(names)
+        names = read_ids(y.columns if isinstance(y, pd.DataFrame) else range(n_conditions))
     if len(set(names)) != len(names):
         raise DataError("two columns of y have the same name; each condition needs a name of its own")
     return tuple(names)
-
-
-def _observed_grid(inputs: Inputs, outputs: HostFloat, ids: tuple[Id, ...], errors: HostFloat | None) -> Observations:
-    observed = np.isfinite(outputs)
-    _check_any_observed(observed)
-    numbers, rows = np.nonzero(observed.T)
-    return Observations(
-        inputs.values[rows],
-        outputs[rows, numbers],
-        numbers,
-        ids,
-        inputs.columns,
-        is_grid=True,
-        date_columns=inputs.date_columns,
-        errors=None if errors is None else errors[rows, numbers],
-    )
-
-
-def _check_any_observed(observed: np.ndarray) -> None:
-    if not observed.any():
-        raise DataError("every output is NaN; at least one observation is needed")

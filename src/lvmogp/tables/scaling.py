@@ -1,12 +1,13 @@
 """Standardising inputs and outputs, and undoing it."""
 
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
 
 from lvmogp.errors import DataError
+from lvmogp.ground.rules import POSITIVE
 from lvmogp.tables.transforms import Transform, check_outputs
-from lvmogp.typing import Array, HostFloat
+from lvmogp.typing import Array, Float, HostFloat
 
 # Squares of what lies beyond are infinite or zero in double precision.
 LARGEST, SMALLEST = 1e140, 1e-140
@@ -20,10 +21,10 @@ AnyArray = TypeVar("AnyArray", np.ndarray, Array)
 class Scaling(NamedTuple):
     """Shift and scale of each input column and of the output, after a transform of the output if there is one."""
 
-    input_mean: HostFloat
-    input_scale: HostFloat
+    input_mean: Float[np.ndarray, " Q_X"]
+    input_scale: Annotated[Float[np.ndarray, " Q_X"], POSITIVE]
     output_mean: float
-    output_scale: float
+    output_scale: Annotated[float, POSITIVE]
     transform: Transform | None = None
 
     def inputs(self, inputs: HostFloat) -> HostFloat:
@@ -79,22 +80,60 @@ class Scaling(NamedTuple):
         return output if self.transform is None else f"{self.transform.name} {output}"
 
 
-def scaling_of(inputs: HostFloat, outputs: HostFloat, *, transform: Transform | None = None) -> Scaling:
-    """Shifts and scales of the training data; what does not vary is shifted only."""
+class ColumnMoments(NamedTuple):
+    """Count, mean and sum of squared deviations of each column, what is modelled being the last.
+
+    ``largest`` is the largest size of each column, followed by that of the outputs before their transform.
+    """
+
+    n_rows: float
+    mean: HostFloat
+    squares: HostFloat
+    largest: HostFloat
+
+    def merged(self, other: "ColumnMoments") -> "ColumnMoments":
+        """Return the moments of both sets of rows together."""
+        total = self.n_rows + other.n_rows
+        apart = other.mean - self.mean
+        return ColumnMoments(
+            total,
+            self.mean + apart * (other.n_rows / total),
+            self.squares + other.squares + apart**2 * (self.n_rows * other.n_rows / total),
+            np.maximum(self.largest, other.largest),
+        )
+
+
+def column_moments(inputs: HostFloat, outputs: HostFloat, *, transform: Transform | None = None) -> ColumnMoments:
+    """Return the moments of the inputs and of the outputs, after their transform if there is one."""
     check_outputs(transform, outputs)
+    inputs, outputs = inputs.astype(float, copy=False), outputs.astype(float, copy=False)
     values = outputs if transform is None else transform.forward(outputs)
-    check_sizes(np.append(_largest(inputs), _largest(outputs)))
-    return Scaling(
-        input_mean=inputs.mean(axis=0),
-        input_scale=_scale(inputs),
-        output_mean=float(values.mean()),
-        output_scale=float(_scale(values)),
-        transform=transform,
-    )
+    means, squares = [], []
+    with np.errstate(over="ignore", invalid="ignore"):  # too large a column is refused later, in words
+        for columns in (inputs, values):
+            # From the first row on: sums over many equal values round, and would make a scale of what is constant.
+            apart = columns - columns[0]
+            means.append(columns[0] + apart.mean(axis=0))
+            squares.append(np.sum((apart - apart.mean(axis=0)) ** 2, axis=0))
+    largest = [np.abs(columns).max(axis=0) for columns in (inputs, values, outputs)]
+    return ColumnMoments(float(len(outputs)), np.hstack(means), np.hstack(squares), np.hstack(largest))
 
 
-def check_sizes(largest: HostFloat) -> None:
-    """Refuse columns whose largest sizes are these, the output being the last, where their squares cannot be held."""
+def scaling_from(moments: ColumnMoments, *, transform: Transform | None = None) -> Scaling:
+    """Return shifts and scales of columns with these moments; what does not vary is shifted only."""
+    *inputs, modelled, outputs = moments.largest
+    _check_sizes(np.asarray([*inputs, outputs]))
+    scale = positive_scale(np.sqrt(moments.squares / moments.n_rows), np.asarray([*inputs, modelled]))
+    return Scaling(moments.mean[:-1], scale[:-1], float(moments.mean[-1]), float(scale[-1]), transform)
+
+
+def scaling_of(inputs: HostFloat, outputs: HostFloat, *, transform: Transform | None = None) -> Scaling:
+    """Return shifts and scales of training data; what does not vary is shifted only."""
+    return scaling_from(column_moments(inputs, outputs, transform=transform), transform=transform)
+
+
+def _check_sizes(largest: HostFloat) -> None:
+    # Squares of all values must be numbers; the output is the last column.
     bad = np.flatnonzero((largest > LARGEST) | ((largest > 0) & (largest < SMALLEST)))
     if len(bad):
         name = "the output" if bad[0] == len(largest) - 1 else f"input column {bad[0]}"
@@ -106,18 +145,9 @@ def check_sizes(largest: HostFloat) -> None:
 
 def differs_in_last_digits_only(values: HostFloat) -> np.ndarray:
     """Whether each column varies, but so little that it counts as constant."""
-    largest = _largest(values)
-    return (np.ptp(values, axis=0) > 0) & (values.std(axis=0) <= _ROUNDING * largest)
+    return (np.ptp(values, axis=0) > 0) & (values.std(axis=0) <= _ROUNDING * np.abs(values).max(axis=0))
 
 
-def _largest(values: HostFloat) -> HostFloat:
-    return np.asarray(np.abs(values).max(axis=0))
-
-
-def _scale(values: HostFloat) -> HostFloat:
-    return positive_scale(np.asarray(values.std(axis=0)), _largest(values))
-
-
-def positive_scale(deviation: HostFloat | np.floating, largest: HostFloat | np.floating) -> HostFloat:
-    """Standard deviations to divide by: where a column does not vary one, or what floats of its size can still tell."""
+def positive_scale(deviation: HostFloat, largest: HostFloat) -> HostFloat:
+    """Return standard deviations to divide by: of what does not vary one, or what floats of its size can still tell."""
     return np.where(deviation > _ROUNDING * largest, deviation, np.maximum(1.0, _RESOLVED * largest))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lvmogp.cli.files.tables import Table, missing
+from lvmogp.cli.files.tables import FileTable, missing
 from lvmogp.errors import DataError
 
 NUMBER, DATE, TEXT, EMPTY = "number", "date", "text", "empty"
@@ -33,7 +33,7 @@ class Column(NamedTuple):
     unreadable: pd.Index
 
 
-def read_column(table: Table, name: str) -> Column:
+def read_column(table: FileTable, name: str) -> Column:
     """Find out what a column holds; one that is mostly numbers or dates is taken as meant to be that."""
     values = table.column(name)
     if pd.api.types.is_datetime64_any_dtype(values.dtype):
@@ -54,31 +54,32 @@ def read_column(table: Table, name: str) -> Column:
     return Column(name, TEXT, pd.Series(np.nan, values.index), no_number)
 
 
-def readable(table: Table, name: str, *, dates: bool) -> Column:
-    """A column that must hold numbers, or dates where these are allowed."""
+def readable(table: FileTable, name: str, *, dates: bool) -> Column:
+    """Read a column that must hold numbers, or dates where these are allowed."""
     column = read_column(table, name)
-    if column.kind == EMPTY:
-        raise DataError(f"column {name!r} of {table.path} holds no values")
-    if len(column.unreadable) or (column.kind == DATE and not dates):
-        raise _unreadable(table, column, "numbers or dates" if dates else "numbers")
+    check_readable(table, column, dates=dates)
     return column
 
 
-def _unreadable(table: Table, column: Column, expected: str) -> DataError:
-    row = int(
-        column.unreadable[0] if len(column.unreadable) else column.values.index[int(column.values.notna().argmax())]
-    )
+def check_readable(table: FileTable, column: Column, *, dates: bool) -> None:
+    """Refuse a column without values, or with others than numbers, or dates where these are allowed."""
+    if column.kind == EMPTY:
+        raise DataError(f"column {column.name!r} of {table.path} holds no values")
+    others = column.unreadable
+    if len(others) == 0 and (dates or column.kind != DATE):
+        return
+    row = int(others[0] if len(others) else column.values.index[int(column.values.notna().argmax())])
     value = str(table.frame.at[row, column.name])
-    others = f" (and {len(column.unreadable) - 1} more)" if len(column.unreadable) > 1 else ""
+    more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
     advice = "correct it, or leave it empty where nothing was measured"
-    if re.fullmatch(r"[-+]?[\d.,' ]+", value):
-        decimal = {None: "point", ".": "point", ",": "comma"}[table.dialect.decimal if table.dialect else None]
+    if re.fullmatch(r"[-+]?[0-9.,' ]+", value):
+        decimal = "comma" if table.dialect is not None and table.dialect.decimal == "," else "point"
         advice = f"numbers are read here with a decimal {decimal}: leave out separators of thousands"
-    elif column.kind == TEXT or len(column.unreadable) == 0:
+    elif column.kind == TEXT or len(others) == 0:
         advice = "choose another column"
-    return DataError(
-        f"column {column.name!r} of {table.path} must hold {expected}, got {value!r:.60} in {table.place(row)}"
-        f"{others}; {advice}"
+    raise DataError(
+        f"column {column.name!r} of {table.path} must hold {'numbers or dates' if dates else 'numbers'}, got "
+        f"{value!r:.60} in {table.place(row)}{more}; {advice}"
     )
 
 
@@ -94,13 +95,13 @@ def looks_like_key(column: Column) -> bool:
     return bool(consecutive or np.abs(values).max() >= _HUGE or _KEY_NAME.search(column.name))
 
 
-def _numbers(texts: pd.Series, table: Table, name: str) -> pd.Series:
+def _numbers(texts: pd.Series, table: FileTable, name: str) -> pd.Series:
     if table.dialect is not None and table.dialect.decimal == ",":
         texts = texts.map(lambda text: str(text).replace(".", " ").replace(",", "."), na_action="ignore")
     return pd.Series(pd.to_numeric(texts, errors="coerce"), dtype=float, name=name)
 
 
-def _dates(texts: pd.Series, table: Table, name: str) -> pd.Series:
+def _dates(texts: pd.Series, table: FileTable, name: str) -> pd.Series:
     # Dates in the first format that reads most of the column.
     present = texts.dropna().astype(str)
     wanted = _MOSTLY * len(present)

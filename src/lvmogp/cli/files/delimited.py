@@ -5,7 +5,6 @@ import contextlib
 import csv
 import io
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,17 +12,13 @@ from lvmogp.errors import DataError
 
 # Rarer inside values first: where two fit equally well, the rarer one was meant.
 DELIMITERS = {"\t": "tab", ";": "semicolon", ",": "comma"}
-_BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
+_BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _ENCODINGS_IN_WORDS = {"utf-8-sig": "UTF-8", "utf-8": "UTF-8", "utf-16": "UTF-16", "cp1252": "Windows-1252"}
 _SAMPLE_CHARACTERS = 1_000_000
 _CHUNK = 1 << 20
-_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
-_DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?")
-_LIKE_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?", re.ASCII)
+_DECIMAL_POINT = re.compile(r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?", re.ASCII)
+_LIKE_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+", re.ASCII)
 
 
 class Dialect(NamedTuple):
@@ -63,13 +58,13 @@ def dialect_of(path: Path) -> Dialect:
 
 
 def not_text(path: Path, encoding: str) -> DataError:
-    """The error for a file that is not the text it begins as."""
+    """Return the error for a file that is not the text it begins as."""
     name = _ENCODINGS_IN_WORDS.get(encoding, encoding)
     return DataError(f"{path} begins as {name} text but does not go on so; it is damaged, or save it again as UTF-8")
 
 
 def line_of(path: Path, dialect: Dialect, row: int) -> int:
-    """Line of the file, from 1, in which a row of data (from 0) ends; quoted values may span lines."""
+    """Return the line of the file, from 1, in which a row of data (from 0) ends; quoted values may span lines."""
     with path.open(encoding=dialect.encoding, newline="") as file:
         reader = csv.reader(file, delimiter=dialect.delimiter)
         # Where the two readers do not agree on what a row is, the line is that of the last row that both know.
@@ -91,32 +86,19 @@ def _encoding(path: Path) -> str:
             "the table as CSV"
         )
     # cp1252 leaves five bytes undefined; latin-1 takes anything.
-    return next(name for name in ("utf-8", "cp1252", "latin-1") if _decodes(path, name))
-
-
-def _decodes(path: Path, encoding: str) -> bool:
-    decoder = codecs.getincrementaldecoder(encoding)()
-    with path.open("rb") as file:
-        try:
-            for chunk in iter(lambda: file.read(_CHUNK), b""):
-                decoder.decode(chunk)
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            return False
-    return True
+    for encoding in ("utf-8", "cp1252"):
+        with contextlib.suppress(UnicodeDecodeError), path.open(encoding=encoding) as file:
+            while file.read(_CHUNK):
+                pass
+            return encoding
+    return "latin-1"
 
 
 def _rows(sample: str, delimiter: str, cut: bool) -> list[list[str]]:
-    rows = list(_records(sample, delimiter))
+    rows: list[list[str]] = []
+    with contextlib.suppress(csv.Error):  # a quote that is never closed; what was read so far has to do
+        rows.extend(csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter, skipinitialspace=True))
     return rows[:-1] if cut and len(rows) > 1 else rows
-
-
-def _records(sample: str, delimiter: str) -> Iterator[list[str]]:
-    reader = csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter, skipinitialspace=True)
-    try:
-        yield from reader
-    except csv.Error:  # a quote that is never closed; what was read so far has to do
-        return
 
 
 def _fit(records: list[list[str]]) -> float:

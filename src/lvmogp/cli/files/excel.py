@@ -5,6 +5,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from lvmogp.errors import DataError
@@ -26,52 +27,48 @@ def read_sheet(path: Path) -> Sheet:
     """Read the first sheet; without openpyxl this is an ImportError."""
     import openpyxl
 
-    del openpyxl  # named here, so that a failure below is the file's
     try:
-        _check_size(path)
-        _check_extent(path)
-        with pd.ExcelFile(path, engine="openpyxl") as book:
-            name = book.sheet_names[0]
-            cells = pd.read_excel(book, sheet_name=name, header=None, keep_default_na=False, na_values=[""])
-            return Sheet(cells, str(name), len(book.sheet_names))
+        # An archive never unpacks to more than it says: what goes beyond is refused by zipfile.
+        with zipfile.ZipFile(path) as archive:
+            n_bytes = sum(member.file_size for member in archive.infolist())
+        if n_bytes > _MOST_BYTES:
+            raise DataError(
+                f"{path} would take {n_bytes / 1e9:.1f} GB once unpacked; save the table as CSV and give that"
+            )
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        try:
+            names = book.sheetnames
+            return Sheet(_cells(path, book[names[0]]), names[0], len(names))
+        finally:
+            book.close()
     except (DataError, MemoryError):
         raise
     except Exception as error:  # what is wrong inside an archive of XML can fail in any way
         raise DataError(f"{path} cannot be read as an Excel file ({error}); open it and save it again") from None
 
 
-def _check_size(path: Path) -> None:
-    # An archive never unpacks to more than it says: what goes beyond is refused by zipfile.
-    with zipfile.ZipFile(path) as archive:
-        n_bytes = sum(member.file_size for member in archive.infolist())
-    if n_bytes > _MOST_BYTES:
-        raise DataError(f"{path} would take {n_bytes / 1e9:.1f} GB once unpacked; save the table as CSV and give that")
-
-
-def _check_extent(path: Path) -> None:
+def _cells(path: Path, sheet: Any) -> pd.DataFrame:
+    sheet.reset_dimensions()  # what a file says of its own size may be wrong
+    rows: list[tuple[Any, ...]] = []
+    n_rows = width = 0
+    for row in sheet.iter_rows(values_only=True):
+        filled = next((place for place in range(len(row), 0, -1) if row[place - 1] is not None), 0)
+        rows.append(row[:filled])
+        if filled:
+            n_rows, width = len(rows), max(width, filled)
     # One cell in the last corner of a sheet stands for 17 thousand million empty ones.
-    import openpyxl
-
-    book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    try:
-        sheet: Any = book[book.sheetnames[0]]
-        sheet.reset_dimensions()
-        n_rows = width = 0
-        for number, row in enumerate(sheet.iter_rows(values_only=True), start=1):
-            filled = next((place for place in range(len(row), 0, -1) if row[place - 1] is not None), 0)
-            if filled:
-                n_rows, width = number, max(width, filled)
-    finally:
-        book.close()
     if n_rows * width > _MOST_CELLS:
         raise DataError(
             f"the first sheet of {path} reaches to row {n_rows} and column {width}, mostly empty; delete the cells "
             "that stand far from the table"
         )
+    padded = [row + (None,) * (width - len(row)) for row in rows[:n_rows]]
+    cells = pd.DataFrame(padded, columns=range(width), dtype=object)
+    return cells.where(cells.notna() & (cells != ""), np.nan)
 
 
 def excel_bytes(frame: pd.DataFrame) -> bytes:
-    """A table as an Excel file; text that begins like a formula is text there too."""
+    """Return a table as an Excel file; text that begins like a formula is text there too."""
     from openpyxl.utils.exceptions import IllegalCharacterError
 
     buffer = io.BytesIO()

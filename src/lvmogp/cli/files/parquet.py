@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lvmogp.cli.files.tables import first_line, id_texts, with_text
+from lvmogp.cli.files.ids import id_texts, ids_of_texts
+from lvmogp.cli.files.tables import first_line, with_text
 from lvmogp.errors import DataError, SettingError
 from lvmogp.tables.columns import numeric_table
-from lvmogp.tables.stores import ObservationStore
+from lvmogp.tables.ids import Id
+from lvmogp.tables.observations import ObservationStore
+from lvmogp.typing import HostInt
 
 _ROWS_AT_ONCE = 500_000
 
@@ -27,12 +30,16 @@ class Part(NamedTuple):
     of: int = 1
 
 
-class _Roles(NamedTuple):
+class _Schema(NamedTuple):
     inputs: tuple[str, ...]
     output: str
     condition: str
     dates: tuple[str, ...]
     whole_ids: bool
+
+    @property
+    def columns(self) -> list[str]:
+        return [*self.inputs, self.output, self.condition]
 
 
 @contextmanager
@@ -64,9 +71,13 @@ def open_parquet(
         Called with the number of rows read and the number of all.
     """
     files = _files(paths)
-    roles = _roles(files[0], output, condition, inputs)
+    schema = _schema(files[0], output, condition, inputs)
     for file in files[1:]:
-        _check_alike(_roles(file, output, condition, roles.inputs), roles, file, files[0])
+        if _schema(file, output, condition, schema.inputs) != schema:
+            raise DataError(
+                f"the columns of {file} hold other kinds of values than those of {files[0]}: numbers, dates or ids "
+                "differ; write all files in the same way"
+            )
     groups = [(file, group) for file in files for group in range(_opened(file).metadata.num_row_groups)]
     own = groups[part.first :: part.of]
     if not own:
@@ -75,7 +86,7 @@ def open_parquet(
             "fewer processes, or write the files in more row groups"
         )
     with tempfile.TemporaryDirectory(prefix="lvmogp-", dir=folder) as place:
-        yield _copied(own, roles, Path(place), on_progress)
+        yield _copied(own, schema, Path(place), on_progress)
 
 
 def _files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -95,94 +106,89 @@ def _opened(file: Path) -> Any:
         import pyarrow.parquet
     except ImportError:
         raise SettingError('Parquet files need pyarrow, which is not installed: pip install "lvmogp[files]"') from None
-    try:
+    with _in_words(file):
         return pyarrow.parquet.ParquetFile(file)
+
+
+@contextmanager
+def _in_words(file: Path) -> Generator[None, None, None]:
+    try:
+        yield
+    except MemoryError:
+        raise
     except Exception as error:  # what is wrong inside the file can fail in any way
-        raise _unreadable(file, error) from None
+        raise DataError(f"{file} cannot be read as a Parquet file: {first_line(error)}") from None
 
 
-def _unreadable(file: Path, error: Exception) -> DataError:
-    return DataError(f"{file} cannot be read as a Parquet file: {first_line(error)}")
-
-
-def _roles(file: Path, output: str, condition: str, inputs: Sequence[str]) -> _Roles:
+def _schema(file: Path, output: str, condition: str, inputs: Sequence[str]) -> _Schema:
     import pyarrow.types as types
 
     schema = _opened(file).schema_arrow
     for name in (output, condition, *inputs):
         if name not in schema.names:
             raise DataError(f"{file} has no column {name!r}; its columns are: {', '.join(schema.names)}")
-
-    def is_number(kind: Any) -> bool:
-        return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-
-    def is_date(kind: Any) -> bool:
-        return types.is_date(kind) or types.is_timestamp(kind)
-
     kinds = dict(zip(schema.names, schema.types, strict=True))
-    if not is_number(kinds[output]):
+    of_numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
+    numbers = [name for name, kind in kinds.items() if any(is_one(kind) for is_one in of_numbers)]
+    dates = [name for name, kind in kinds.items() if types.is_date(kind) or types.is_timestamp(kind)]
+    if output not in numbers:
         raise DataError(f"column {output!r} of {file} must hold numbers, it holds {kinds[output]}")
-    chosen = tuple(inputs) or tuple(
-        name
-        for name in schema.names
-        if name not in (output, condition) and (is_number(kinds[name]) or is_date(kinds[name]))
-    )
+    usable = [name for name in schema.names if name in (*numbers, *dates)]
+    chosen = tuple(inputs) or tuple(name for name in usable if name not in (output, condition))
     for name in chosen:
-        if not (is_number(kinds[name]) or is_date(kinds[name])):
+        if name not in usable:
             raise DataError(f"column {name!r} of {file} must hold numbers or dates, it holds {kinds[name]}")
     if not chosen:
         raise DataError(f"{file} has no column of numbers or dates left to be an input beside {output} and {condition}")
-    dates = tuple(name for name in chosen if is_date(kinds[name]))
-    id_kind = kinds[condition]
-    whole_ids = types.is_integer(id_kind.value_type if types.is_dictionary(id_kind) else id_kind)
-    return _Roles(chosen, output, condition, dates, whole_ids)
-
-
-def _check_alike(found: _Roles, first: _Roles, file: Path, first_file: Path) -> None:
-    if found != first:
-        raise DataError(
-            f"the columns of {file} hold other kinds of values than those of {first_file}: numbers, dates or ids "
-            "differ; write all files in the same way"
-        )
+    ids = kinds[condition]
+    whole_ids = types.is_integer(ids.value_type if types.is_dictionary(ids) else ids)
+    return _Schema(chosen, output, condition, tuple(name for name in chosen if name in dates), whole_ids)
 
 
 def _copied(
     groups: Sequence[tuple[Path, int]],
-    roles: _Roles,
+    schema: _Schema,
     place: Path,
     on_progress: Callable[[int, int], None] | None,
 ) -> ObservationStore:
     total = sum(_opened(file).metadata.row_group(group).num_rows for file, group in groups)
-    inputs = _reserved(place / "inputs.npy", np.float64, (total, len(roles.inputs)))
+    inputs = _reserved(place / "inputs.npy", np.float64, (total, len(schema.inputs)))
     outputs = _reserved(place / "outputs.npy", np.float64, (total,))
     conditions = _reserved(place / "conditions.npy", np.int32, (total,))
-    numbers: dict[Any, int] = {}
+    numbers: dict[Id, int] = {}
     n_read = n_kept = 0
-    for frame in _frames(groups, roles):
+    for frame in _frames(groups, schema):
         n_read += len(frame)
-        values, _, _ = numeric_table(frame.drop(columns=roles.condition))
-        ids = frame[roles.condition]
-        known = np.isfinite(values).all(axis=1) & ids.notna().to_numpy()
-        codes, distinct = pd.factorize(ids[known])
-        found = pd.Series(list(distinct), dtype=object)
-        names = [int(each) for each in found] if roles.whole_ids else id_texts(found).tolist()
-        there = slice(n_kept, n_kept + int(known.sum()))
-        inputs[there], outputs[there] = values[known, :-1], values[known, -1]
-        conditions[there] = np.asarray([numbers.setdefault(name, len(numbers)) for name in names], np.int32)[codes]
+        values, _, _ = numeric_table(frame.drop(columns=schema.condition))
+        finite = np.flatnonzero(np.isfinite(values).all(axis=1))
+        of_rows = _numbered(frame[schema.condition].iloc[finite], numbers, whole=schema.whole_ids)
+        kept, known = values[finite[of_rows >= 0]], of_rows[of_rows >= 0]
+        there = slice(n_kept, n_kept + len(known))
+        inputs[there], outputs[there], conditions[there] = kept[:, :-1], kept[:, -1], known
         n_kept = there.stop
         if on_progress is not None:
             on_progress(n_read, total)
     if n_kept == 0:
-        raise DataError(f"no row of the files has all of {', '.join((*roles.inputs, roles.output, roles.condition))}")
+        raise DataError(f"no row of the files has all of {', '.join(schema.columns)}")
     return ObservationStore(
         inputs[:n_kept],
         outputs[:n_kept],
         conditions[:n_kept],
-        tuple(numbers),
-        roles.inputs,
-        roles.output,
-        roles.dates,
+        ids=tuple(numbers),
+        columns=schema.inputs,
+        output_name=schema.output,
+        date_columns=schema.dates,
     )
+
+
+def _numbered(ids: pd.Series, numbers: dict[Id, int], *, whole: bool) -> HostInt:
+    # Number of each row's id, −1 where there is none; ids that are new get the next numbers.
+    codes, distinct = pd.factorize(ids)
+    texts = id_texts(pd.Series(list(distinct), dtype=object))
+    of_distinct = np.full(len(texts) + 1, -1, np.int32)  # the last for rows whose code is −1
+    names = ids_of_texts(texts.dropna().tolist(), whole=whole)
+    of_distinct[np.flatnonzero(texts.notna())] = [numbers.setdefault(name, len(numbers)) for name in names]
+    return of_distinct[codes]
 
 
 def _reserved(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
@@ -205,18 +211,15 @@ def _reserved(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def _frames(groups: Sequence[tuple[Path, int]], roles: _Roles) -> Iterator[pd.DataFrame]:
-    wanted = [*roles.inputs, roles.output, roles.condition]
+def _frames(groups: Sequence[tuple[Path, int]], schema: _Schema) -> Iterator[pd.DataFrame]:
     for file, group in groups:
-        pieces = iter(_opened(file).iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=wanted))
+        pieces = iter(_opened(file).iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=schema.columns))
         while True:
-            try:
-                piece = next(pieces).to_pandas(date_as_object=False, integer_object_nulls=True, ignore_metadata=True)
-                frame = with_text(piece)
-            except StopIteration:
-                break
-            except MemoryError:
-                raise
-            except Exception as error:  # what is wrong inside the file can fail in any way
-                raise _unreadable(file, error) from None
+            with _in_words(file):
+                piece = next(pieces, None)
+                if piece is None:
+                    break
+                frame = with_text(
+                    piece.to_pandas(date_as_object=False, integer_object_nulls=True, ignore_metadata=True)
+                )
             yield frame

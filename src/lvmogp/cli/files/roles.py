@@ -1,213 +1,173 @@
-"""The parts that the columns of a user's table play: inputs, output, condition."""
+"""The roles of a table's columns, and the rows that have all that these need."""
 
-import difflib
-import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
-from lvmogp.cli.files.columns import DATE, EMPTY, TEXT, Column, looks_like_key, read_column, readable
-from lvmogp.cli.files.tables import Table, as_ids, check_columns, id_texts
-from lvmogp.errors import DataError, LVMOGPWarning, UnknownConditionError
+from lvmogp.cli.files.columns import (
+    DATE,
+    EMPTY,
+    TEXT,
+    Column,
+    check_readable,
+    looks_like_key,
+    read_column,
+    readable,
+)
+from lvmogp.cli.files.ids import holds_whole_numbers, id_texts, ids_of_texts, new_ids
+from lvmogp.cli.files.tables import FileTable, is_parquet, read_table
+from lvmogp.errors import DataError
+from lvmogp.tables.ids import Id
 
 
-class Training(NamedTuple):
-    """What a table says, ready for ``LVMOGPRegressor.fit(X, y)``, and what was made of it."""
+class Roles(NamedTuple):
+    """Which columns are what; without inputs, all others of numbers or dates are. ``errors`` are of measurements."""
+
+    inputs: tuple[str, ...] = ()
+    condition: str | None = None
+    output: str | None = None
+    errors: str | None = None
+
+    @property
+    def others(self) -> list[str]:
+        """Columns that are no inputs."""
+        return [name for name in self[1:] if name is not None]
+
+
+class CompleteRows(NamedTuple):
+    """Rows of a table in which nothing is missing, as the estimator takes them, and what became of the others."""
 
     X: pd.DataFrame
-    y: pd.Series | pd.DataFrame
-    inputs: tuple[str, ...]
+    y: pd.Series | pd.DataFrame | None  # a column per condition in wide form
+    ids: list[Id] | None
+    y_std: pd.Series | None
     dates: tuple[str, ...]
-    n_points: int
-    n_conditions: int
+    ignored: tuple[str, ...]
     n_rows: int
     left_out: dict[str, int]
-    ignored: tuple[str, ...]
-    errors: pd.Series | None = None
+
+    @property
+    def conditions(self) -> list[Id]:
+        """Each condition once."""
+        return list(self.y.columns) if isinstance(self.y, pd.DataFrame) else list(dict.fromkeys(self.ids or ()))
+
+    @property
+    def n_points(self) -> int:
+        """Outputs that are there."""
+        return 0 if self.y is None else int(self.y.notna().to_numpy().sum())
 
 
-class Rows(NamedTuple):
-    """Rows to predict or to learn a new condition from; ``condition`` is the text of each row's id, if known."""
-
-    X: pd.DataFrame
-    condition: list[str] | None
-    y: pd.Series | None
-    left_out: dict[str, int]
-    errors: pd.Series | None = None
-
-
-def long_form(
-    table: Table, *, output: str, condition: str, inputs: Sequence[str], errors: str | None = None
-) -> Training:
-    """One row an observation; without named inputs, all other columns of numbers or dates.
-
-    ``errors`` names a column with the standard deviations of the measurements.
-    """
-    taken = [output, condition, *([] if errors is None else [errors])]
-    _check_roles([*taken, *inputs])
-    check_columns(table, [*taken, *inputs])
-    observed = readable(table, output, dates=False).values
-    texts = id_texts(table.column(condition))
-    chosen, ignored = _inputs(table, inputs, taken)
-    absent = {output: observed.isna(), condition: texts == "", **{each.name: each.values.isna() for each in chosen}}
-    deviations = None if errors is None else readable(table, errors, dates=False).values
-    if errors is not None and deviations is not None:
-        absent[errors] = deviations.isna()
-    kept, left_out = _kept(table, absent)
-    ids = as_ids(texts[kept].tolist())
-    n_conditions = len(set(ids))
-    if n_conditions == len(ids) > 1:
-        warnings.warn(
-            f"each of the {len(ids)} rows has a {condition!r} of its own, so nothing can be learnt about any one of "
-            "them; is it the right column?",
-            LVMOGPWarning,
-            stacklevel=2,
-        )
-    X = _frame(chosen, kept).assign(**{condition: pd.Series(ids, dtype=object)})
-    y = _observed(observed, kept, output)
-    names, dates = _names(chosen)
-    known = None if deviations is None else _observed(deviations, kept, errors)
-    return Training(X, y, names, dates, len(y), n_conditions, len(table.frame), left_out, ignored, known)
+def complete_rows(table: FileTable, roles: Roles, *, dates: Sequence[str] | None = None) -> CompleteRows:
+    """Read the columns that have a role, one row per observation; ``dates`` says which inputs must be dates."""
+    named = [*roles.inputs, *roles.others]
+    for name in named:
+        if named.count(name) > 1:
+            raise DataError(f"column {name!r} was named twice; output, condition and inputs must be different columns")
+    table.check_columns(named)
+    inputs, ignored = [_input(table, name, dates) for name in roles.inputs], ()
+    if not inputs:
+        inputs, ignored = _other_inputs(table, roles.others)
+    columns = {column.name: column.values for column in inputs}
+    if roles.condition is not None:
+        columns[roles.condition] = id_texts(table.column(roles.condition))
+    for name in (roles.output, roles.errors):
+        if name is not None:
+            columns[name] = readable(table, name, dates=False).values
+    kept, left_out = _kept(table, pd.DataFrame(columns), list(columns))
+    ids = None
+    if roles.condition is not None:
+        whole = holds_whole_numbers(table.column(roles.condition)) if is_parquet(table.path) else None
+        ids = ids_of_texts(kept[roles.condition].tolist(), whole=whole)
+    return CompleteRows(
+        pd.DataFrame(kept[[column.name for column in inputs]]),
+        None if roles.output is None else pd.Series(kept[roles.output]),
+        ids,
+        None if roles.errors is None else pd.Series(kept[roles.errors]),
+        tuple(column.name for column in inputs if column.kind == DATE),
+        ignored,
+        len(table.frame),
+        left_out,
+    )
 
 
-def wide_form(table: Table, *, inputs: Sequence[str]) -> Training:
-    """One column a condition beside the inputs, which are the first column unless named."""
-    _check_roles(inputs)
-    check_columns(table, inputs)
+def wide_rows(table: FileTable, inputs: Sequence[str]) -> CompleteRows:
+    """Read one column per condition beside the inputs, which are the first column unless named."""
+    table.check_columns(inputs)
     names = list(inputs) or [str(table.frame.columns[0])]
     chosen = [readable(table, name, dates=True) for name in names]
-    outputs: dict[str, pd.Series] = {}
-    ignored = []
-    for name in table.frame.columns:
-        if name in names:
-            continue
-        if read_column(table, name).kind in (TEXT, EMPTY):
-            ignored.append(name)
-        else:
-            outputs[name] = readable(table, name, dates=False).values
+    others = [str(name) for name in table.frame.columns if name not in names]
+    ignored = [name for name in others if read_column(table, name).kind in (TEXT, EMPTY)]
+    outputs = {name: readable(table, name, dates=False).values for name in others if name not in ignored}
     if not outputs:
         raise DataError(f"{table.path} has no column of numbers beside {', '.join(names)}; is it in long form?")
-    kept, left_out = _kept(table, {column.name: column.values.isna() for column in chosen})
-    y = pd.DataFrame(outputs)[kept].reset_index(drop=True)
-    y.columns = pd.Index(as_ids(list(outputs)), dtype=object)
-    n_points = int(y.notna().to_numpy().sum())
-    names, dates = _names(chosen)
-    return Training(
-        _frame(chosen, kept), y, names, dates, n_points, y.shape[1], len(table.frame), left_out, tuple(ignored)
-    )
+    columns = {column.name: column.values for column in chosen}
+    kept, left_out = _kept(table, pd.DataFrame(columns | outputs), names)
+    y = kept[list(outputs)].set_axis(pd.Index(ids_of_texts(list(outputs)), dtype=object), axis=1)
+    dates = tuple(column.name for column in chosen if column.kind == DATE)
+    return CompleteRows(kept[names], y, None, None, dates, tuple(ignored), len(table.frame), left_out)
 
 
-def new_rows(
-    table: Table,
-    *,
-    inputs: Sequence[str],
-    dates: Sequence[str],
-    condition: str | None,
-    output: str | None = None,
-    errors: str | None = None,
-) -> Rows:
-    """Rows with the inputs of a trained model and, where asked for, their condition, output and its error."""
-    check_columns(table, [*inputs, *(name for name in (condition, output, errors) if name is not None)])
-    chosen = [readable(table, name, dates=name in dates) for name in inputs]
+def _kept(table: FileTable, columns: pd.DataFrame, needed: list[str]) -> tuple[pd.DataFrame, dict[str, int]]:
+    # Rows in which nothing that is needed is missing, and how many lack what.
+    absent = columns[needed].isna()
+    kept = columns[~absent.any(axis=1)].reset_index(drop=True)
+    if len(kept) == 0:
+        raise DataError(f"no row of {table.path} has all of {', '.join(needed)}")
+    return kept, {str(name): int(count) for name, count in absent.sum().items() if count}
+
+
+def _input(table: FileTable, name: str, dates: Sequence[str] | None) -> Column:
+    column = readable(table, name, dates=dates is None or name in dates)
+    if dates is not None and name in dates and column.kind != DATE:
+        raise DataError(f"column {name!r} of {table.path} must hold dates, as those the model was fitted to")
+    return column
+
+
+def _other_inputs(table: FileTable, taken: Sequence[str]) -> tuple[list[Column], tuple[str, ...]]:
+    # All columns of numbers or dates without another role, and those that are neither.
+    columns = [read_column(table, str(name)) for name in table.frame.columns if name not in taken]
+    chosen = [column for column in columns if column.kind not in (TEXT, EMPTY)]
     for column in chosen:
-        if column.name in dates and column.kind != DATE:
-            raise DataError(f"column {column.name!r} of {table.path} must hold dates, as those the model was fitted to")
-    absent = {column.name: column.values.isna() for column in chosen}
-    texts = observed = deviations = None
-    if condition is not None:
-        texts = id_texts(table.column(condition))
-        absent[condition] = texts == ""
-    if output is not None:
-        observed = readable(table, output, dates=False).values
-        absent[output] = observed.isna()
-    if errors is not None:
-        deviations = readable(table, errors, dates=False).values
-        absent[errors] = deviations.isna()
-    kept, left_out = _kept(table, absent)
-    return Rows(
-        _frame(chosen, kept),
-        None if texts is None else texts[kept].tolist(),
-        None if observed is None else _observed(observed, kept, output),
-        left_out,
-        None if deviations is None else _observed(deviations, kept, errors),
-    )
-
-
-def known_ids(texts: Iterable[str], known: Sequence[Any], *, advice: str = "") -> list[Any]:
-    """The model's own ids for ids given as text; unknown ones are an error, which ends with further advice."""
-    by_text = {str(name): name for name in known}
-    found = []
-    for text in texts:
-        if text not in by_text:
-            close = difflib.get_close_matches(text, by_text, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise UnknownConditionError(
-                f"the model knows no condition {text!r}{hint}; add it with 'lvmogp add-condition'{advice}"
-            )
-        found.append(by_text[text])
-    return found
-
-
-def new_ids(texts: Sequence[str], known: Sequence[Any]) -> list[Any]:
-    """Ids for conditions that may be new: numbers if all ids of the model and these are whole numbers, else text."""
-    numbered = all(isinstance(name, int) for name in known)
-    plain = as_ids(texts) if numbered else list(texts)
-    by_text = {str(name): name for name in known}
-    return [by_text.get(text, name) for text, name in zip(texts, plain, strict=True)]
-
-
-def _inputs(table: Table, named: Sequence[str], taken: Sequence[str]) -> tuple[list[Column], tuple[str, ...]]:
-    if named:
-        return [readable(table, name, dates=True) for name in named], ()
-    chosen, ignored = [], []
-    for name in table.frame.columns:
-        if name in taken:
-            continue
-        column = read_column(table, name)
-        if column.kind in (TEXT, EMPTY):
-            ignored.append(name)
-            continue
-        if len(column.unreadable):
-            try:
-                readable(table, name, dates=True)
-            except DataError as error:
-                raise DataError(f"{error}; or leave the column out by naming the inputs with --input") from None
+        try:
+            check_readable(table, column, dates=True)
+        except DataError as error:
+            raise DataError(f"{error}; or leave the column out by naming the inputs with --input") from None
         if looks_like_key(column):
             raise DataError(
-                f"column {name!r} of {table.path} looks like a row number or key ({column.values.nunique()} different "
-                f"whole numbers in {len(column.values)} rows), not like an input; name the inputs with --input"
+                f"column {column.name!r} of {table.path} looks like a row number or key ({column.values.nunique()} "
+                f"different whole numbers in {len(column.values)} rows), not like an input; name the inputs with "
+                "--input"
             )
-        chosen.append(column)
     if not chosen:
         raise DataError(
             f"{table.path} has no column of numbers or dates left to be an input beside {' and '.join(taken)}"
         )
-    return chosen, tuple(ignored)
+    return chosen, tuple(column.name for column in columns if column.kind in (TEXT, EMPTY))
 
 
-def _check_roles(names: Sequence[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise DataError(f"column {name!r} was named twice; output, condition and inputs must be different columns")
+def read_features(path: Path, *, condition: str | None, known: Sequence[Id]) -> pd.DataFrame:
+    """Read a file with one row per condition, whose ids become the index; those that are ``known`` become the model's.
+
+    The column of ids is named as in the data, or ``condition`` where these have none. Columns of numbers or dates are
+    that, others are categories.
+    """
+    name = "condition" if condition is None else condition
+    table = read_table(path, ids=[name])
+    table.check_columns([name])
+    texts = id_texts(table.column(name))
+    if texts.isna().any():
+        row = int(texts.index[int(texts.isna().argmax())])
+        raise DataError(f"{path} has no id in column {name!r} in {table.place(row)}; each row needs one")
+    columns = {str(other): _feature(table, str(other)) for other in table.frame.columns if other != name}
+    index = pd.Index(new_ids(ids_of_texts(texts.tolist()), known), dtype=object, tupleize_cols=False)
+    return pd.DataFrame(columns).set_axis(index, axis=0)
 
 
-def _kept(table: Table, absent: dict[str, pd.Series]) -> tuple[pd.Series, dict[str, int]]:
-    # Rows in which nothing is missing, and how many lack what.
-    kept = ~pd.concat(absent, axis=1).any(axis=1)
-    counts = {name: int(rows.sum()) for name, rows in absent.items() if rows.any()}
-    if not kept.any():
-        raise DataError(f"no row of {table.path} has all of {', '.join(absent)}")
-    return kept, counts
-
-
-def _frame(columns: Sequence[Column], kept: pd.Series) -> pd.DataFrame:
-    return pd.DataFrame({column.name: column.values[kept] for column in columns}).reset_index(drop=True)
-
-
-def _observed(values: pd.Series, kept: pd.Series, name: str | None) -> pd.Series:
-    return pd.Series(values.to_numpy()[kept.to_numpy()], name=name)
-
-
-def _names(columns: Sequence[Column]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return tuple(column.name for column in columns), tuple(each.name for each in columns if each.kind == DATE)
+def _feature(table: FileTable, name: str) -> pd.Series:
+    if pd.api.types.is_bool_dtype(table.column(name)):
+        return table.column(name)
+    if read_column(table, name).kind != TEXT:
+        return readable(table, name, dates=True).values
+    return id_texts(table.column(name))

@@ -22,29 +22,41 @@ _DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".dat")
 _EXCEL = (".xlsx", ".xlsm")
 _PARQUET = (".parquet", ".pq")
 _KINDS_IN_WORDS = "CSV (.csv, .tsv, .txt), Excel (.xlsx) or Parquet (.parquet)"
+_LIBRARIES = {**dict.fromkeys(_EXCEL, "openpyxl"), **dict.fromkeys(_PARQUET, "pyarrow")}
 # What stands for "no value" in columns of numbers and dates; for ids only an empty field does.
 _MISSING = ("", "-", ".", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "none")
-_WHOLE_NUMBER = re.compile(r"0|-?[1-9]\d*")
 _SHOWN_COLUMNS = 12
 
 
-class Table(NamedTuple):
+class FileTable(NamedTuple):
     """A table as read, numbered by its rows in the file, and how the file is written."""
 
     path: Path
     frame: pd.DataFrame
     written: str
-    dialect: Dialect | None
+    dialect: Dialect | None = None  # of text files
 
     def column(self, name: str) -> pd.Series:
-        """A column as read."""
+        """Return a column as read."""
         return pd.Series(self.frame[name])
 
     def place(self, row: int) -> str:
-        """Where in the file a row stands, in words."""
-        if self.dialect is None:
-            return f"row {row + 2}"
-        return f"line {line_of(self.path, self.dialect, row)}"
+        """Say in words where in the file a row stands."""
+        return f"row {row + 2}" if self.dialect is None else f"line {line_of(self.path, self.dialect, row)}"
+
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Refuse a table that lacks one of these columns."""
+        columns = list(self.frame.columns)
+        for name in names:
+            if name in columns:
+                continue
+            if len(columns) == 1:
+                raise DataError(
+                    f"{self.path} has no column {name!r}: only one column, {columns[0]!r:.60}, was found; separate "
+                    "columns by commas, semicolons or tabs"
+                )
+            shown = ", ".join(columns[:_SHOWN_COLUMNS]) + (", …" if len(columns) > _SHOWN_COLUMNS else "")
+            raise DataError(f"{self.path} has no column {name!r}{_hint(name, columns)}; its columns are: {shown}")
 
 
 def is_parquet(path: Path) -> bool:
@@ -52,12 +64,13 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() in _PARQUET or (path.is_dir() and any(path.glob("*.parquet")))
 
 
-def read_table(path: Path, *, ids: Sequence[str] = ()) -> Table:
+def read_table(path: Path, *, ids: Sequence[str] = ()) -> FileTable:
     """Read a file by its ending; the columns named in ``ids`` are kept as the text they are."""
     if path.is_dir():
         raise DataError(f"{path} is a folder; give the path of a file")
     if not path.exists():
-        raise DataError(f"there is no file {path}{_hint(path.name, _neighbours(path))}")
+        neighbours = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise DataError(f"there is no file {path}{_hint(path.name, neighbours)}")
     suffix = path.suffix.lower()
     if suffix not in (*_DELIMITED, *_EXCEL, *_PARQUET):
         raise DataError(f"{path} has an unknown ending; give a table as {_KINDS_IN_WORDS}")
@@ -66,10 +79,10 @@ def read_table(path: Path, *, ids: Sequence[str] = ()) -> Table:
     try:
         if suffix in _DELIMITED:
             table = _read_delimited(path, ids)
-        elif suffix in _EXCEL:
-            table = _read_excel(path)
         else:
-            table = _read_parquet(path)
+            table = _read_excel(path) if suffix in _EXCEL else _read_parquet(path)
+    except ImportError:
+        raise _not_installed(suffix) from None
     except MemoryError:
         raise DataError(
             f"{path} ({path.stat().st_size / 1e6:.0f} MB) does not fit into memory; leave out rows or columns, or "
@@ -81,7 +94,7 @@ def read_table(path: Path, *, ids: Sequence[str] = ()) -> Table:
     return table
 
 
-def _read_delimited(path: Path, ids: Sequence[str]) -> Table:
+def _read_delimited(path: Path, ids: Sequence[str]) -> FileTable:
     dialect = dialect_of(path)
     _check_names(path, [name for name in dialect.header if name])
     names = _named(dialect.header)
@@ -109,25 +122,17 @@ def _read_delimited(path: Path, ids: Sequence[str]) -> Table:
     except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
         if "out of memory" in str(error):
             raise MemoryError from None
-        raise DataError(f"{path} has lines that do not match its header: {_ragged(error, len(names))}") from None
-    frame = _without_empty(frame, [name for name in names if name not in dialect.header])
-    return Table(path, frame, str(dialect), dialect)
+        found = re.search(r"line (\d+), saw (\d+)", str(error))
+        seen = f"line {found[1]} has {found[2]} fields" if found else "some have more fields"
+        raise DataError(
+            f"{path} has lines that do not match its header: {seen} where the header has {len(names)}; put values that "
+            "hold the delimiter in quotes, or write decimals with a point"
+        ) from None
+    return FileTable(path, _without_empty(frame, dialect.header), str(dialect), dialect)
 
 
-def _ragged(error: Exception, n_columns: int) -> str:
-    found = re.search(r"line (\d+), saw (\d+)", str(error))
-    seen = f"line {found[1]} has {found[2]} fields" if found else "some have more fields"
-    return (
-        f"{seen} where the header has {n_columns}; put values that hold the delimiter in quotes, or write decimals "
-        "with a point"
-    )
-
-
-def _read_excel(path: Path) -> Table:
-    try:
-        cells, sheet, n_sheets = read_sheet(path)
-    except ImportError:
-        raise _not_installed(path, "openpyxl") from None
+def _read_excel(path: Path) -> FileTable:
+    cells, sheet, n_sheets = read_sheet(path)
     filled = np.flatnonzero(cells.notna().any(axis=1).to_numpy())
     if len(filled) == 0:
         raise DataError(f"the first sheet of {path} is empty; it needs a row of column names and then the data")
@@ -136,15 +141,16 @@ def _read_excel(path: Path) -> Table:
     frame = cells.iloc[filled[0] + 1 :].infer_objects()
     frame.index = frame.index - 1  # rows count from below a header in the first row
     frame.columns = pd.Index(_named(header))
-    frame = _without_empty(frame, [name for name in frame.columns if name not in header])
-    return Table(path, frame, "Excel" if n_sheets == 1 else f"Excel, first of {n_sheets} sheets: {sheet}", None)
+    written = "Excel" if n_sheets == 1 else f"Excel, first of {n_sheets} sheets: {sheet}"
+    return FileTable(path, _without_empty(frame, header), written)
 
 
-def _read_parquet(path: Path) -> Table:
+def _read_parquet(path: Path) -> FileTable:
+    import pyarrow.parquet
+
     try:
-        frame = with_text(pd.read_parquet(path))
-    except ImportError:
-        raise _not_installed(path, "pyarrow") from None
+        # Whole numbers beside missing ones stay whole: as floats they would lose digits.
+        frame = with_text(pyarrow.parquet.ParquetFile(path).read().to_pandas(integer_object_nulls=True))
     except MemoryError:
         raise
     except Exception as error:  # what is wrong inside the file can fail in any way
@@ -152,33 +158,35 @@ def _read_parquet(path: Path) -> Table:
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index()
     frame.columns = pd.Index([str(name) for name in frame.columns])
-    return Table(path, frame, "Parquet", None)
+    return FileTable(path, frame, "Parquet")
 
 
 def with_text(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same table, once all its text is known to be text; libraries look at it as late as they can."""
+    """Return a table once all its text is known to be text; libraries look at it as late as they can."""
     for name in frame.columns:
         if frame[name].dtype.kind == "O":
             frame[name].to_numpy(dtype=object)
     return frame
 
 
-def first_line(error: Exception) -> str:
-    """What an error of another library says, without the details."""
+def first_line(error: BaseException) -> str:
+    """Return what an error of another library says, without the details."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _not_installed(path: Path, library: str) -> SettingError:
-    return SettingError(f'{path.suffix} files need {library}, which is not installed: pip install "lvmogp[files]"')
+def _not_installed(suffix: str) -> SettingError:
+    return SettingError(
+        f'{suffix} files need {_LIBRARIES[suffix]}, which is not installed: pip install "lvmogp[files]"'
+    )
 
 
 def _named(header: Sequence[str]) -> list[str]:
     return [name or f"column {number}" for number, name in enumerate(header, start=1)]
 
 
-def _without_empty(frame: pd.DataFrame, unnamed: list[str]) -> pd.DataFrame:
+def _without_empty(frame: pd.DataFrame, header: Sequence[str]) -> pd.DataFrame:
     # Blank lines are no rows, and a delimiter at the end of each line is no column.
-    empty = [name for name in unnamed if np.all(frame[name].isna())]
+    empty = [name for name in frame.columns if name not in header and np.all(frame[name].isna())]
     return frame.drop(columns=empty).dropna(how="all")
 
 
@@ -190,63 +198,22 @@ def _check_names(path: Path, names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def check_columns(table: Table, names: Iterable[str]) -> None:
-    """Refuse a table that lacks one of these columns."""
-    columns = list(table.frame.columns)
-    for name in names:
-        if name in columns:
-            continue
-        if len(columns) == 1:
-            raise DataError(
-                f"{table.path} has no column {name!r}: only one column, {columns[0]!r:.60}, was found; separate "
-                "columns by commas, semicolons or tabs"
-            )
-        shown = ", ".join(columns[:_SHOWN_COLUMNS]) + (", …" if len(columns) > _SHOWN_COLUMNS else "")
-        raise DataError(f"{table.path} has no column {name!r}{_hint(name, columns)}; its columns are: {shown}")
-
-
 def _hint(name: str, known: Iterable[str]) -> str:
     by_lower_case = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
     return f" (did you mean {by_lower_case[close[0]]!r}?)" if close else ""
 
 
-def _neighbours(path: Path) -> list[str]:
-    return [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-
-
 def missing(values: pd.Series) -> pd.Series:
-    """Which entries stand for no value in a column of numbers or dates."""
+    """Say which entries stand for no value in a column of numbers or dates."""
     return values.isna() | values.isin(_MISSING) if values.dtype.kind == "O" else values.isna()
 
 
-def id_texts(values: pd.Series) -> pd.Series:
-    """Ids of conditions as text without surrounding blanks, empty where there is none."""
-    return values.map(_id_text, na_action="ignore").fillna("").astype(object)
-
-
-def _id_text(value: Any) -> str:
-    # Whole numbers beside empty cells arrive as floats.
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
-
-
-def as_ids(texts: Sequence[str]) -> list[str | int]:
-    """Ids that are all written as whole numbers without leading zeros are numbers; any others are text."""
-    distinct = set(texts)
-    if all(_WHOLE_NUMBER.fullmatch(text) for text in distinct):
-        return [int(text) for text in texts]
-    return list(texts)
-
-
 def table_bytes(frame: pd.DataFrame, suffix: str) -> bytes:
-    """A table as the content of a file with this ending."""
-    if suffix in (".tsv", ".tab"):
-        return frame.to_csv(index=False, sep="\t").encode()
+    """Return a table as the content of a file with this ending."""
     if suffix in _DELIMITED:
-        return frame.to_csv(index=False).encode()
-    if suffix not in (*_EXCEL, *_PARQUET):
+        return frame.to_csv(index=False, sep="\t" if suffix in (".tsv", ".tab") else ",").encode()
+    if suffix not in _LIBRARIES:
         raise SettingError(f"cannot write a table with the ending {suffix!r}; use {_KINDS_IN_WORDS}")
     try:
         if suffix in _EXCEL:
@@ -255,4 +222,4 @@ def table_bytes(frame: pd.DataFrame, suffix: str) -> bytes:
         frame.to_parquet(buffer, index=False)
         return buffer.getvalue()
     except ImportError:
-        raise _not_installed(Path(f"table{suffix}"), "openpyxl" if suffix in _EXCEL else "pyarrow") from None
+        raise _not_installed(suffix) from None

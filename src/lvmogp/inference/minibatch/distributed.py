@@ -10,7 +10,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lvmogp.errors import SettingError
 from lvmogp.inference.minibatch.minibatches import Minibatch
-from lvmogp.tables.sources import ColumnMoments, Rows
+from lvmogp.tables.observations import Observations
+from lvmogp.tables.scaling import ColumnMoments
 
 AXIS = "shards"
 
@@ -64,9 +65,10 @@ def _on_devices(tree: Any, sharding: NamedSharding) -> Any:
     return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(sharding, np.asarray(leaf)), tree)
 
 
-def gathered_rows(rows: Rows) -> Rows:
-    """The rows of all processes, one after the other."""
-    return Rows(*(np.concatenate(_gathered(np.asarray(column))) for column in rows))
+def gathered_rows(rows: Observations) -> Observations:
+    """Return the rows of all processes, one after the other."""
+    inputs, outputs, conditions = (np.concatenate(_gathered(np.asarray(column))) for column in rows[:3])
+    return rows._replace(inputs=inputs, outputs=outputs, conditions=conditions)
 
 
 def merged_moments(moments: ColumnMoments) -> ColumnMoments:

@@ -15,26 +15,26 @@ from lvmogp.inference.options import Options, minibatch_limits, minibatch_size
 from lvmogp.inference.restarts import MINIBATCHES, Outcome, Progress, Report, Restart, jitters
 from lvmogp.model.posterior import Posterior
 from lvmogp.storage.checkpoints import Checkpoints
-from lvmogp.storage.tensor_file import decode_id, encode_id
+from lvmogp.storage.codec import decode_id, encode_id
 from lvmogp.tables.ids import Id, distinct_ids, numbers_of
-from lvmogp.tables.sources import Rows, column_moments, sample, scaling_from, source_of
-from lvmogp.tables.stores import ObservationStore
+from lvmogp.tables.observations import Observations
+from lvmogp.tables.scaling import scaling_from
 from lvmogp.tables.transforms import Transform
 
 # Seconds between two checkpoints, unless the user says otherwise.
 CHECKPOINT_SECONDS = 60.0
 
 
-def shards_of(store: ObservationStore, *, transform: Transform | None) -> tuple[Shards, tuple[Id, ...]]:
-    """A process's observations as a part of those of all processes, with the ids of all conditions."""
-    own_ids = store.ids or ()
-    everyones = [decode_id(each) for ids in gathered_documents([encode_id(each) for each in own_ids]) for each in ids]
-    ids = distinct_ids(everyones)
-    source = source_of(store.rows, len(ids), numbers_of(own_ids, ids).astype(np.int32))
-    moments = merged_moments(column_moments(source, transform=transform))
-    scaling = scaling_from(moments, transform=transform)
-    counts = summed(source.counts)
-    return Shards((source,), counts, scaling, jax.process_count(), jax.process_index()), ids
+def shards_of(observations: Observations, *, transform: Transform | None) -> tuple[Shards, tuple[Id, ...]]:
+    """Return a process's observations as a part of those of all processes, and the ids of all conditions."""
+    documents = gathered_documents([encode_id(each) for each in observations.ids])
+    ids = distinct_ids([decode_id(each) for document in documents for each in document])
+    numbers = numbers_of(observations.ids, ids).astype(np.int32)
+    scaling = scaling_from(merged_moments(observations.moments(transform)), transform=transform)
+    counts = np.zeros(len(ids), dtype=np.int64)
+    counts[numbers] = observations.counts
+    shards = Shards((observations,), (numbers,), summed(counts), scaling, jax.process_count(), jax.process_index())
+    return shards, ids
 
 
 def fit_minibatches(
@@ -75,15 +75,16 @@ def fit_minibatches(
 
 def _started(shards: Shards, options: Options, on_progress: Report) -> Start:
     n_conditions, scaling = len(shards.counts), shards.scaling
-    per_condition = points_per_condition(n_conditions)
-    parts = [
-        sample(source, shards.counts, per_condition, options.seed + place)
-        for place, source in enumerate(shards.sources, shards.first_shard)
+    # About as many observations of each condition, all of those that have fewer.
+    chances = np.minimum(points_per_condition(n_conditions) / np.maximum(shards.counts, 1), 1.0)
+    some = [
+        part.sample(chances[own], options.seed + shards.first_shard + place)
+        for place, (part, own) in enumerate(zip(shards.parts, shards.numbers, strict=True))
     ]
-    drawn = gathered_rows(Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True))))
+    drawn = gathered_rows(shards.joined(some))
     if jax.process_index() > 0:
         return of_first_process(None)
-    rows = Rows(scaling.inputs(drawn.inputs), scaling.outputs(drawn.outputs), drawn.conditions)
+    rows = drawn._replace(inputs=scaling.inputs(drawn.inputs), outputs=scaling.outputs(drawn.outputs))
     start = start_from(rows, n_conditions, scaling.input_scale, options, on_progress)
     return start if jax.process_count() == 1 else of_first_process(start)
 

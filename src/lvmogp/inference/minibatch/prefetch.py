@@ -1,15 +1,15 @@
 """Minibatches made ahead, while the device works."""
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lvmogp.inference.minibatch.minibatches import Minibatch, blocks, hash_of, rows_of_step
+from lvmogp.tables.observations import Observations, joined
 from lvmogp.tables.scaling import Scaling
-from lvmogp.tables.sources import Rows, Source
 from lvmogp.typing import HostInt
 
 # Threads that read, and minibatches that wait: enough for a disk to keep up with a device, and small in memory.
@@ -17,16 +17,24 @@ _WORKERS, _AHEAD = 4, 8
 
 
 class Shards(NamedTuple):
-    """The part of the observations that this process reads, and how many of each condition there are in all.
+    """The parts of the observations that this process reads, numbered among all ``n_shards`` from ``first_shard`` on.
 
-    ``sources`` are numbered among all ``n_shards`` from ``first_shard`` on.
+    ``numbers`` says of each part which condition among all each of its own is; ``counts`` are the observations of each
+    condition in all shards, and ``scaling`` is theirs.
     """
 
-    sources: tuple[Source, ...]
+    parts: Sequence[Observations]
+    numbers: Sequence[HostInt]
     counts: HostInt
     scaling: Scaling
     n_shards: int
     first_shard: int
+
+    def joined(self, some: Sequence[Observations]) -> Observations:
+        """Return some rows of each part, one after the other, with the numbers of their conditions among all."""
+        return joined(
+            [rows._replace(conditions=own[rows.conditions]) for rows, own in zip(some, self.numbers, strict=True)]
+        )
 
 
 class Feed(NamedTuple):
@@ -51,11 +59,11 @@ def minibatch(feed: Feed, number: int) -> Minibatch:
     """Make a process's part of a minibatch: a function of its number alone."""
     shards, per_shard = feed.shards, feed.per_shard
     parts, weights = [], []
-    for place, source in enumerate(shards.sources, shards.first_shard):
-        rows = rows_of_step(number, per_shard, source.n_rows, hash_of(feed.seed, place))
-        parts.append(source.at(np.sort(rows)))  # in the order of the file, which reads faster
-        weights.append(np.full(per_shard, source.n_rows / per_shard))
-    found = Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    for place, part in enumerate(shards.parts, shards.first_shard):
+        rows = rows_of_step(number, per_shard, part.n_rows, hash_of(feed.seed, place))
+        parts.append(part.some(np.sort(rows)))  # in the order of the file, which reads faster
+        weights.append(np.full(per_shard, part.n_rows / per_shard))
+    found = shards.joined(parts)
     # Each device has consecutive observations, and places that count from its own first one.
     pieces = [blocks(piece, len(shards.counts)) for piece in np.split(found.conditions, feed.n_devices)]
     places, block_condition = (np.concatenate(each) for each in zip(*pieces, strict=True))

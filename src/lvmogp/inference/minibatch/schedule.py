@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lvmogp.ground.rules import AnyFloat
+
 STEPS_PER_WINDOW = 50
 # Windows over which a trend is looked for: at least as many as a pass through the data has, within these limits.
 _FEWEST_WINDOWS, _MOST_WINDOWS = 10, 40
@@ -32,8 +34,8 @@ STAGES = (Stage(0.03, 0.02, 0.05), Stage(0.01, 0.01, 0.02), Stage(0.002, 0.005, 
 class Window(NamedTuple):
     """Mean of the estimates of the bound in a window of steps, with its standard error."""
 
-    mean: float
-    error: float
+    mean: AnyFloat
+    error: AnyFloat
 
 
 class Schedule(NamedTuple):

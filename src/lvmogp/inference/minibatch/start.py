@@ -15,7 +15,7 @@ from lvmogp.inference.starts import representatives
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.layouts import long_data
 from lvmogp.model.posterior import Posterior, posterior
-from lvmogp.tables.sources import Rows
+from lvmogp.tables.observations import Observations
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
 
 # Conditions and observations of the small fit, which takes seconds, and observations by which others are placed.
@@ -33,7 +33,7 @@ class Start(NamedTuple):
     """Where stochastic inference starts: what all conditions share, and the table of their latents."""
 
     shared: Shared
-    table: HostFloat
+    table: Float[np.ndarray, "D K"]
 
 
 def points_per_condition(n_conditions: int) -> int:
@@ -42,11 +42,11 @@ def points_per_condition(n_conditions: int) -> int:
 
 
 def start_from(
-    rows: Rows, n_conditions: int, input_scale: HostFloat, options: Options, on_progress: Report = None
+    rows: Observations, n_conditions: int, input_scale: HostFloat, options: Options, on_progress: Report = None
 ) -> Start:
     """Fit some of the conditions, place the others, and choose inducing points; rows are in standardised units."""
     few, fitted = some_conditions(rows, n_conditions, options.seed)
-    data = long_data(*few, len(fitted))
+    data = long_data(few.inputs, few.outputs, few.conditions, len(fitted))
     reduced = minibatch_start_options(options, data, few.inputs)
     found = chosen(search(reduced, data, few.inputs, input_scale, on_progress)).parameters
     latents = placed(_posterior(found, data), rows, n_conditions, fitted)
@@ -70,7 +70,7 @@ def start_from(
     return Start(shared, np.concatenate(columns, axis=1))
 
 
-def some_conditions(rows: Rows, n_conditions: int, seed: int) -> tuple[Rows, HostInt]:
+def some_conditions(rows: Observations, n_conditions: int, seed: int) -> tuple[Observations, HostInt]:
     """Some observations of at most 300 conditions, each with about as many, and the numbers of these conditions."""
     rng = np.random.default_rng(seed)
     seen = np.unique(rows.conditions)
@@ -79,11 +79,11 @@ def some_conditions(rows: Rows, n_conditions: int, seed: int) -> tuple[Rows, Hos
     numbers[drawn] = np.arange(len(drawn))
     order = rng.permutation(np.flatnonzero(numbers[rows.conditions] >= 0))
     kept = order[_rank(rows.conditions[order]) < -(-MOST_OBSERVATIONS // len(drawn))]
-    inputs, outputs, conditions = rows.at(kept)
-    return Rows(inputs, outputs, numbers[conditions]), drawn
+    few = rows.some(kept)
+    return few._replace(conditions=numbers[few.conditions]), drawn
 
 
-def placed(model: Posterior, rows: Rows, n_conditions: int, fitted: HostInt) -> LatentGaussians:
+def placed(model: Posterior, rows: Observations, n_conditions: int, fitted: HostInt) -> LatentGaussians:
     """q(h_d) of all conditions: as fitted, and the others where their observations put them, the model fixed."""
     parameters = model.parameters
     n_latent = parameters.latent_mean.shape[1]

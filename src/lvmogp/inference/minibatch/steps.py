@@ -36,8 +36,8 @@ _FIRST_STEPS, _WARM_UP = 4, 25
 class AdamMoments(eqx.Module):
     """Running averages of gradients and of their squares, as Adam keeps them."""
 
-    first: Float[Array, "*S"]
-    second: Float[Array, "*S"]
+    first: Float[Array, "..."]
+    second: Float[Array, "..."]
 
 
 class State(eqx.Module):

@@ -20,7 +20,7 @@ from lvmogp.inference.nuts.parameters import ChainParameters
 from lvmogp.inference.nuts.priors import Priors, log_prior
 from lvmogp.inference.optimise import StopFit
 from lvmogp.inference.threads import n_threads, side_by_side
-from lvmogp.model.likelihood_data import Observed, SparseData
+from lvmogp.model.layouts import LikelihoodData, SparseData
 from lvmogp.typing import Array, Float, Scalar
 
 # Steps of one compiled call, between two of which a chain can be stopped: about a second's worth.
@@ -79,7 +79,7 @@ class SamplerSettings(NamedTuple):
 class Target(eqx.Module):
     """The posterior to be drawn from, a function of the free vector of the parameters."""
 
-    data: Observed
+    data: LikelihoodData
     fixed_leaves: tuple[Array, ...]
     structure: FreeStructure = eqx.field(static=True)
     priors: Priors = eqx.field(static=True)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from lvmogp.ground.rules import ANY_VALUE, AnyFloat
 from lvmogp.inference.nuts.chains import Chain, SamplerSettings
-from lvmogp.typing import HostFloat, HostInt
+from lvmogp.typing import Bool, Float, HostFloat, Int
 
 # Beyond this R-hat chains disagree, and below so many effective draws averages are rough.
 _LARGEST_R_HAT = 1.1
@@ -27,10 +28,10 @@ class ChainDiagnostics(NamedTuple):
 
     n_draws: int
     n_divergences: int
-    step_size: float
-    acceptance: float
-    tree_depth: float
-    log_posterior: float
+    step_size: AnyFloat
+    acceptance: AnyFloat
+    tree_depth: AnyFloat
+    log_posterior: AnyFloat
     weight: float
     seconds: float
 
@@ -38,18 +39,18 @@ class ChainDiagnostics(NamedTuple):
 class Convergence(NamedTuple):
     """The worst R-hat and the smallest number of effective draws of a group of numbers; NaN if they cannot be told."""
 
-    r_hat: float
-    effective_draws: float
+    r_hat: AnyFloat
+    effective_draws: AnyFloat
 
 
 class Statistics(NamedTuple):
     """What the sampler says of each draw, in the order of the draws."""
 
-    log_posterior: HostFloat
-    energy: HostFloat
-    n_leapfrogs: HostInt
-    acceptance: HostFloat
-    diverging: HostInt
+    log_posterior: Annotated[Float[np.ndarray, " statistics"], ANY_VALUE]
+    energy: Annotated[Float[np.ndarray, " statistics"], ANY_VALUE]
+    n_leapfrogs: Int[np.ndarray, " statistics"]
+    acceptance: Annotated[Float[np.ndarray, " statistics"], ANY_VALUE]
+    diverging: Bool[np.ndarray, " statistics"]
 
 
 class SamplingDiagnostics(NamedTuple):

@@ -11,8 +11,7 @@ from lvmogp.algebra.kronecker import kronecker_shrinkage
 from lvmogp.algebra.linalg import whiten
 from lvmogp.inference.nuts.parameters import ChainParameters
 from lvmogp.kernels.covariances import cross, diagonal, gram
-from lvmogp.model.layouts import GridData
-from lvmogp.model.likelihood_data import ScatteredData
+from lvmogp.model.layouts import GridData, ScatteredData
 from lvmogp.typing import Array, Float, Int, Scalar
 
 # Places that a condition is offered at once.

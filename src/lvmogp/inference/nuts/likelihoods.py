@@ -12,13 +12,12 @@ from lvmogp.algebra.linalg import dense_evidence
 from lvmogp.inference.nuts.parameters import ChainParameters
 from lvmogp.kernels.covariances import gram
 from lvmogp.model.bounds import collapsed
-from lvmogp.model.layouts import GridData
-from lvmogp.model.likelihood_data import Observed, ScatteredData, SparseData
+from lvmogp.model.layouts import GridData, LikelihoodData, ScatteredData, SparseData
 from lvmogp.model.parameters import Parameters
 from lvmogp.typing import Array, Float, Scalar
 
 
-def log_likelihood(point: ChainParameters, data: Observed) -> Scalar:
+def log_likelihood(point: ChainParameters, data: LikelihoodData) -> Scalar:
     """Log p(Y | H, θ) (equations 30 and 31), of sparse data its bound (10) for latents that are known."""
     if isinstance(data, GridData):
         return _grid_log_likelihood(point, data)
@@ -63,7 +62,7 @@ def _sparse_log_likelihood(point: ChainParameters, data: SparseData) -> Scalar:
     return collapsed(known, data.observed).fit
 
 
-def fitted_values(point: ChainParameters, data: Observed) -> Float[Array, "*S"]:
+def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, "*S"]:
     """Posterior mean of the function at each observation, in the layout of the outputs (equation 32)."""
     layout = data.observed if isinstance(data, SparseData) else data
     slope = jax.grad(lambda outputs: log_likelihood(point, _with_outputs(data, outputs)))(layout.outputs)

@@ -18,8 +18,7 @@ from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.restarts import SAMPLING, Progress, Report
 from lvmogp.kernels.covariances import gram
 from lvmogp.model.draws import Draws
-from lvmogp.model.layouts import Data, GridData
-from lvmogp.model.likelihood_data import SparseData, observed
+from lvmogp.model.layouts import Data, GridData, SparseData, likelihood_data
 from lvmogp.model.parameters import Parameters
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 
@@ -55,7 +54,7 @@ def sample_posterior(
     """
     began = time.perf_counter()
     _, fixed_leaves, structure = split(chain_parameters(starts[0], starts[0].latent_mean))
-    target = Target(observed(data, starts[0]), fixed_leaves, structure, priors)
+    target = Target(likelihood_data(data, starts[0]), fixed_leaves, structure, priors)
     vectors, variances = [], []
     for number in range(settings.n_chains):
         start = starts[number % len(starts)]

@@ -1,0 +1,194 @@
+"""The one place that prints: words and tables for people, JSON for machines, one line for whatever goes wrong."""
+
+import errno
+import json
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lvmogp.errors import LVMOGPError, LVMOGPWarning
+
+INTERRUPTED = 130  # the exit code that shells give to a command ended by Ctrl-C
+_ADVICE = {
+    errno.ENOSPC: "free some space on that disk, or write to another one",
+    errno.EDQUOT: "delete what you no longer need there, or write to another disk",
+    errno.EROFS: "write to another folder",
+    errno.EACCES: "ask for permission, or use another folder",
+    errno.EPERM: "ask for permission, or use another folder",
+}
+# Names in a file may hold commands for a terminal; they are shown, never carried out. Tabs and new lines may stay.
+_SHOWN_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+
+
+class Screen:
+    """Where a command's words go: standard output for results, standard error for notes and errors."""
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, debug: bool = False) -> None:
+        self.as_json: bool = as_json
+        self.quiet: bool = quiet
+        self.debug: bool = debug
+        self.notes: list[str] = []
+        self.after_failure = ""  # how to go on once this command has been stopped
+        self._out, self._errors = Console(), Console(stderr=True)
+
+    @property
+    def for_people(self) -> bool:
+        """Whether anybody reads along."""
+        return not (self.as_json or self.quiet)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether results go to a terminal, rather than into a file or another program."""
+        return self._out.is_terminal
+
+    def say(self, text: str = "") -> None:
+        """Print a line, which may hold rich's markup, for people."""
+        if self.for_people:
+            with _into_output():
+                self._out.print(text.translate(_SHOWN_CONTROLS), highlight=False, soft_wrap=True)
+
+    def say_facts(self, facts: Mapping[str, str]) -> None:
+        """Print a line per fact, which may hold rich's markup, for people."""
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            self.say(f"[bold]{name:<{width}}[/]  {value}")
+
+    def say_written(self, what: str, path: Path) -> None:
+        """Say where a file went."""
+        self.say(f"{what} written to [bold]{escape(str(path))}[/]")
+
+    def show(self, rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: Sequence[str] = ()) -> None:
+        """Print a table for people; columns are flush right but those named in ``left``."""
+        if not self.for_people:
+            return
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for name in columns:
+            table.add_column(_shown(name), justify="left" if name in left else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*map(_shown, row))
+        with _into_output():
+            self._out.print(table, highlight=False)
+
+    def note(self, text: str) -> None:
+        """Tell about something that the user should know; the work goes on."""
+        self.notes.append(text)
+        if not self.quiet:
+            self._errors.print(f"[yellow]note:[/] {_shown(text)}", highlight=False, soft_wrap=True)
+
+    def document(self, content: Mapping[str, Any]) -> None:
+        """Print JSON, for machines only; JSON knows no NaN and no infinity."""
+        if self.as_json:
+            self.raw(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def raw(self, text: str) -> None:
+        """Write text for other programs, as it is."""
+        with _into_output():
+            sys.stdout.write(text)
+
+    def fail(self, failure: BaseException) -> int:
+        """Tell what went wrong, in one line, and return the exit code."""
+        if self.debug:
+            traceback.print_exception(failure)
+        words = _failure_words(failure)
+        if self.after_failure and not isinstance(failure, LVMOGPError):
+            words = f"{words}; {self.after_failure}"
+        line = " ".join(words.split())
+        self._errors.print(f"[bold red]error:[/] {_shown(line)}", highlight=False, soft_wrap=True)
+        self.document({"error": line})
+        return INTERRUPTED if isinstance(failure, KeyboardInterrupt) else 1
+
+
+@contextmanager
+def reported(*, as_json: bool = False, quiet: bool = False, debug: bool = False) -> Iterator[Screen]:
+    """Turn warnings into notes, and whatever goes wrong into one line and an exit code."""
+    screen = Screen(as_json=as_json, quiet=quiet, debug=debug)
+    with warnings.catch_warnings():
+        if not screen.debug:
+            warnings.simplefilter("ignore")
+        warnings.simplefilter("always", LVMOGPWarning)
+        warnings.showwarning = lambda message, *_, **__: screen.note(str(message))
+        try:
+            yield screen
+            with _into_output():
+                sys.stdout.flush()  # a full disk is told of here, not when Python exits
+        except typer.Exit:
+            raise
+        except BrokenPipeError:  # the reader, such as `head`, has seen enough
+            _drop_output()
+            raise typer.Exit from None
+        except (Exception, KeyboardInterrupt) as failure:
+            raise typer.Exit(screen.fail(failure)) from None
+
+
+@contextmanager
+def _into_output() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_output()
+        raise OSError(error.errno, error.strerror, "the output") from error
+
+
+def _drop_output() -> None:
+    # What is still to be written has no place to go, and Python must not try when it exits.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _failure_words(failure: BaseException) -> str:
+    if isinstance(failure, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(failure, LVMOGPError):
+        return str(failure)
+    if isinstance(failure, OSError):
+        advice = _ADVICE.get(failure.errno or 0)
+        return f"{failure.filename or 'a file'}: {failure.strerror or failure}" + (f"; {advice}" if advice else "")
+    if isinstance(failure, MemoryError) or "RESOURCE_EXHAUSTED" in str(failure):  # the latter is XLA's
+        return "there is not enough memory; use fewer inducing points, or fewer rows"
+    return f"unexpected {type(failure).__name__}: {failure}; run the command again with --debug to see where"
+
+
+def _shown(text: str) -> str:
+    return escape(text.translate(_SHOWN_CONTROLS))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: NaN and infinity as null, dates as ISO text, other objects as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    return value if isinstance(value, str | int | bool | None) else str(value)
+
+
+def number(value: float) -> str:
+    """Return a number for people: four significant digits, without the noise of trailing zeros."""
+    return f"{value:.4g}"
+
+
+def counted(count: int, what: str) -> str:
+    """Return a count with its noun."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}".replace(",", " ")
+
+
+def missing_words(left_out: Mapping[str, int]) -> str:
+    """Return what rows lacked, such as "2 without 'speed'"."""
+    return ", ".join(f"{count:,} without {name!r}".replace(",", " ") for name, count in left_out.items())

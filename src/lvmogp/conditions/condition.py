@@ -1,0 +1,236 @@
+"""A condition, trained or new: weighted latents under each process, with noise and observations of its own."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import ndtr
+
+from lvmogp.conditions.curves import ParticleCurves, Particles, prepared_curves
+from lvmogp.conditions.ensemble import Ensemble, chunks, most_at_once, processes_with
+from lvmogp.conditions.few_observations import FewObservations, no_observations
+from lvmogp.conditions.search import normal_nodes
+from lvmogp.ground.padding import repeated, rounded_up
+from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.model.process import Process
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
+
+# Points that stand for a Gaussian over latents.
+N_NODES = 128
+MOST_PARTICLES = 512
+# Particles of conditions with many observations: each costs their cube.
+_FEWEST_PARTICLES, _MANY_OBSERVATIONS = 64, 64
+
+
+class KnownLatents(eqx.Module):
+    """The coordinates of one condition: ``values`` where they are known, places in ``unknown`` to be filled.
+
+    The first ``n_latent`` are latents, which nobody knows; the others come from features.
+    """
+
+    values: Float[Array, " Q_H"]
+    unknown: Int[Array, " U"]
+    n_latent: int = eqx.field(static=True)
+
+    @property
+    def n_uncertain(self) -> int | None:
+        """Return the number of latents where they alone are unknown, else ``None``; as in ``LatentGaussians``."""
+        return self.n_latent if self.unknown.shape[0] == self.n_latent < self.values.shape[0] else None
+
+    def filled(self, found: Float[Array, " U"], fill: float | None = None) -> Float[Array, " Q_H"]:
+        """Return all coordinates: those found in the unknown places, the known ones (or ``fill``) in the others."""
+        known = self.values if fill is None else jnp.full_like(self.values, fill)
+        return known.at[self.unknown].set(found)
+
+
+def known_latents(ensemble: Ensemble, n_latent: int, coordinates: HostFloat | None = None) -> KnownLatents:
+    """Return what the coordinates of a condition's features say, NaN where missing; without any, nothing is known."""
+    values = np.full(ensemble.latents.shape[2], np.nan)
+    if coordinates is not None:
+        values[n_latent:] = coordinates
+    return KnownLatents(
+        jnp.asarray(np.nan_to_num(values), ensemble.dtype),
+        jnp.asarray(np.flatnonzero(np.isnan(values)), jnp.int32),
+        n_latent,
+    )
+
+
+class Condition(eqx.Module):
+    """Weighted particles, K under each of S processes, in the coordinates of the process.
+
+    ``log_weights`` are those of process and particle together: the weights add up to one over both. Where the latents
+    are Gaussian under one process, ``gaussian`` is their distribution, for which the particles stand.
+    ``prepared`` are the curves of the particles, where one process serves all.
+    """
+
+    latents: Float[Array, "S K Q_H"]
+    noise: Float[Array, "S K"]
+    log_weights: Float[Array, "S K"]
+    seen: FewObservations
+    gaussian: LatentGaussians | None = None
+    prepared: ParticleCurves | None = None
+
+    @property
+    def weights(self) -> HostFloat:
+        """Return the weight of each particle under each process."""
+        return np.exp(np.asarray(self.log_weights, dtype=float))
+
+    @property
+    def effective_size(self) -> float:
+        """Return the number of equally weighted particles that would be worth as much."""
+        return float(1 / np.sum(self.weights**2))
+
+
+def condition_of_particles(
+    ensemble: Ensemble,
+    latents: Float[Array, "S K Q_H"],
+    noise: Float[Array, "S K"],
+    log_weights: Float[Array, "S K"],
+    seen: FewObservations,
+) -> Condition:
+    """Put a condition together; where one process serves all particles, their curves are worked out once."""
+    prepared = None
+    if ensemble.fit is not None and ensemble.processes is not None:
+        prepared = prepared_curves(ensemble.processes, latents[0], noise[0], seen)
+    return Condition(latents, noise, log_weights, seen, prepared=prepared)
+
+
+def condition_of_gaussian(ensemble: Ensemble, latents: LatentGaussians, noise: Float[Array, ""]) -> Condition:
+    """Return a condition whose latents are Gaussian under the one process, with quasi-random points for them."""
+    noises = jnp.full((1, N_NODES), noise, ensemble.dtype)
+    uniform = jnp.full((1, N_NODES), -np.log(N_NODES), ensemble.dtype)
+    nothing = no_observations(ensemble.n_columns, ensemble.dtype)
+    return Condition(gaussian_nodes(latents), noises, uniform, nothing, gaussian=latents)
+
+
+def gaussian_nodes(latents: LatentGaussians) -> Float[Array, "D K Q_H"]:
+    """Return quasi-random points of Gaussians over latents."""
+    nodes = jnp.asarray(normal_nodes(N_NODES, latents.mean.shape[1]), latents.mean.dtype)
+    return latents.mean[:, None] + jnp.sqrt(latents.variance)[:, None] * nodes
+
+
+def trained_condition(ensemble: Ensemble, number: int) -> Condition:
+    """Return a trained condition: q(h) itself in a fit, in each draw its latents; all know its observations already."""
+    if ensemble.fit is not None:
+        own = ensemble.fit.posterior.parameters.latents
+        one = LatentGaussians(own.mean[number][None], own.variance[number][None], own.n_uncertain)
+        return condition_of_gaussian(ensemble, one, ensemble.noise[0, number])
+    nothing = no_observations(ensemble.n_columns, ensemble.dtype)
+    latents, noise = ensemble.latents[:, number, None], ensemble.noise[:, number, None]
+    return Condition(latents, noise, ensemble.log_weights[:, None], nothing)
+
+
+def aligned_latents(ensemble: Ensemble, condition: Condition) -> Float[Array, "S K Q_H"]:
+    """Return the latents of all particles as they compare between processes."""
+    return condition.latents @ ensemble.rotations
+
+
+def latent_gaussian(ensemble: Ensemble, condition: Condition) -> LatentGaussians:
+    """Return mean and variance of the aligned latents."""
+    if condition.gaussian is not None:
+        return condition.gaussian
+    aligned, weights = aligned_latents(ensemble, condition), jnp.exp(condition.log_weights)
+    mean = jnp.einsum("sk,skq->q", weights, aligned)
+    return LatentGaussians(mean[None], jnp.einsum("sk,skq->q", weights, (aligned - mean) ** 2)[None])
+
+
+class Chosen(NamedTuple):
+    """Particles that stand for all of a condition: process and place of each, with weights that add up to one."""
+
+    process: HostInt
+    place: HostInt
+    weights: HostFloat
+
+
+def chosen_particles(ensemble: Ensemble, condition: Condition, most: int = MOST_PARTICLES) -> Chosen:
+    """Choose a bounded number of particles; all of them where their curves are prepared.
+
+    Where there are more, by systematic resampling: every 1/P of the cumulated weight has its particle, in an order in
+    which neighbours have similar latents.
+    """
+    n_each = condition.noise.shape[1]
+    weights = condition.weights.reshape(-1)
+    if condition.prepared is not None:
+        return Chosen(np.zeros(n_each, int), np.arange(n_each), weights / weights.sum())
+    affordable = MOST_PARTICLES * _MANY_OBSERVATIONS // max(condition.seen.n_present, _MANY_OBSERVATIONS)
+    most = min(max(affordable, _FEWEST_PARTICLES), most)
+    places = np.flatnonzero(weights > 0)
+    if len(places) > most:
+        order = _by_neighbourhood(np.asarray(aligned_latents(ensemble, condition)).reshape(len(weights), -1))
+        ends = np.cumsum(weights[order])
+        drawn = np.searchsorted(ends, (np.arange(most) + 0.5) / most * ends[-1])
+        places, counts = np.unique(order[drawn], return_counts=True)
+        weights = counts / most
+    else:
+        weights = weights[places] / weights[places].sum()
+    # Few different numbers of particles, the last of them without weight, share few compiled programs.
+    padded, places = np.pad(weights, (0, rounded_up(len(places)) - len(places))), repeated(places)
+    return Chosen(places // n_each, places % n_each, padded)
+
+
+def mean_noise(ensemble: Ensemble, condition: Condition) -> float:
+    """Return the posterior mean of a condition's noise variance."""
+    chosen = chosen_particles(ensemble, condition)
+    return float(chosen.weights @ np.asarray(condition.noise, dtype=float)[chosen.process, chosen.place])
+
+
+def _by_neighbourhood(latents: HostFloat) -> HostInt:
+    """Return an order of points along a curve that fills space (Morton's): bits of each dimension in turn."""
+    latents = latents[:, np.ptp(latents, axis=0) > 0]
+    if latents.shape[1] == 0:
+        return np.arange(len(latents))
+    n_bits = min(8, 62 // latents.shape[1])
+    cells = (ndtr(latents) * 2**n_bits).astype(np.int64).clip(0, 2**n_bits - 1)
+    code = np.zeros(len(latents), dtype=np.int64)
+    for bit in reversed(range(n_bits)):
+        for dimension in range(latents.shape[1]):
+            code = 2 * code + (cells[:, dimension] >> bit & 1)
+    return np.argsort(code, kind="stable")
+
+
+def all_particles(ensemble: Ensemble, condition: Condition, most: int = MOST_PARTICLES) -> Particles:
+    """Return particles that stand for all of a condition, with their processes: as many as fit into memory together."""
+    most = most if ensemble.processes is not None else min(most, most_at_once(ensemble))
+    chosen = chosen_particles(ensemble, condition, most)
+    processes, places = processes_with(ensemble, chosen.process)
+    return _particles(ensemble, condition, chosen, processes, places)
+
+
+def particles_in_chunks(ensemble: Ensemble, condition: Condition) -> tuple[Chosen, Iterator[tuple[HostInt, Particles]]]:
+    """Return particles that stand for all of a condition, and some of them at a time with their places among these."""
+    chosen = chosen_particles(ensemble, condition)
+
+    def in_chunks() -> Iterator[tuple[HostInt, Particles]]:
+        for numbers, processes in chunks(ensemble):
+            own = np.flatnonzero((chosen.process >= numbers[0]) & (chosen.process <= numbers[-1]))
+            if len(own) == 0:
+                continue
+            some = own if len(own) == len(chosen.process) else repeated(own)
+            part = Chosen(chosen.process[some], chosen.place[some], chosen.weights[some])
+            yield own, _particles(ensemble, condition, part, processes, part.process - numbers[0])
+
+    return chosen, in_chunks()
+
+
+def _particles(
+    ensemble: Ensemble, condition: Condition, chosen: Chosen, processes: Process, places: HostInt
+) -> Particles:
+    # ``places`` are those of the particles' processes among the ones given.
+    latents, noise = (leaf[chosen.process, chosen.place] for leaf in (condition.latents, condition.noise))
+    prepared = condition.prepared
+    if prepared is None and ensemble.fit is not None:  # closed forms do without
+        prepared = prepared_curves(processes, latents, noise, condition.seen)
+    with np.errstate(divide="ignore"):  # what is padded has no weight
+        log_weights = np.log(chosen.weights)
+    return Particles(
+        processes=processes,
+        process=jnp.asarray(places),
+        latents=latents,
+        aligned=jnp.einsum("pq,pqr->pr", latents, ensemble.rotations[chosen.process]),
+        noise=noise,
+        log_weights=jnp.asarray(log_weights, ensemble.dtype),
+        seen=condition.seen,
+        prepared=prepared,
+    )

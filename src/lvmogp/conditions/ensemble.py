@@ -1,0 +1,187 @@
+"""All processes that answer: one for a variational fit, many for posterior draws, with weights.
+
+A fit is an ensemble of one process in which the latents of the trained conditions are Gaussian. Draws are an ensemble
+of many, in each of which the latents are known.
+"""
+
+from collections.abc import Iterator
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import repeated
+from lvmogp.ground.precision import in_precision
+from lvmogp.model.curve_moments import CurveMoments, curve_moments
+from lvmogp.model.draws import Draws, at_places, chosen_places, rotations
+from lvmogp.model.layouts import Data, GridData, LikelihoodData, ScatteredData, likelihood_data
+from lvmogp.model.parameters import Parameters
+from lvmogp.model.posterior import Posterior
+from lvmogp.model.process import Process, process_of_fit, processes_of_draws
+from lvmogp.typing import Array, Float, HostFloat, HostInt
+
+# Factors that are kept, or worked through, at a time: half a gigabyte of them in double precision.
+_MOST_KEPT_ELEMENTS = 2**26
+# Answers cost in proportion to the draws that they come from. The error of a mean is at most a sixteenth of the spread
+# of one draw; tails ask for more, which are taken where their factors stay within 128 megabytes.
+_FEWEST_ANSWERING, _MOST_ANSWERING, _ELEMENTS_ANSWERING = 256, 512, 2**24
+_processes_of_draws, _process_of_fit = compiled(processes_of_draws), compiled(process_of_fit)
+_curve_moments = compiled(curve_moments)
+
+
+class NoisePrior(eqx.Module):
+    """log σ² of a new condition under each process: N(mean, deviation²); ``shared`` where all conditions have one."""
+
+    mean: Float[Array, "*S"]
+    deviation: Float[Array, "*S"]
+    shared: bool = eqx.field(static=True)
+
+
+class Source(eqx.Module):
+    """What the processes of draws are made from, where they are too many to be kept."""
+
+    draws: Draws
+    data: LikelihoodData
+
+
+class ClosedForm(eqx.Module):
+    """A fit whose latents are Gaussian: q(v) and q(H), with the curve moments of the trained conditions.
+
+    These are kept where they are not too many, and made when asked for where they are.
+    """
+
+    posterior: Posterior
+    curves: CurveMoments | None
+
+
+class Ensemble(eqx.Module):
+    """S weighted processes, with the latents and the noise that the trained conditions have in each.
+
+    ``rotations`` turn the latents of each process into aligned coordinates, those of the variational fit. ``fit`` is
+    there where the latents of trained conditions are Gaussian, so that answers have closed forms.
+    """
+
+    log_weights: Float[Array, " S"]
+    rotations: Float[Array, "S Q_H Q_H"]
+    latents: Float[Array, "S D Q_H"]
+    noise: Float[Array, "S D"]
+    noise_prior: NoisePrior
+    processes: Process | None
+    source: Source | None
+    fit: ClosedForm | None
+    n_columns: int = eqx.field(static=True)
+
+    @property
+    def n_processes(self) -> int:
+        """Return S."""
+        return self.log_weights.shape[0]
+
+    @property
+    def weights(self) -> HostFloat:
+        """Return the weight of each process, adding up to one."""
+        return np.exp(np.asarray(self.log_weights, dtype=float))
+
+    @property
+    def dtype(self) -> str:
+        """Return the precision in which the ensemble answers."""
+        return str(self.latents.dtype)
+
+
+def ensemble_of_fit(model: Posterior) -> Ensemble:
+    """Return the ensemble of one process that a variational fit is."""
+    parameters = model.parameters
+    log_noise = jnp.log(parameters.noise_per_condition)
+    mean = parameters.latents.mean
+    affordable = mean.shape[0] * len(model.mean) ** 2 <= _MOST_KEPT_ELEMENTS
+    return Ensemble(
+        log_weights=jnp.zeros(1, mean.dtype),
+        rotations=jnp.eye(mean.shape[1], dtype=mean.dtype)[None],
+        latents=mean[None],
+        noise=parameters.noise_per_condition[None],
+        # That of a new condition is as those of the trained ones are spread.
+        noise_prior=NoisePrior(
+            jnp.mean(log_noise)[None], jnp.std(log_noise)[None], shared=parameters.noise_variance.shape[0] == 1
+        ),
+        processes=jax.tree.map(lambda leaf: leaf[None], _process_of_fit(model)),
+        source=None,
+        fit=ClosedForm(model, _curve_moments(model, parameters.latents) if affordable else None),
+        n_columns=model.input_basis.points.shape[1],
+    )
+
+
+def ensemble_of_draws(draws: Draws, data: Data, start: Parameters) -> Ensemble:
+    """Return the ensemble of draws that were given standardised observations; ``start`` is the variational fit.
+
+    Of many draws there are as many as can answer in little time. Everything is in double precision: variances are small
+    differences of large numbers.
+    """
+    conditioned = in_precision(likelihood_data(data, start), "float64")
+    draws = in_precision(at_places(draws, answering_places(draws, data, start)), "float64")
+    size = _elements(conditioned) * draws.n_draws
+    return Ensemble(
+        log_weights=draws.log_weight,
+        rotations=rotations(draws, jnp.asarray(start.latent_mean, jnp.float64)),
+        latents=draws.latents,
+        noise=jnp.broadcast_to(draws.noise_variance, draws.latents.shape[:2]),
+        noise_prior=_noise_prior(draws),
+        processes=_processes_of_draws(draws, conditioned) if size <= _MOST_KEPT_ELEMENTS else None,
+        source=Source(draws, conditioned),
+        fit=None,
+        n_columns=start.inducing_inputs.shape[1],
+    )
+
+
+def answering_places(draws: Draws, data: Data, start: Parameters) -> HostInt:
+    """Return which of the draws answer."""
+    most = np.clip(_ELEMENTS_ANSWERING // _elements(likelihood_data(data, start)), _FEWEST_ANSWERING, _MOST_ANSWERING)
+    return chosen_places(draws, int(most))
+
+
+def _noise_prior(draws: Draws) -> NoisePrior:
+    log_noise, spread = jnp.log(draws.noise_variance), draws.noise_spread
+    if spread is None or log_noise.shape[1] == 1:
+        return NoisePrior(log_noise[:, 0], jnp.zeros_like(log_noise[:, 0]), shared=True)
+    return NoisePrior(jnp.log(spread.median), spread.deviation, shared=False)
+
+
+def _elements(data: LikelihoodData) -> int:
+    # Numbers in the factors of one draw.
+    if isinstance(data, GridData):
+        n_inputs, n_conditions = data.outputs.shape
+        return (n_inputs + n_conditions) ** 2
+    if isinstance(data, ScatteredData):
+        return len(data.outputs) ** 2
+    return (len(data.inducing_inputs) * len(data.inducing_conditions)) ** 2
+
+
+def _made(source: Source, numbers: HostInt) -> Process:
+    return _processes_of_draws(jax.tree.map(lambda leaf: leaf[numbers], source.draws), source.data)
+
+
+def most_at_once(ensemble: Ensemble) -> int:
+    """Return how many processes fit into memory together, where they are not kept."""
+    assert ensemble.source is not None  # what is not kept can be made
+    return max(_MOST_KEPT_ELEMENTS // _elements(ensemble.source.data), 1)
+
+
+def chunks(ensemble: Ensemble) -> Iterator[tuple[HostInt, Process]]:
+    """Yield numbers of some processes with these: all at once where kept, else as many as fit into memory."""
+    everything = np.arange(ensemble.n_processes)
+    if ensemble.processes is not None:
+        yield everything, ensemble.processes
+        return
+    assert ensemble.source is not None  # what is not kept can be made
+    n_chunks = -(-ensemble.n_processes // most_at_once(ensemble))
+    for some in np.array_split(everything, n_chunks):
+        yield some, _made(ensemble.source, some)
+
+
+def processes_with(ensemble: Ensemble, numbers: HostInt) -> tuple[Process, HostInt]:
+    """Return processes among which are those of some numbers, and the place of each of these."""
+    if ensemble.processes is not None:
+        return ensemble.processes, numbers
+    assert ensemble.source is not None
+    distinct, places = np.unique(numbers, return_inverse=True)
+    return _made(ensemble.source, repeated(distinct)), places

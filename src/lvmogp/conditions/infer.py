@@ -1,0 +1,186 @@
+"""The posterior of a new condition from a few observations, with the trained model fixed.
+
+Given h and a process, the observations are Gaussian, y | h ~ N(m(X), κ_h(X, X) + σ²I) (docs/mathematics.md, equations
+18 to 22 and 39), so that p(h | y) can be evaluated exactly, and is often multimodal. It is represented by weighted
+particles under each process; processes that expected the observations count for more (equation 40).
+
+Where noise is per condition, log σ² of the new one joins the latents; θ = (h, z) collects both, z being standard normal
+a priori. Coordinates of h that are known from the condition's features are no part of θ (equation 43).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+from scipy.special import ndtri
+
+from lvmogp.algebra.gaussians import LOG_2PI, log_density
+from lvmogp.conditions.condition import MOST_PARTICLES, Condition, KnownLatents, condition_of_particles
+from lvmogp.conditions.ensemble import Ensemble, NoisePrior, chunks
+from lvmogp.conditions.few_observations import MOST_EXACT, FewObservations, compressed
+from lvmogp.conditions.search import (
+    Search,
+    Target,
+    chosen_starts,
+    normal_nodes,
+    shifted,
+    unit_nodes,
+    weighted_points,
+)
+from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import doubled
+from lvmogp.model.process import Process
+from lvmogp.typing import Array, Float, HostFloat, Scalar
+
+# One process is searched thoroughly; of many, errors average out.
+SEARCH = Search()
+_BRIEF_SEARCH = Search(n_scouts=0, n_starts=6, newton_steps=8, n_prior_starts=32, most_trained_starts=32)
+_PARTICLES_OF_ALL, _FEWEST_EACH, _MOST_EACH = 2**14, 32, 512
+
+
+def noise_at(theta: Float[Array, " T"], prior: NoisePrior) -> Scalar:
+    """Return the noise variance of θ = (h, z), or the one shared by all."""
+    if prior.shared:
+        return jnp.exp(prior.mean)
+    return jnp.exp(prior.mean + prior.deviation * theta[-1])
+
+
+def log_posterior(process: Process, seen: FewObservations, known: KnownLatents, prior: NoisePrior) -> Target:
+    """Return log p(θ) + log p(y | θ) as a function of θ, up to a constant (equations 19, 40 and 43)."""
+    explained, inputs = process.explained.at_inputs(seen.features(process))
+    gram = seen.gram(process)
+
+    def target(theta: Float[Array, " T"]) -> Scalar:
+        latent, noise = known.filled(theta[: known.unknown.shape[0]]), noise_at(theta, prior)
+        features = process.latents(latent[None])[0]  # c(h)
+        scale = process.latents.kernel.evaluate(latent, latent)
+        covariance = scale * gram - explained.covariance(inputs, features, inputs, features)
+        factor = seen.factor(covariance, noise)
+        likelihood = log_density(seen.values - explained.mean(inputs, features), factor)
+        if seen.compressed is not None:
+            # What compression left out: −½ [(n − m) log 2πσ² + (‖y‖² − ‖Qᵀy‖² + k_H(h, h) tr(K − AAᵀ))/σ²]
+            left_out = seen.compressed.excess_squares + scale * seen.compressed.residual
+            likelihood -= (seen.compressed.excess_count * (LOG_2PI + jnp.log(noise)) + left_out / noise) / 2
+        return likelihood - theta @ theta / 2
+
+    return target
+
+
+def starting_points(ensemble: Ensemble, known: KnownLatents, search: Search) -> Float[Array, "S starts T"]:
+    """Return where the search starts: trained latents and points of the prior, with the mean noise where sought."""
+    every = -(-ensemble.latents.shape[1] // search.most_trained_starts)
+    trained = ensemble.latents[:, ::every][..., known.unknown]
+    n_unknown = trained.shape[2]
+    prior = jnp.asarray(normal_nodes(search.n_prior_starts, n_unknown), ensemble.dtype)
+    spread = jnp.broadcast_to(prior, (ensemble.n_processes, *prior.shape))
+    n_noise = 0 if ensemble.noise_prior.shared else 1
+    return jnp.pad(jnp.concatenate([trained, spread], axis=1), ((0, 0), (0, 0), (0, n_noise)))
+
+
+def infer(ensemble: Ensemble, seen: FewObservations, known: KnownLatents) -> Condition:
+    """Infer a condition from its observations and features; without observations it is as the prior says."""
+    n_observed = seen.n_present
+    n_theta = known.unknown.shape[0] + (not ensemble.noise_prior.shared)
+    if n_observed == 0 or n_theta == 0:
+        return _from_prior(ensemble, known, seen, n_theta)
+    seen = summarised(ensemble, seen)
+    single = ensemble.n_processes == 1
+    search = SEARCH if single else _BRIEF_SEARCH
+    n_each = search.n_particles if single else _particles_each(ensemble.n_processes)
+    nodes, scouts = (
+        jnp.asarray(unit_nodes(count, 1 + n_theta), ensemble.dtype) for count in (n_each, search.n_scouts or n_each)
+    )
+    starts, shifts = starting_points(ensemble, known, search), _shifts(ensemble, 1 + n_theta)
+    found = []
+    for some, processes in chunks(ensemble):
+        own = jax.tree.map(lambda leaf, some=some: leaf[some], (ensemble.noise_prior, starts, shifts))
+        found.append(_inferred(processes, own, seen, known, scouts, nodes, search))
+    latents, noise, log_weights = (jnp.concatenate(parts) for parts in zip(*found, strict=True))
+    joint = ensemble.log_weights[:, None] + log_weights
+    return condition_of_particles(ensemble, latents, noise, joint - logsumexp(joint), seen)
+
+
+def summarised(ensemble: Ensemble, seen: FewObservations) -> FewObservations:
+    """Return observations as they are used: many of them are compressed where one process serves all latents."""
+    if ensemble.fit is None or ensemble.processes is None or seen.n_present <= MOST_EXACT:
+        return seen
+    typical = float(np.exp(np.mean(np.log(np.asarray(ensemble.noise, dtype=float)))))
+    return compressed(jax.tree.map(lambda leaf: leaf[0], ensemble.processes), seen, typical)
+
+
+def _particles_each(n_processes: int) -> int:
+    return int(np.clip(_PARTICLES_OF_ALL // doubled(n_processes), _FEWEST_EACH, _MOST_EACH))
+
+
+def _shifts(ensemble: Ensemble, n_dimensions: int) -> Float[Array, "S cube"]:
+    # Each of many processes moves the quasi-random points by an amount of its own, so that their errors average out.
+    n_processes = ensemble.n_processes
+    if n_processes == 1:
+        return jnp.zeros((1, n_dimensions), ensemble.dtype)
+    return jnp.asarray(unit_nodes(doubled(n_processes), n_dimensions)[:n_processes], ensemble.dtype)
+
+
+@compiled
+def _inferred(
+    processes: Process,
+    of_processes: tuple[NoisePrior, Float[Array, "S starts T"], Float[Array, "S cube"]],
+    seen: FewObservations,
+    known: KnownLatents,
+    scout_nodes: Float[Array, "P0 cube"],
+    nodes: Float[Array, "P cube"],
+    search: Search,
+) -> tuple[Float[Array, "S K Q_H"], Float[Array, "S K"], Float[Array, "S K"]]:
+    """Return latents, noise and log p(y, θ)/r(θ) of K points under each process."""
+    # Many points leave little doubt about where the latents are, and cost more each.
+    few_points = seen.values.shape[0] <= search.many_points
+    n_starts = search.n_starts if few_points else min(search.n_starts, search.n_starts_of_many_points)
+
+    def one_process(given: tuple[Process, NoisePrior, Array, Array]) -> tuple[Array, Array, Array]:
+        process, prior, starts, shift = given
+        target = log_posterior(process, seen, known, prior)
+        thetas, log_weights = weighted_points(
+            target, chosen_starts(target, starts, n_starts), shifted(scout_nodes, shift), shifted(nodes, shift), search
+        )
+        noise = jax.vmap(lambda theta: noise_at(theta, prior))(thetas)
+        latents = jax.vmap(lambda theta: known.filled(theta[: known.unknown.shape[0]]))(thetas)
+        return latents, noise, log_weights
+
+    return jax.lax.map(one_process, (processes, *of_processes))
+
+
+def _from_prior(ensemble: Ensemble, known: KnownLatents, seen: FewObservations, n_theta: int) -> Condition:
+    # Well spread under each process, and moved by an amount of its own, so that those of all are too.
+    prior, n_processes = ensemble.noise_prior, ensemble.n_processes
+    n_each = -(-MOST_PARTICLES // n_processes) if n_theta else 1
+    thetas = jnp.asarray(_prior_points(ensemble, n_each, n_theta), ensemble.dtype)
+    noise = jax.vmap(lambda own, one: jax.vmap(lambda theta: noise_at(theta, one))(own))(thetas, prior)
+    latents = jax.vmap(jax.vmap(known.filled))(thetas[..., : known.unknown.shape[0]])
+    log_weights = jnp.broadcast_to(ensemble.log_weights[:, None] - np.log(n_each), noise.shape)
+    if seen.n_present and n_processes > 1:
+        # Nothing of the condition itself is left to be found, but its observations tell processes apart (equation 40).
+        evidence = [
+            _log_evidence(processes, jax.tree.map(lambda leaf, some=some: leaf[some], prior), seen, known)
+            for some, processes in chunks(ensemble)
+        ]
+        joint = log_weights + jnp.concatenate(evidence)[:, None]
+        log_weights = joint - logsumexp(joint)
+    return condition_of_particles(ensemble, latents, noise, log_weights, seen)
+
+
+def _prior_points(ensemble: Ensemble, n_each: int, n_theta: int) -> HostFloat:
+    points = unit_nodes(doubled(n_each), n_theta)[:n_each]
+    shifts = np.asarray(_shifts(ensemble, n_theta), dtype=float)
+    return np.asarray(ndtri(np.asarray(shifted(jnp.asarray(points), jnp.asarray(shifts)[:, None]))))
+
+
+@compiled
+def _log_evidence(
+    processes: Process, priors: NoisePrior, seen: FewObservations, known: KnownLatents
+) -> Float[Array, " S"]:
+    """Return log p(y | process) up to a constant, where θ has no coordinates."""
+
+    def one_process(given: tuple[Process, NoisePrior]) -> Scalar:
+        found = log_posterior(given[0], seen, known, given[1])(jnp.zeros(0, seen.values.dtype))
+        return jnp.where(jnp.isfinite(found), found, -jnp.inf)
+
+    return jax.lax.map(one_process, (processes, priors))

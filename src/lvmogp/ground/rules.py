@@ -1,0 +1,50 @@
+"""What containers say of the values of their fields, beside types and shapes, so that files can be checked.
+
+A field says it in its annotation, ``Annotated[Float[Array, " S"], LOG_WEIGHTS]``, or in its metadata under ``RULE``.
+Without a word, numbers must be finite.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+RULE = "rule"
+# How far many weights in single precision can be from adding up to one.
+_ROUNDING = 1e-3
+
+
+class Rule(NamedTuple):
+    """A demand on numbers; ``fault`` says what those are that do not meet it."""
+
+    fault: str
+    is_met: Callable[[np.ndarray], bool]
+
+
+class Below(NamedTuple):
+    """Say that whole numbers count from zero and stay below the length of an axis."""
+
+    axis: str
+
+
+class Along(NamedTuple):
+    """Say that a tuple has one entry for each place along an axis, or that a whole number is its length."""
+
+    axis: str
+
+
+def _all(holds: Any) -> bool:
+    return bool(np.all(holds))
+
+
+FINITE = Rule("NaN or infinite values", lambda values: _all(np.isfinite(values)))
+POSITIVE = Rule("values that are not positive", lambda values: _all((values > 0) & (values < np.inf)))
+NOT_NEGATIVE = Rule("negative values", lambda values: _all((values >= 0) & (values < np.inf)))
+# A weight of zero has the logarithm −∞; a NaN makes the sum one.
+LOG_WEIGHTS = Rule(
+    "numbers that are no logarithms of weights that add up to one",
+    lambda values: _all(values <= _ROUNDING) and bool(abs(np.sum(np.exp(values, dtype=float)) - 1) <= _ROUNDING),
+)
+# NaN where something is missing or cannot be told, infinite where it failed.
+ANY_VALUE = Rule("", lambda _: True)
+AnyFloat = Annotated[float, ANY_VALUE]

@@ -1,0 +1,166 @@
+"""Observations on the host: in memory, or in memory-mapped files that are read a part at a time."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from lvmogp.errors import DataError
+from lvmogp.tables.ids import Id, distinct_ids, read_ids
+from lvmogp.tables.scaling import ColumnMoments, column_moments
+from lvmogp.tables.transforms import Transform
+from lvmogp.typing import HostFloat, HostInt
+
+# Tens of megabytes in memory, and few enough parts that reading them costs nothing beside the rows.
+_ROWS_AT_ONCE = 1_000_000
+
+
+class Observations(NamedTuple):
+    """Rows that were observed, as arrays in memory or memory-mapped; public as ``ObservationStore``.
+
+    A store is described by the attributes up to ``date_columns``. It is checked when it is fitted, by minibatches and
+    without being loaded.
+
+    Attributes
+    ----------
+    inputs : array of shape (n, columns)
+        Inputs, finite.
+    outputs : array of shape (n,)
+        Outputs, finite.
+    conditions : array of whole numbers of shape (n,)
+        Which of ``ids`` each observation belongs to, counting from 0.
+    ids : sequence of ids, optional
+        Names of the conditions; by default their numbers.
+    columns : sequence of str, optional
+        Names of the columns of the inputs.
+    output_name : str, optional
+        Name of the output.
+    date_columns : sequence of str
+        Columns that were dates, and are days since 1970-01-01 here.
+    errors : array of shape (n,), optional
+        Known standard deviations of the measurements.
+    is_grid : bool
+        Whether the outputs came as a table with a column for each condition.
+    is_streamed : bool
+        Whether rows are read as they are needed, and not kept with a model.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lvmogp import ObservationStore
+    >>> store = ObservationStore(np.zeros((4, 1)), np.arange(4.0), np.array([0, 0, 1, 1]), ids=("a", "b"))
+    >>> store.counts
+    array([2, 2])
+    """
+
+    inputs: HostFloat
+    outputs: HostFloat
+    conditions: HostInt
+    ids: tuple[Id, ...] = ()
+    columns: tuple[str, ...] | None = None
+    output_name: str | None = None
+    date_columns: tuple[str, ...] = ()
+    errors: HostFloat | None = None
+    is_grid: bool = False
+    is_streamed: bool = False
+
+    @property
+    def n_rows(self) -> int:
+        """Number of observations."""
+        return len(self.outputs)
+
+    @property
+    def counts(self) -> HostInt:
+        """Observations of each condition."""
+        counts = np.zeros(len(self.ids), dtype=np.int64)
+        for chunk in self.chunks():
+            counts += np.bincount(chunk.conditions, minlength=len(self.ids))
+        return counts
+
+    @property
+    def is_complete_grid(self) -> bool:
+        """Whether the data came as a grid without gaps: each condition has the same inputs in the same order."""
+        n_conditions = len(self.ids)
+        if not self.is_grid or self.n_rows % n_conditions or np.ptp(self.counts) > 0:
+            return False
+        by_condition = self.inputs.reshape(n_conditions, -1, self.inputs.shape[1])
+        return bool(np.all(by_condition == by_condition[0]))
+
+    def some(self, rows: HostInt | slice) -> "Observations":
+        """Return some rows, in memory."""
+        return self._replace(
+            inputs=np.asarray(self.inputs[rows]),
+            outputs=np.asarray(self.outputs[rows]),
+            conditions=np.asarray(self.conditions[rows]),
+            errors=None if self.errors is None else np.asarray(self.errors[rows]),
+        )
+
+    def chunks(self) -> Iterator["Observations"]:
+        """Yield all rows in order, a million at a time."""
+        for begin in range(0, self.n_rows, _ROWS_AT_ONCE):
+            yield self.some(slice(begin, begin + _ROWS_AT_ONCE))
+
+    def moments(self, transform: Transform | None = None) -> ColumnMoments:
+        """Return the moments of all columns, in one pass."""
+        total: ColumnMoments | None = None
+        for chunk in self.chunks():
+            if not (np.all(np.isfinite(chunk.inputs)) and np.all(np.isfinite(chunk.outputs))):
+                raise DataError("inputs or outputs hold NaN or infinite values; leave those rows out of the store")
+            found = column_moments(chunk.inputs, chunk.outputs, transform=transform)
+            total = found if total is None else total.merged(found)
+        if total is None:
+            raise DataError("there are no observations; at least one is needed")
+        return total
+
+    def sample(self, chances: HostFloat, seed: int) -> "Observations":
+        """Draw each observation with the chance that its condition has, in one pass."""
+        rng = np.random.default_rng(seed)
+        return joined([chunk.some(rng.random(chunk.n_rows) < chances[chunk.conditions]) for chunk in self.chunks()])
+
+    def as_store(self) -> "Observations":
+        """Return what a user hands in as a store, once its arrays are known to fit together, with ids as plain values.
+
+        Raises
+        ------
+        DataError
+            If shapes, types or numbers do not fit, in words.
+        """
+        shapes = [np.shape(values) for values in self[:3]]
+        if [len(shape) for shape in shapes] != [2, 1, 1]:
+            raise DataError(
+                "an ObservationStore needs inputs of shape (n, columns), outputs and conditions of shape (n,), got "
+                f"{shapes[0]}, {shapes[1]} and {shapes[2]}"
+            )
+        lengths = [shape[0] for shape in shapes]
+        if len(set(lengths)) > 1 or 0 in lengths:
+            raise DataError(
+                "inputs, outputs and conditions of an ObservationStore must have the same number of rows, at least "
+                f"one, got {lengths[0]}, {lengths[1]} and {lengths[2]}"
+            )
+        if self.conditions.dtype.kind not in "iu":
+            raise DataError(
+                f"conditions of an ObservationStore must be whole numbers that count ids, got {self.conditions.dtype}"
+            )
+        if self.errors is not None:
+            raise DataError("an ObservationStore is fitted by minibatches, which cannot take errors; leave them out")
+        lowest, highest = int(self.conditions.min()), int(self.conditions.max())
+        given = () if self.ids is None else tuple(self.ids)
+        ids = tuple(read_ids(given or range(highest + 1)))
+        if lowest < 0 or highest >= len(ids):
+            raise DataError(
+                f"conditions of an ObservationStore must lie between 0 and {len(ids) - 1}, the last of its ids; they "
+                f"reach from {lowest} to {highest}"
+            )
+        if len(distinct_ids(ids)) < len(ids):
+            raise DataError("two ids of an ObservationStore are the same; each condition needs a name of its own")
+        return self._replace(ids=ids, is_grid=False, is_streamed=True)
+
+
+# What users call the container that they fill themselves.
+ObservationStore = Observations
+
+
+def joined(parts: list[Observations]) -> Observations:
+    """Return rows of several parts, one after the other, as those of the first."""
+    names = ["inputs", "outputs", "conditions"] + ([] if parts[0].errors is None else ["errors"])
+    return parts[0]._replace(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})

@@ -1,0 +1,383 @@
+"""The codec on small containers of its own: what is encoded comes back bit for bit, what does not fit is refused."""
+
+import contextlib
+import copy
+import dataclasses
+import datetime
+import enum
+import json
+import math
+from collections.abc import Hashable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import equinox as eqx
+import hypothesis.extra.numpy as arrays
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lvmogp.algebra.constraints import positive
+from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
+from lvmogp.ground.rules import ANY_VALUE, LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Along, AnyFloat, Below
+from lvmogp.kernels.covariances import (
+    RBF,
+    Constant,
+    Kernel,
+    Linear,
+    Matern12,
+    Matern32,
+    Periodic,
+    RationalQuadratic,
+)
+from lvmogp.storage.codec import ArraySize, Content, decode, decode_id, encode, encode_id, planned
+from lvmogp.tables.transforms import Logarithm, SquareRoot, Transform
+from lvmogp.typing import Array, Bool, Float, Int, Scalar
+
+
+class Colour(enum.Enum):
+    RED = "a long word for red"
+    BLUE = 2
+
+
+class Point(NamedTuple):
+    x: float
+    y: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    ends: tuple[Point, Point]
+    name: str
+
+
+class Tree(eqx.Module):
+    weights: Annotated[Float[Array, " S"], LOG_WEIGHTS]
+    noise: Float[Array, " D"] = positive()
+    fixed: tuple[str, ...] = eqx.field(static=True, default=("noise",))
+
+
+class Member(NamedTuple):
+    rows: Float[np.ndarray, "m Q"]
+    errors: Annotated[Float[np.ndarray, " m"], NOT_NEGATIVE] | None
+
+
+class Everything(NamedTuple):
+    ids: Annotated[tuple[Hashable, ...], Along("D")]
+    size: Annotated[int, Along("Q")]
+    means: Float[Array, "D Q"]
+    numbers: Annotated[Int[np.ndarray, " n"], Below("D")]
+    flags: Bool[np.ndarray, " n"]
+    table: Annotated[Float[np.ndarray, "n Q"], ANY_VALUE] | None
+    stack: Float[Array, "*draws 2 Q"]
+    other: Float[np.ndarray, "*draws"]
+    loose: Float[np.ndarray, "... _"]
+    number: Scalar
+    tree: Tree
+    shape: Point | Line
+    setting: str | bool | int | float | Kernel | None
+    transform: Transform | None
+    kernel: Kernel
+    colour: Colour
+    method: Literal["exact", "gaussian"]
+    history: tuple[AnyFloat, ...]
+    scale: Annotated[float, POSITIVE]
+    bounds: Mapping[int | None, float]
+    members: Mapping[Hashable, Member]
+
+
+def example(dtype: str = "float64", **changes: Any) -> Everything:
+    rng = np.random.default_rng(0)
+
+    def reals(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape).astype(dtype)
+
+    return Everything(
+        ids=("a", 1, ("b", datetime.date(2020, 1, 2))),
+        size=2,
+        means=jnp.asarray(reals(3, 2)),
+        numbers=np.array([0, 2, 1, 2], dtype=np.int32),
+        flags=np.array([True, False, True, True]),
+        table=np.array([[np.nan, 1.0]] * 4, dtype=dtype),
+        stack=jnp.asarray(reals(5, 2, 2)),
+        other=reals(5),
+        loose=reals(1, 2, 3),
+        number=jnp.asarray(0.25, dtype),
+        tree=Tree(jnp.log(jnp.asarray([0.25, 0.75, 0.0], dtype)), jnp.asarray([1.0, 2.0, 3.0], dtype)),
+        shape=Line((Point(0.1, -0.0), Point(5e-324)), "Ünïcode ✓ \ud800"),
+        setting=RBF([1.0, 0.1], columns=(0, 2), fixed="variance"),
+        transform=Logarithm(),
+        kernel=RBF(jnp.asarray([1 / 3, 0.2], dtype), jnp.asarray(0.7, dtype)) * Periodic(24.0) + Linear(),
+        colour=Colour.RED,
+        method="gaussian",
+        history=(1.5, -math.inf, math.nan, 0.1),
+        scale=1 / 3,
+        bounds={2: -1.5, None: 0.0, 1: 2.5},
+        members={("new", True): Member(reals(2, 2), np.zeros(2)), "x": Member(reals(0, 2), None)},
+    )._replace(**changes)
+
+
+def through_json(content: Content) -> Content:
+    return Content(content.tensors, json.loads(json.dumps(content.document, allow_nan=False)))
+
+
+def returned(value: Any, kind: Any) -> Any:
+    return decode(*through_json(encode(value, kind)), kind)
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    """Of the same types, in the same order, bit for bit."""
+    if isinstance(wanted, np.ndarray | jax.Array):
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+        assert np.asarray(found).tobytes() == np.asarray(wanted).tobytes()
+        return
+    assert type(found) is type(wanted)
+    if isinstance(wanted, dict):
+        found, wanted = tuple(found.items()), tuple(wanted.items())
+    elif dataclasses.is_dataclass(wanted):
+        found, wanted = (tuple(vars(each).items()) for each in (found, wanted))
+    if isinstance(wanted, tuple):
+        assert len(found) == len(wanted)
+        for part, other in zip(found, wanted, strict=True):
+            assert_same(part, other)
+    else:
+        assert found.hex() == wanted.hex() if isinstance(wanted, float) else found == wanted
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_everything_comes_back_bit_for_bit(dtype):
+    value = example(dtype)
+    found = returned(value, Everything)
+    assert_same(found, value)
+    assert isinstance(found.means, jax.Array)
+    assert isinstance(found.numbers, np.ndarray)
+    assert list(found.bounds) == [2, None, 1]
+    assert found.means.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": Point(1.0, 2.0)},
+        *({"setting": setting} for setting in ("rbf", True, 1, 1.0, None, Constant(0.7, fixed="variance"))),
+        {"transform": None},
+        {"transform": SquareRoot()},
+        {"table": None},
+        {"stack": jnp.zeros((2, 2)), "other": np.array(0.5)},
+        {
+            "kernel": RationalQuadratic(shape=2.0)
+            + Matern12(0.3) * (Matern32(columns=1) + Periodic([1.0, 7.0], fixed=()))
+        },
+        {"bounds": {}, "members": {}, "history": ()},
+    ],
+    ids=str,
+)
+def test_alternatives_come_back(change):
+    assert_same(returned(example(**change), Everything), example(**change))
+
+
+IDS = st.recursive(
+    st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False) | st.dates() | st.datetimes(),
+    lambda parts: st.lists(parts, max_size=3).map(tuple),
+    max_leaves=5,
+)
+
+
+def types_of(value: Any) -> Any:
+    return tuple(types_of(part) for part in value) if isinstance(value, tuple) else (type(value), str(value))
+
+
+@settings(max_examples=100, deadline=None)
+@given(IDS)
+def test_ids_come_back_with_their_type(value):
+    found = decode_id(json.loads(json.dumps(encode_id(value), allow_nan=False)))
+    assert found == value
+    assert types_of(found) == types_of(value)
+
+
+def test_ids_of_other_time_zones_and_beyond_unicode_come_back():
+    zone = datetime.timezone(datetime.timedelta(hours=5, minutes=30))
+    for value in (datetime.datetime(2024, 2, 29, 12, 34, 56, 789, tzinfo=zone), "\ud800", -(2**80)):
+        assert decode_id(encode_id(value)) == value
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    arrays.arrays(st.sampled_from([np.float32, np.float64]), arrays.array_shapes(min_dims=0, min_side=0)),
+    st.floats(),
+    st.text(),
+)
+def test_any_array_number_and_text_comes_back(values, number, text):
+    kind = tuple[Annotated[Float[np.ndarray, "..."], ANY_VALUE], AnyFloat, str]
+    assert_same(returned((values, number, text), kind), (values, number, text))
+
+
+# What does not fit
+
+
+ENCODED = through_json(encode(example(), Everything))
+
+
+def changed(path: str, value: Any) -> Content:
+    """The example with another entry in its document, or an array in place of another."""
+    content = ENCODED._replace(document=copy.deepcopy(ENCODED.document))
+    if path in content.tensors and callable(value):
+        return content._replace(tensors={**content.tensors, path: value(content.tensors[path])})
+    *outer, last = (int(name) if name.isdecimal() else name for name in path.split("."))
+    holder = content.document
+    for name in outer:
+        holder = holder[name]
+    holder[last] = value
+    return content
+
+
+ARRAYS = {
+    "means": [
+        (lambda values: values[:2], r"means has the shape \(2, 2\), where \(3, 2\) fits the rest"),
+        (lambda values: values[None], r"means has the shape \(1, 3, 2\)"),
+        (lambda values: values.astype(int), "means holds int64"),
+        (lambda values: values.astype(np.float16), "means holds float16"),
+        (lambda values: values * np.nan, "means holds NaN or infinite values"),
+    ],
+    "numbers": [
+        (lambda values: values + 1, "numbers counts beyond the 3 there are"),
+        (lambda values: values - 1, "numbers counts beyond the 3 there are"),
+    ],
+    "flags": [(lambda values: values[:0], r"flags has the shape \(0,\), where \(4,\)")],
+    "stack": [
+        (lambda values: values[:, :1], r"stack has the shape \(5, 1, 2\)"),
+        (lambda values: values[0, 0], r"stack has the shape \(2,\), where \('\*draws', '2', 2\)"),
+    ],
+    "other": [(lambda values: values[1:], r"other has the shape \(4,\), where \(5,\)")],
+    "loose": [(lambda values: values[0, 0, 0], r"loose has the shape \(\)")],
+    "number": [(lambda values: values[None], r"number has the shape \(1,\)")],
+    "tree.weights": [
+        (lambda values: values + 0.1, "tree.weights holds numbers that are no logarithms"),
+        (lambda values: values * np.nan, "tree.weights holds numbers that are no logarithms"),
+    ],
+    "tree.noise": [
+        (lambda values: -values, "tree.noise holds values that are not positive"),
+        (lambda values: values * np.inf, "tree.noise holds values that are not positive"),
+    ],
+    "members.0.1.rows": [(lambda values: values[:, :1], r"members.0.1.rows has the shape \(2, 1\), where \(.*, 2\)")],
+    "members.0.1.errors": [
+        (lambda values: values - 1, "members.0.1.errors holds negative values"),
+        (lambda values: values[:1], r"members.0.1.errors has the shape \(1,\), where \(2,\)"),
+    ],
+}
+ENTRIES = [
+    ("ids", [["str", "a"], ["int", 1], ["str", "a"]], "ids names something twice"),
+    ("ids", [["str", "a"], ["int", 1], ["bool", True]], "ids: condition ids mix True/False with numbers"),
+    ("ids", [["str", "a"]], r"means has the shape \(3, 2\), where \(1, 2\)"),
+    ("ids.0", ["float", "nan"], "ids.0 is a condition id 'nan' that is no float"),
+    ("ids.0", ["date", "2024-02-30"], "that is no date"),
+    ("ids.0", ["int", True], "True that is no int"),
+    ("ids.0", ["int", "1"], "'1' that is no int"),
+    ("ids.0", ["complex", "1j"], "of unknown type 'complex'"),
+    ("ids.0", "a", "of unknown type None"),
+    ("ids.0", [["str"], "a"], "of unknown type"),
+    ("size", 3, "means has the shape"),
+    ("size", 2.0, "size holds 2.0, which is no int"),
+    ("size", True, "size holds True, which is no int"),
+    ("means", None, "means is not there, or is no array"),
+    ("shape", {"Circle": {}}, r"shape is of unknown kind 'Circle', none of \['Point', 'Line'\]"),
+    ("shape", {"Point": {}, "Line": {}}, "instead of one of"),
+    ("shape.Line.ends", [], "shape.ends has 0 entries instead of 2"),
+    ("shape.Line.name", 7, "shape.name holds 7, which is no str"),
+    ("shape.Line", [], "shape is no table of names and values"),
+    ("shape.Line.later", 7, "shape.later is nothing that this version knows"),
+    ("kernel", {"spectral": {}}, "kernel is of unknown kind 'spectral'"),
+    ("kernel.sum.terms", {}, "kernel.terms is no list"),
+    ("kernel.sum.terms.1.linear.fixed", ["mass"], "Linear has no hyperparameter 'mass' to hold fixed"),
+    ("transform", {"cube": {}}, "none of .'log', 'sqrt'."),
+    ("colour", "GREEN", "colour holds 'GREEN', none of .'RED', 'BLUE'."),
+    ("colour", [], "colour holds"),
+    ("method", "other", "method holds 'other'"),
+    ("scale", "-0x1.8000000000000p+1", "scale holds values that are not positive"),
+    ("scale", 3.0, "scale holds 3.0, which is no float"),
+    ("scale", "3", "scale holds '3', which is no float"),
+    ("scale", "0x1p+99999", "which is no float"),
+    ("history.0", "0x2p0", "history.0 holds '0x2p0', which is no float"),
+    ("bounds.0", [2], "bounds.0 has 1 entries instead of 2"),
+    ("bounds.0.0", 1, "bounds names something twice"),
+    ("members.1.0", ["tuple", [["str", "new"], ["bool", True]]], "members names something twice"),
+]
+
+
+@pytest.mark.parametrize(("path", "change", "words"), [(path, *each) for path, own in ARRAYS.items() for each in own])
+def test_an_array_that_does_not_fit_is_refused_by_name(path, change, words):
+    with pytest.raises(ModelFileError, match=words):
+        decode(*changed(path, change), Everything)
+
+
+@pytest.mark.parametrize(("path", "value", "words"), ENTRIES)
+def test_an_entry_that_does_not_fit_is_refused_by_name(path, value, words):
+    with pytest.raises(ModelFileError, match=words):
+        decode(*changed(path, value), Everything)
+
+
+def test_sizes_are_refused_before_any_array_is_there():
+    tensors, document = ENCODED
+    sizes = {name: ArraySize(values.dtype, values.shape) for name, values in tensors.items()}
+    assert_same(planned(sizes, document, Everything)(tensors), example())
+    with pytest.raises(ModelFileError, match=r"means has the shape \(1000000000000, 2\)"):
+        planned({**sizes, "means": ArraySize(np.dtype(float), (10**12, 2))}, document, Everything)
+
+
+def test_what_is_missing_or_unknown_is_refused_by_name():
+    tensors, document = ENCODED
+    for name in tensors:
+        with pytest.raises(ModelFileError, match=f"^{name} is not there"):
+            decode({other: values for other, values in tensors.items() if other != name}, document, Everything)
+    for name in document:
+        with pytest.raises(ModelFileError, match=f"^{name} is not there"):
+            decode(tensors, {other: entry for other, entry in document.items() if other != name}, Everything)
+    with pytest.raises(ModelFileError, match="later is an array that this version does not know"):
+        decode({**tensors, "later": np.ones(1)}, document, Everything)
+    with pytest.raises(ModelFileError, match="the document is no table of names and values"):
+        decode(tensors, [], Everything)
+
+
+def test_what_is_nested_without_end_is_refused():
+    name, kernel = ["str", "a"], {"constant": {}}
+    for _ in range(400):
+        name, kernel = ["tuple", [name]], {"sum": {"terms": [kernel]}}
+    for document, kind in ((name, Hashable), (kernel, Kernel)):
+        with pytest.raises(ModelFileError, match="more than 60 levels"):
+            decode({}, document, kind)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.just("array"),
+    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(st.sampled_from(["rbf", "str", "x", "Point"]), parts),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([path for path, *_ in ENTRIES]), JSON)
+def test_any_entry_is_read_or_refused_in_our_words(path, value):
+    with contextlib.suppress(LVMOGPError):
+        decode(*changed(path, value), Everything)
+
+
+# What cannot be written
+
+
+class HomeMade(RBF):
+    """A kernel that the library has never heard of."""
+
+
+def test_what_could_not_be_read_is_not_written():
+    for kernel in (HomeMade(), RBF() + HomeMade()):
+        with pytest.raises(SettingError, match="HomeMade is a kernel of your own, which a model file cannot hold"):
+            encode(kernel, Kernel)
+    with pytest.raises(ModelFileError, match="means holds NaN"):
+        encode(example(means=jnp.full((3, 2), np.nan)), Everything)
+    with pytest.raises(ModelFileError, match="scale holds values that are not positive"):
+        encode(example(scale=0.0), Everything)
+    for change in ({"means": np.zeros((3, 2), int)}, {"shape": 7}, {"size": 2.0}, {"tree": Point(1.0)}):
+        with pytest.raises(TypeError, match=next(iter(change))):
+            encode(example(**change), Everything)

@@ -1,0 +1,286 @@
+"""A fitted model comes back from its file as it was, and a file that another program made is checked."""
+
+import datetime
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from lvmogp import LVMOGPRegressor, Priors
+from lvmogp.conditions.evidence import evidence
+from lvmogp.conditions.new_condition import condition_on
+from lvmogp.conditions.variational_condition import GaussianCondition
+from lvmogp.errors import ModelFileError
+from lvmogp.fitted.model import AddedCondition, trained_model
+from lvmogp.fitted.model_file import load_model, save_model
+from lvmogp.fitted.origin import Origin
+from lvmogp.ground.precision import in_precision
+from lvmogp.inference.optimise import Status
+from lvmogp.inference.restarts import Outcome, Restart
+from lvmogp.kernels.covariances import RBF, Constant, Matern32, Periodic, complete
+from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.model.inducing_features import latent_moments
+from lvmogp.model.layouts import GridData, long_data
+from lvmogp.model.parameters import Parameters
+from lvmogp.model.posterior import curves, posterior
+from lvmogp.storage.codec import Content
+from lvmogp.storage.tensor_file import read, write
+from lvmogp.tables.reading import Observations
+from lvmogp.tables.scaling import Scaling
+from lvmogp.tables.transforms import Logarithm
+
+SETTINGS = {
+    "n_latent": np.int64(2),
+    "condition": None,
+    "input_kernel": RBF() + Periodic(24.0, columns=0),
+    "latent_kernel": "rbf",
+    "n_restarts": "auto",
+    "priors": Priors(variance=(2.0, 0.5)),
+    "verbose": False,
+    "random_state": np.random.RandomState(7),
+}
+IDS = (("ω", 1), datetime.date(2020, 1, 2), 3)
+INPUTS, OUTPUTS = np.random.default_rng(4).normal(size=(5, 2)), np.random.default_rng(5).normal(size=(5, 3))
+AS_ROWS = np.tile(INPUTS, (3, 1)), OUTPUTS.T.ravel(), np.repeat(np.arange(3), 5)
+
+
+def made_up_parameters(n_noise):
+    rng = np.random.default_rng(3)
+    arrays = {
+        "inducing_inputs": rng.normal(size=(4, 2)),
+        "inducing_latents": rng.normal(size=(3, 2)),
+        "latent_mean": rng.normal(size=(3, 2)),
+        "latent_variance": rng.uniform(0.1, 0.3, (3, 2)),
+        "noise_variance": rng.uniform(0.1, 0.3, n_noise),
+    }
+    return Parameters(
+        input_kernel=complete(RBF(2.0) + Periodic(5.0, columns=1) * Matern32(), np.ones(2), 1.3),
+        latent_kernel=complete(RBF([1.0, 2.0]) + Constant(0.2, fixed="variance"), np.ones(2), 1.0),
+        **{name: jnp.asarray(values) for name, values in arrays.items()},
+    )
+
+
+def particles(model):
+    """A condition of five made-up particles given two points."""
+    rng = np.random.default_rng(6)
+    seen = evidence(model, rng.normal(size=(2, 2)), rng.normal(size=2))
+    latents, noise, log_weights = rng.normal(size=(5, 2)), rng.uniform(0.1, 1, 5), np.log(rng.dirichlet(np.ones(5)))
+    return condition_on(model, seen, *(jnp.asarray(each) for each in (latents, noise, log_weights)))
+
+
+def one_gaussian(model):
+    latents = LatentGaussians(jnp.array([[0.3, -0.2]]), jnp.array([[0.1, 0.2]]))
+    return GaussianCondition(latents, jnp.asarray(0.3), curves(model, latent_moments(model.latent_basis, latents)))
+
+
+def made_up_model(form, dtype="float64", added=None):
+    """Three conditions with made-up parameters, and everything else that a fit leaves behind."""
+    grid = form == "grid"
+    data = GridData(jnp.asarray(INPUTS), jnp.asarray(OUTPUTS)) if grid else long_data(*AS_ROWS, 3)
+    fitted = in_precision(eqx.filter_jit(posterior)(made_up_parameters(1 if grid else 3), data), dtype)
+    restarts = (
+        Restart("isomap of 8 neighbours", 1.25, Status.ITERATION_LIMIT, (-3.0, 1.0, 1.25), 5, 0.1),
+        Restart("random latents", -np.inf, Status.NOT_FINITE, (), 1, 0.2),
+    )
+    model = trained_model(
+        fitted,
+        Outcome(fitted.parameters, 1.25, Status.ITERATION_LIMIT, restarts, 1e-10, 0.0, 0.3),
+        ids=IDS,
+        scaling=Scaling(np.array([1 / 3, 2.0]), np.array([0.1, 7.0]), 1 / 3, 2 / 3, None if grid else Logarithm()),
+        observations=Observations(*AS_ROWS, IDS, ("speed", "Größe"), grid, errors=None if grid else np.abs(AS_ROWS[1])),
+    )
+    model = model._replace(
+        bounds_by_n_latent={2: 1.25, 1: 0.5},
+        bounds_by_transform={None: 1.25, "log": -2.0},
+        origin=Origin(7, {"jax": "0.1", "numpy": "2"}, "abacus"),
+    )
+    if added is None:
+        return model
+    points = np.random.default_rng(7).uniform(1, 2, (2, 2)), np.array([1.0, 2.0])
+    method = "exact" if added is particles else "gaussian"
+    return model._replace(added={("new", "✓"): AddedCondition(*points, method, added(fitted), errors=np.ones(2))})
+
+
+def saved_and_loaded(model, path, **options):
+    save_model(path, model, SETTINGS, **({"include_data": True} | options))
+    return load_model(path)
+
+
+def assert_same(found, wanted):
+    """Every array bit for bit, everything else equal."""
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    for leaf, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        if isinstance(other, np.ndarray | jax.Array):
+            assert (leaf.dtype, leaf.shape) == (other.dtype, other.shape)
+            assert np.asarray(leaf).tobytes() == np.asarray(other).tobytes()
+        else:
+            assert leaf == other
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("form", ["grid", "long"])
+def test_a_model_comes_back_as_it_was(tmp_path, form, dtype):
+    """Also in single precision, whose factors are rounded ones of double precision."""
+    model = made_up_model(form, dtype)
+    loaded, _ = saved_and_loaded(model, tmp_path / "model")
+    for name in (
+        "ids",
+        "columns",
+        "date_columns",
+        "output_name",
+        "bounds_by_n_latent",
+        "bounds_by_transform",
+        "origin",
+    ):
+        assert getattr(loaded, name) == getattr(model, name)
+    assert (loaded.n_columns, loaded.is_grid) == (2, form == "grid")
+    for name in ("posterior", "curves", "outcome", "scaling", "observations"):
+        assert_same(getattr(loaded, name), getattr(model, name))
+    assert str(loaded.outcome) == str(model.outcome)
+
+
+def test_the_data_can_be_left_out(tmp_path):
+    loaded, _ = saved_and_loaded(made_up_model("long"), tmp_path / "model", include_data=False)
+    assert loaded.observations is None
+    assert not any(np.isin(OUTPUTS, values).any() for values in read(tmp_path / "model").tensors.values())
+
+
+def test_settings_come_back(tmp_path):
+    _, settings = saved_and_loaded(made_up_model("grid"), tmp_path / "model")
+    kernel = settings["input_kernel"]
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(kernel))
+    assert eqx.tree_equal(kernel, SETTINGS["input_kernel"])
+    assert {**settings, "input_kernel": None} == {**SETTINGS, "input_kernel": None, "random_state": None}
+    assert type(settings["n_latent"]) is int
+    assert LVMOGPRegressor(**settings).n_latent == 2
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("added", [particles, one_gaussian])
+def test_an_added_condition_comes_back(tmp_path, added, dtype):
+    model = made_up_model("grid", added=added)
+    model = model._replace(posterior=in_precision(model.posterior, dtype))
+    loaded, _ = saved_and_loaded(model, tmp_path / "model")
+    ((name, entry),) = loaded.added.items()
+    expected = model.added[name]
+    assert name == ("new", "✓")
+    assert entry.method == expected.method
+    for field in ("inputs", "outputs", "errors"):
+        assert_array_equal(getattr(entry, field), getattr(expected, field))
+    assert_same(entry.posterior.latents, expected.posterior.latents)
+    assert_same(entry.posterior.noise, expected.posterior.noise)
+
+
+# Files made by others, with digests that are right
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The content of a model file with an added condition."""
+    path = tmp_path_factory.mktemp("whole") / "model"
+    save_model(path, made_up_model("long", added=particles), SETTINGS, include_data=True)
+    return read(path)
+
+
+def assert_refused(path, content, words):
+    write(path / "model", content)
+    with pytest.raises(ModelFileError, match=f"model does not hold what a model file must hold: .*{words}"):
+        load_model(path / "model")
+
+
+def test_a_file_without_a_model_in_it_fails_in_words(tmp_path):
+    assert_refused(tmp_path, Content({}, {"number": 1}), "added is not there")
+
+
+PARAMETERS = "posterior.parameters"
+ARRAY_CHANGES = [
+    (f"{PARAMETERS}.latent_mean", lambda values: values[:2], r"latent_mean has the shape \(2, 2\), where \(3, 'L'"),
+    (f"{PARAMETERS}.inducing_inputs", lambda values: np.zeros((10**6, 2)), r"input_factor has the shape \(4, 4\)"),
+    (f"{PARAMETERS}.inducing_latents", lambda values: values[:, :1], r"latents has the shape \(5, 2\), where \(5, 1\)"),
+    (f"{PARAMETERS}.latent_", lambda values: values[:, :1], "inducing latents have 2 coordinates, conditions another"),
+    (f"{PARAMETERS}.noise_variance", lambda values: values[:2], "noise_variance fits neither one nor all conditions"),
+    (f"{PARAMETERS}.latent_variance", lambda values: -values, "latent_variance holds values that are not positive"),
+    (f"{PARAMETERS}.latent_mean", lambda values: values.astype("float32"), "posterior mixes precisions"),
+    (
+        f"{PARAMETERS}.latent_kernel.terms.0.lengthscale",
+        lambda values: np.ones(3),
+        "cannot be evaluated at points of 2",
+    ),
+    ("posterior.mean", lambda values: values * np.nan, "posterior.mean holds NaN or infinite values"),
+    ("posterior.covariance.matrix", lambda values: values[:5, :5], "covariance is not of all inducing points"),
+    ("scaling.input_scale", lambda values: 0 * values, "input_scale holds values that are not positive"),
+    ("data.conditions", lambda values: values + 1, "data.conditions counts beyond the 3 there are"),
+    ("data.outputs", lambda values: values.astype(int), "data.outputs holds int64"),
+    ("data.errors", lambda values: -values, "data.errors holds negative values"),
+    ("added.0.1.posterior.latents", lambda values: values[:, :1], r"latents has the shape \(5, 1\), where"),
+    ("added.0.1.posterior.noise", lambda values: -values, "noise holds values that are not positive"),
+    ("added.0.1.posterior.log_weights", lambda values: values + 1, "log_weights holds numbers that are no logarithms"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "words"), ARRAY_CHANGES)
+def test_arrays_that_do_not_fit_together_fail_in_words(whole, tmp_path, name, change, words):
+    names = [name] if name in whole.tensors else [f"{name}mean", f"{name}variance"]
+    changed = {own: change(whole.tensors[own]) for own in names}
+    assert_refused(tmp_path, whole._replace(tensors=whole.tensors | changed), words)
+
+
+@pytest.mark.parametrize("axis", ["n", "M_X"])
+def test_arrays_that_are_empty_where_there_must_be_something_fail_in_words(whole, tmp_path, axis):
+    names = ["data.inputs", "data.outputs", "data.conditions", "data.errors"]
+    words = "data holds no rows"
+    tensors = {name: values[:0] if name in names else values for name, values in whole.tensors.items()}
+    if axis == "M_X":
+        words = "there are no conditions, inputs or inducing points"
+        nothing = {f"{PARAMETERS}.inducing_inputs": (0, 2), "posterior.input_factor": (0, 0), "posterior.mean": (0, 3)}
+        tensors = whole.tensors | {name: np.zeros(shape) for name, shape in nothing.items()}
+        covariance = whole.document["posterior"]["covariance"] | {}
+        covariance["DenseCovariance"] = covariance["DenseCovariance"] | {"n_inputs": 0}
+        document = whole.document | {"posterior": whole.document["posterior"] | {"covariance": covariance}}
+        whole = whole._replace(document=document)
+    assert_refused(tmp_path, whole._replace(tensors=tensors), words)
+
+
+DOCUMENT_CHANGES = [
+    (("columns",), 7, "columns is no list"),
+    (("columns",), ["one"], "where"),
+    (("output_name",), ["y"], "output_name holds .* which is no str"),
+    (("is_grid",), 1, "is_grid holds 1, which is no bool"),
+    (
+        ("ids",),
+        [["str", "a"], ["date", "2024-02-30"], ["int", 3]],
+        "ids.1 is a condition id '2024-02-30' that is no date",
+    ),
+    (("ids",), [["str", "a"], ["str", "a"], ["int", 3]], "ids names something twice"),
+    (("ids", 0), ["tuple", [["str", "new"], ["str", "✓"]]], "a condition is both trained and added"),
+    (("scaling", "transform"), {"cube": {}}, r"none of \['log', 'sqrt'\]"),
+    (("scaling", "output_scale"), "-0x1.0000000000000p+0", "output_scale holds values that are not positive"),
+    (("posterior", "covariance"), {"SparseCovariance": {}}, "unknown kind 'SparseCovariance'"),
+    (("posterior", "covariance", "DenseCovariance", "n_inputs"), 5, "n_inputs has the length 5, where 4"),
+    (("posterior", "parameters", "latent_kernel"), {"sum": {"terms": []}}, "which this version|does not know"),
+    (("posterior", "parameters", "input_kernel", "sum", "terms", 0, "rbf", "columns"), [7], r"columns \(7,\) of 2"),
+    (("added", 0, 1, "method"), "gaussian", "added holds conditions of another kind of model"),
+    (("fit", "restarts", 0, "status"), "DONE", "status holds 'DONE', none of"),
+    (("settings", 0, 1), {"list": []}, "unknown kind 'list'"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "words"), DOCUMENT_CHANGES)
+def test_entries_that_mean_nothing_fail_in_words(whole, tmp_path, place, value, words):
+    document = json.loads(json.dumps(whole.document))
+    holder = document
+    for name in place[:-1]:
+        holder = holder[name]
+    holder[place[-1]] = value
+    assert_refused(tmp_path, whole._replace(document=document), words)
+
+
+def test_a_setting_of_a_later_version_fails_in_words(whole, tmp_path):
+    settings = [*whole.document["settings"], ["later", {"int": 1}]]
+    write(tmp_path / "model", whole._replace(document=whole.document | {"settings": settings}))
+    with pytest.raises(ModelFileError, match=r"model holds a setting that this version does not know .*'later'"):
+        LVMOGPRegressor.load(tmp_path / "model")

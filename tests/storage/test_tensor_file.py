@@ -1,0 +1,249 @@
+"""What is written comes back the same, whole or not at all, and a damaged or foreign file is always noticed."""
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save, save_file
+
+from lvmogp.errors import ModelFileError
+from lvmogp.fitted import model_file
+from lvmogp.ground import writing
+from lvmogp.storage import checkpoints, codec, tensor_file
+from lvmogp.storage.codec import Content
+from lvmogp.storage.tensor_file import digest_of_arrays, digest_of_header, opened, read, write
+
+CONTENT = Content(
+    tensors={
+        "double": np.random.default_rng(0).normal(size=(7, 3)),
+        "single": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "whole": np.array([[-(2**62), 5]]),
+        "flags": np.array([True, False]),
+        "number": np.array(0.5),
+        "empty": np.empty((0, 2)),
+        "odd": np.array([np.nan, np.inf, -np.inf, -0.0, 5e-324]),
+        "transposed": np.arange(6.0).reshape(2, 3).T,
+    },
+    document={"text": "Ünïcode ✓ \ud800", "nested": [{"a": None}, [1, 2.5, True]], "empty": {}},
+)
+OTHER = Content({"new": np.ones(2)}, {"new": 1})
+
+
+def assert_same_content(first: Content, second: Content) -> None:
+    assert first.document == second.document
+    assert first.tensors.keys() == second.tensors.keys()
+    for name, values in first.tensors.items():
+        assert (values.dtype, values.shape) == (second.tensors[name].dtype, second.tensors[name].shape)
+        assert values.tobytes() == second.tensors[name].tobytes()
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A model file."""
+    target = tmp_path / "brakes.lvmogp"
+    write(target, CONTENT)
+    return target
+
+
+def test_arrays_and_document_come_back_bit_by_bit(path, monkeypatch):
+    assert_same_content(read(path), CONTENT)
+    monkeypatch.chdir(path.parent)
+    assert_same_content(read("brakes.lvmogp"), CONTENT)
+
+
+def test_sizes_are_known_before_arrays_are_read(path):
+    with opened(path) as file:
+        assert file.document == CONTENT.document
+        assert {name: (size.dtype, size.shape) for name, size in file.sizes.items()} == {
+            name: (values.dtype, values.shape) for name, values in CONTENT.tensors.items()
+        }
+
+
+def test_writing_replaces_an_earlier_file_and_leaves_nothing_else(path):
+    write(path, OTHER)
+    assert_same_content(read(path), OTHER)
+    assert list(path.parent.iterdir()) == [path]
+    (path.parent / "new").touch()
+    assert stat.filemode(path.stat().st_mode) == stat.filemode((path.parent / "new").stat().st_mode)
+
+
+class Crash(BaseException):
+    """What no ordinary handler catches: the user's Ctrl-C, or the machine going down."""
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+@pytest.mark.parametrize("crash", [OSError("no space left on device"), Crash()], ids=["error", "interrupt"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_crash_while_writing_leaves_what_was_there(path, monkeypatch, step, crash, is_there):
+    def fail(*_):
+        raise crash
+
+    earlier = path.read_bytes()
+    if not is_there:
+        path.unlink()
+    monkeypatch.setattr(writing.os, step, fail)
+    with pytest.raises(type(crash)):
+        write(path, OTHER)
+    monkeypatch.undo()
+    assert [each.read_bytes() for each in path.parent.iterdir()] == [earlier] * is_there
+
+
+def test_all_is_on_disk_before_the_name_changes_hands(path, monkeypatch):
+    steps = []
+    replace, fsync = os.replace, os.fsync
+    monkeypatch.setattr(writing.os, "fsync", lambda handle: (steps.append("on disk"), fsync(handle)))
+    monkeypatch.setattr(writing.os, "replace", lambda *names: (steps.append(read(names[0])), replace(*names)))
+    write(path, CONTENT)
+    assert steps[0] == "on disk"
+    assert_same_content(steps[1], CONTENT)
+
+
+def test_a_document_that_is_no_json_fails_before_the_file_is_touched(path):
+    earlier = path.read_bytes()
+    with pytest.raises(ValueError, match="JSON"):
+        write(path, Content({}, {"bound": np.nan}))
+    assert path.read_bytes() == earlier
+
+
+# Damage
+
+
+def test_a_truncated_file_fails_in_words(path):
+    whole = path.read_bytes()
+    for length in np.unique(np.r_[0, 1, 7, 8, 9, np.linspace(10, len(whole) - 1, 40).astype(int)]):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ModelFileError, match=r"brakes\.lvmogp is not a model file, or it is damaged"):
+            read(path)
+
+
+@pytest.mark.parametrize("flip", [0x01, 0x10, 0x80, 0xFF])
+def test_a_flipped_byte_never_gives_another_model(path, flip):
+    whole = path.read_bytes()
+    n_header = 8 + int.from_bytes(whole[:8], "little")
+    places = np.r_[0:12, np.linspace(12, n_header - 1, 60), np.linspace(n_header, len(whole) - 1, 30)].astype(int)
+    n_noticed = 0
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= flip
+        path.write_bytes(damaged)
+        try:
+            content = read(path)
+        except ModelFileError:
+            n_noticed += 1
+        else:
+            assert_same_content(content, CONTENT)
+    assert n_noticed > 0.95 * len(places)
+
+
+@pytest.mark.parametrize("damaged", [lambda whole: b"x" + whole, lambda whole: whole + b"x"])
+def test_bytes_too_many_fail_in_words(path, damaged):
+    path.write_bytes(damaged(path.read_bytes()))
+    with pytest.raises(ModelFileError, match="is not a model file, or it is damaged"):
+        read(path)
+
+
+def metadata_of(path: Path) -> dict[str, str]:
+    whole = path.read_bytes()
+    return json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])["__metadata__"]
+
+
+CHANGES = {
+    "value": lambda whole: {"whole": whole + 1},
+    "type": lambda whole: {"whole": whole.view(float)},
+    "shape": lambda whole: {"whole": whole.T},
+    "name": lambda whole: {"other": whole},
+    "left out": lambda whole: {},
+    "added": lambda whole: {"whole": whole, "other": np.ones(1)},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_edited_array_fails_in_words(path, change):
+    tensors = load_file(path)
+    tensors |= CHANGES[change](tensors.pop("whole"))
+    payload = save({name: np.asarray(value, order="C") for name, value in tensors.items()}, metadata_of(path))
+    path.write_bytes(payload)
+    with pytest.raises(ModelFileError, match="is damaged: its content does not match its digest; restore it from a"):
+        read(path)
+
+
+@pytest.mark.parametrize("entry", ["document", "digest", "header digest"])
+def test_an_edited_or_missing_entry_fails_in_words(path, entry):
+    tensors, metadata = load_file(path), metadata_of(path)
+    without = {name: value for name, value in metadata.items() if name != entry}
+    for changed in (metadata | {entry: metadata[entry].replace("5", "6")}, without):
+        path.write_bytes(save(tensors, changed))
+        with pytest.raises(ModelFileError, match="does not match its digest"):
+            read(path)
+
+
+# Foreign files
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"version": "1", "document": "{}"}])
+def test_a_safetensors_file_of_others_fails_in_words(tmp_path, metadata):
+    save_file({"weights": np.ones(3)}, tmp_path / "other.safetensors", metadata)
+    text = "other.safetensors is a safetensors file, but not a model saved by lvmogp"
+    with pytest.raises(ModelFileError, match=text):
+        read(tmp_path / "other.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"", b"x,y\n1,2\n", b"\x80\x05" * 100, b"{" * 10_000, bytes(1000)])
+def test_a_file_of_another_kind_fails_in_words(tmp_path, content):
+    (tmp_path / "data.csv").write_bytes(content)
+    with pytest.raises(ModelFileError, match=r"data\.csv is not a model file, or it is damaged: "):
+        read(tmp_path / "data.csv")
+
+
+@pytest.mark.parametrize("name", ["absent", "."])
+def test_a_missing_file_and_a_folder_fail_in_words(tmp_path, name):
+    with pytest.raises(ModelFileError, match="there is no model file at "):
+        read(tmp_path / name)
+
+
+@pytest.mark.parametrize("version", ["2", "17", "0", "", "one", "-1", "1.0", "²", "9" * 5000])
+def test_another_version_fails_in_words(path, version):
+    path.write_bytes(save(load_file(path), metadata_of(path) | {"version": version}))
+    text = rf"has format version {version[:20]}, but this lvmogp .* reads versions up to 1; upgrade lvmogp to read it"
+    with pytest.raises(ModelFileError, match=text):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "offsets"),
+    [([10**12], [0, 8 * 10**12]), ([10**12], [0, 8]), ([2**62, 4], [0, 8]), ([-1], [0, 8]), ([1], [8, 0])],
+)
+def test_an_array_longer_than_its_file_is_refused_before_memory_is_taken(path, shape, offsets):
+    array = {"dtype": "F64", "shape": shape, "data_offsets": offsets}
+    header = json.dumps({"__metadata__": metadata_of(path), "big": array}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(ModelFileError, match=r"brakes\.lvmogp is not a model file, or it is damaged: "):
+        read(path)
+
+
+def with_right_digests(document: str, tensors: dict[str, np.ndarray]) -> bytes:
+    digests = {"header digest": digest_of_header(document, tensors), "digest": digest_of_arrays(tensors)}
+    return save(tensors, {"format": "lvmogp-model", "version": "1", "document": document, **digests})
+
+
+@pytest.mark.parametrize("document", ["", "{", "[" * 100_000, "9" * 5000, "nothing"])
+def test_a_document_that_is_none_fails_in_words_whatever_its_digest(path, document):
+    path.write_bytes(with_right_digests(document, {}))
+    with pytest.raises(ModelFileError, match=r"brakes\.lvmogp was changed by hand: its document is no JSON"):
+        read(path)
+
+
+def test_numbers_of_a_type_that_no_file_has_fail_in_words(path):
+    path.write_bytes(with_right_digests("{}", {"half": np.ones(3, np.float16)}))
+    with pytest.raises(ModelFileError, match=r"brakes\.lvmogp was changed by hand: it holds an array of F16"):
+        read(path)
+
+
+@pytest.mark.parametrize("module", [codec, tensor_file, checkpoints, model_file])
+def test_nothing_in_a_file_can_be_executed(module):
+    words = r"\b(pickle|eval|exec|joblib|marshal|allow_pickle|__import__)\b"
+    assert not re.search(words, Path(module.__file__).read_text())
