@@ -163,7 +163,7 @@ def feed_of(n_shards: int, batch_size: int = 8) -> Feed:
     parts = [Observations(inputs[rows], outputs[rows], conditions[rows]) for rows in pieces]
     scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0, None)
     shards = Shards(parts, [np.arange(4)] * n_shards, np.bincount(conditions), scaling, n_shards, 0)
-    return Feed(shards, 1, batch_size, "float64", seed=0)
+    return Feed(shards, batch_size, 1, "float64", seed=0)
 
 
 def test_every_shard_gives_its_share_to_each_minibatch():
@@ -257,21 +257,21 @@ def test_a_condition_is_added_to_a_model_fitted_by_minibatches(fitted):
 
 
 @pytest.mark.long
-def test_conditions_outside_the_pilot_are_placed_where_their_observations_put_them(monkeypatch):
+def test_conditions_outside_the_small_fit_are_placed_where_their_observations_put_them(monkeypatch):
     monkeypatch.setattr("lvmogp.inference.minibatch.start.MOST_CONDITIONS", 30)
     inputs, outputs, conditions, latents = many_conditions()
     rows = Observations(inputs, outputs, conditions)
-    flight = pilot(rows, 60, seed=0)
-    assert len(flight.conditions) == 30
+    few, chosen = some_conditions(rows, 60, seed=0)
+    assert len(chosen) == 30
     with pytest.warns(ConvergenceWarning):
         model = LVMOGPRegressor(n_restarts=1, max_iter=80, n_inducing_inputs=10, n_inducing_latents=10).fit(
             few.inputs, few.outputs, few.conditions
         )
     scaling = model.model_.scaling
     scaled = Observations(scaling.inputs(inputs), scaling.outputs(outputs), conditions)
-    found = placed(model.model_.posterior, scaled, 60, flight.conditions)
-    np.testing.assert_array_equal(found.mean[flight.conditions], model.model_.posterior.parameters.latent_mean)
-    others = np.setdiff1d(np.arange(60), flight.conditions)
+    found = placed(model.model_.posterior, scaled, 60, chosen)
+    np.testing.assert_array_equal(found.mean[chosen], model.model_.posterior.parameters.latent_mean)
+    others = np.setdiff1d(np.arange(60), chosen)
     asked = np.linspace(-1.5, 1.5, 20)[:, None]
     errors = [
         model.predict_at_latent(asked, found.mean[other]) - curves(asked, np.repeat(latents[[other]], 20, axis=0))
