@@ -24,7 +24,7 @@ from lvmogp.inference.minibatch.schedule import (
     begin_schedule,
     window,
 )
-from lvmogp.inference.minibatch.start import placed
+from lvmogp.inference.minibatch.start import placed, some_conditions
 from lvmogp.inference.minibatch.steps import Problem, Rates, State, step
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import long_data
