@@ -1,27 +1,44 @@
-"""Small models with posterior draws made by hand, and the same answers by dense matrices and loops over draws."""
+"""Small models put together by hand that answer from a fit or from draws, and the same ensembles as loops see them."""
 
+import dataclasses
 import functools
+import itertools
+import math
 from typing import NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from references import covariance, kernel_values
+from references import DenseProcess, Seen, covariance, kernel_values, process_of_data, process_of_fit
+from references import with_optimal_inducing as with_optimal
 from small_models import build, rbf
 
 from lvmogp import LVMOGPRegressor
-from lvmogp.fitted.model import FittedModel, trained_model, with_draws
+from lvmogp.conditions.condition import Condition
+from lvmogp.fitted.model import Chains, Fit, FittedModel, Schema, fitted_model
+from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics, Statistics
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel
 from lvmogp.model.draws import Draws, NoiseSpread
-from lvmogp.model.layouts import standardised
-from lvmogp.model.parameters import Parameters
+from lvmogp.model.layouts import SparseData, standardised
+from lvmogp.model.parameters import KnownCoordinates, Parameters
+from lvmogp.tables.features import NUMBER, ConditionFeatures, Feature
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import scaling_of
 from lvmogp.tables.transforms import TRANSFORMS
 
 N_DRAWS = 6
+IDS = tuple("abcde")
+# The kinds of ensembles: form of the data, and what answers.
+KINDS = {
+    "fit on a grid": ("grid", "fit"),
+    "fit on long data": ("long", "fit"),
+    "draws on a grid": ("grid", "draws"),
+    "draws on scattered data": ("long", "draws"),
+    "sparse draws": ("sparse", "draws"),
+}
 
 
 def made_draws(model: FittedModel, *, seed: int = 3, n_draws: int = N_DRAWS) -> Draws:
@@ -34,8 +51,12 @@ def made_draws(model: FittedModel, *, seed: int = 3, n_draws: int = N_DRAWS) -> 
 
     mean = np.asarray(parameters.latent_mean)
     turns = np.linalg.qr(rng.standard_normal((n_draws, mean.shape[1], mean.shape[1])))[0]
-    turns[::2, :, 0] *= -1  # some turn, some mirror
+    turns[::2, :, :1] *= -1  # some turn, some mirror
     latents = (mean + 0.15 * rng.standard_normal((n_draws, *mean.shape))) @ turns
+    if parameters.known is not None:
+        known = parameters.known.gaussians
+        drawn = np.asarray(known.mean) + np.sqrt(known.variance) * rng.standard_normal((n_draws, *known.mean.shape))
+        latents = np.concatenate([latents, drawn], axis=2)
     log_weight, own_noise = 0.5 * rng.standard_normal(n_draws), parameters.noise_variance.shape[0] > 1
     return Draws(
         input_kernel=jax.tree.map(around, parameters.input_kernel),
@@ -54,46 +75,110 @@ def curve(x: np.ndarray, slope: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def fitted(
-    form: str, *, noise: str = "shared", n_latent: int = 1, transform: str | None = None, error: float | None = None
+    form: str,
+    *,
+    answers: str = "draws",
+    noise: str = "shared",
+    n_latent: int = 1,
+    transform: str | None = None,
+    error: float | None = None,
+    n_columns: int = 1,
+    features: bool = False,
 ) -> LVMOGPRegressor:
-    """A model as a fit would leave it, of a complete grid ("grid") or of uneven conditions ("long"), with draws.
+    """A model as a fit would leave it, of a complete grid ("grid") or of uneven conditions ("long", "sparse").
 
-    ``error`` is a known standard deviation of all measurements.
+    It ``answers`` from "draws" or from the "fit" alone; the draws of "sparse" data are by inducing points. ``error`` is
+    a known standard deviation of all measurements. ``features`` are one number for each condition, missing for the
+    fourth if there are latents.
     """
     rng = np.random.default_rng(7)
     slopes = np.linspace(-1, 1, 5)
-    counts = [7] * 5 if form == "grid" else [3, 7, 2, 6, 4]
+    is_grid = form == "grid"
+    counts = [7] * 5 if is_grid else [3, 7, 2, 6, 4]
     conditions = np.repeat(np.arange(5), counts)
-    inputs = np.tile(rng.uniform(0, 2, 7), 5) if form == "grid" else rng.uniform(0, 2, len(conditions))
+    inputs = np.tile(rng.uniform(0, 2, 7), 5) if is_grid else rng.uniform(0, 2, len(conditions))
     outputs = curve(inputs, slopes[conditions]) + 0.1 * rng.standard_normal(len(inputs))
+    inputs = np.column_stack([inputs, 3 * np.cos(5 * inputs)])[:, :n_columns]
     observations = Observations(
-        inputs[:, None],
+        inputs,
         outputs if transform is None else TRANSFORMS[transform].backward(1.3 + outputs),
         conditions,
-        tuple("abcde"),
-        None,
-        form == "grid",
+        IDS,
+        is_grid=is_grid,
         errors=None if error is None else np.full(len(outputs), error),
     )
     scaling = scaling_of(observations.inputs, observations.outputs, transform=TRANSFORMS[transform])
     latents = np.column_stack([1.3 * slopes, 0.7 * rng.standard_normal(5)])[:, :n_latent]
+    inducing_inputs = np.array([[-1.4, 0.5], [-0.5, -1.2], [0.5, 1.2], [1.4, -0.6]])[:, :n_columns]
+    known = descriptions = None
+    inducing_latents, lengthscales = latents[::2], [1.4, 2.0][:n_latent]
+    if features:
+        descriptions = _descriptions(slopes, missing=n_latent > 0)
+        known = _known(descriptions)
+        inducing_latents = np.column_stack([inducing_latents, [-1.0, 1.1, 0.2]])
+        lengthscales = [*lengthscales, 1.7]
     parameters = Parameters(
-        input_kernel=rbf([0.6], 1.1),
-        latent_kernel=rbf([1.4, 2.0][:n_latent], 0.9),
-        inducing_inputs=jnp.asarray([[-1.4], [-0.5], [0.5], [1.4]]),
-        inducing_latents=jnp.asarray(latents[::2]),
+        input_kernel=rbf([0.6, 1.1][:n_columns], 1.1),
+        latent_kernel=rbf(lengthscales, 0.9),
+        inducing_inputs=jnp.asarray(inducing_inputs),
+        inducing_latents=jnp.asarray(inducing_latents),
         latent_mean=jnp.asarray(latents),
         latent_variance=jnp.full(latents.shape, 0.05),
         noise_variance=jnp.asarray([0.03] if noise == "shared" else [0.01, 0.02, 0.05, 0.03, 0.02]),
+        known=known,
     )
     restart = Restart("by hand", -12.5, Status.CONVERGED, (-13.0, -12.5), 2, 1.0)
     outcome = Outcome(parameters, -12.5, Status.CONVERGED, (restart,), 1e-7, 1e-7, 1.0)
-    model = build(parameters, standardised(observations, scaling))
-    trained = trained_model(model, outcome, ids=observations.ids, scaling=scaling, observations=observations)
+    fit = Fit(build(parameters, standardised(observations, scaling)), outcome, {n_latent: -12.5}, {transform: -12.5})
+    schema = Schema(IDS, None, n_columns, (), None, is_grid)
+    trained = fitted_model(schema, scaling, fit, observations=observations, descriptions=descriptions)
     estimator = LVMOGPRegressor(n_latent, noise=noise, output_transform=transform)
-    estimator.model_ = with_draws(trained, made_draws(trained))
-    estimator.n_features_in_ = 1
+    estimator.n_features_in_ = n_columns
+    # Few observations are enough for the sparse form.
+    with mock.patch("lvmogp.model.layouts._MOST_SCATTERED", 10 if form == "sparse" else 1_000):
+        estimator.model_ = trained if answers == "fit" else with_draws(trained, made_draws(trained))
     return estimator
+
+
+def _descriptions(slopes: np.ndarray, *, missing: bool) -> ConditionFeatures:
+    values = (slopes**2)[:, None]
+    scale, mean = values.std(axis=0), values.mean(axis=0)
+    if missing:
+        values[3] = np.nan
+    return ConditionFeatures((Feature("load", NUMBER),), IDS, values, mean, scale)
+
+
+def _known(descriptions: ConditionFeatures) -> KnownCoordinates:
+    values = descriptions.standardised(descriptions.values)
+    places = np.nonzero(np.isnan(values))
+    return KnownCoordinates(
+        values=jnp.asarray(np.nan_to_num(values)),
+        missing_condition=jnp.asarray(places[0], jnp.int32),
+        missing_coordinate=jnp.asarray(places[1], jnp.int32),
+        missing_mean=jnp.full(len(places[0]), 0.4),
+        missing_variance=jnp.full(len(places[0]), 0.3),
+    )
+
+
+def of_kind(kind: str, **options) -> LVMOGPRegressor:
+    """A model of one of the kinds, of two input columns unless told otherwise."""
+    form, answers = KINDS[kind]
+    return fitted(form, answers=answers, **{"n_columns": 2, **options})
+
+
+def with_draws(model: FittedModel, draws: Draws | None) -> FittedModel:
+    """The model as sampling would leave it; without draws it answers from the fit."""
+    kinds = (float, float, int, float, bool)
+    nothing = Statistics(*(np.empty(0, kind) for kind in kinds))
+    diagnostics = SamplingDiagnostics((), {}, (), nothing, n_warmup=0, completed=True, seconds=0.0)
+    return fitted_model(
+        model.schema,
+        model.scaling,
+        model.fit,
+        chains=None if draws is None else Chains(draws, diagnostics),
+        observations=model.observations,
+        descriptions=model.descriptions,
+    )
 
 
 def forgetting(model: LVMOGPRegressor) -> LVMOGPRegressor:
@@ -104,97 +189,166 @@ def forgetting(model: LVMOGPRegressor) -> LVMOGPRegressor:
     return copied
 
 
-class Gaussian(NamedTuple):
-    """Mean and covariance of f at some rows."""
-
-    mean: np.ndarray
-    covariance: np.ndarray
+# The same ensembles as loops see them, in standardised units.
 
 
-class DenseDraw:
-    """One draw as a GP over pairs (x, h), conditioned on all observations through their full covariance matrix."""
+class DenseEnsemble(NamedTuple):
+    """Processes with their weights; means (and variances) of trained latents, noise and log-noise prior of each."""
 
-    def __init__(self, model: FittedModel, number: int):
-        draws, observations = model.draws, model.observations
-        kernels = (draws.input_kernel, draws.latent_kernel)
-        self.input_kernel, self.latent_kernel = (
-            jax.tree.map(lambda leaf: np.asarray(leaf)[number], kernel) for kernel in kernels
+    processes: list[DenseProcess]
+    weights: np.ndarray
+    latents: np.ndarray
+    latent_variance: np.ndarray | None
+    noise: np.ndarray
+    log_noise: list[tuple[float, float]]
+
+
+class Point(NamedTuple):
+    """One of the points that stand for a condition."""
+
+    weight: float
+    process: int
+    latent: np.ndarray
+    noise: float
+
+
+class DenseCondition(NamedTuple):
+    """Weighted points of a condition, and what was seen of it."""
+
+    points: list[Point]
+    seen: Seen
+
+
+def nothing_seen(n_columns: int) -> Seen:
+    return Seen(np.empty((0, n_columns)), np.empty(0))
+
+
+def flat(parameters: Parameters) -> Parameters:
+    """The same with features as latents, of variance zero where they are known."""
+    both = parameters.latents
+    return dataclasses.replace(parameters, latent_mean=both.mean, latent_variance=both.variance, known=None)
+
+
+def dense_ensemble(model: FittedModel) -> DenseEnsemble:
+    scaling, observations = model.scaling, model.observations
+    x, y, conditions = (
+        scaling.inputs(observations.inputs),
+        scaling.outputs(observations.outputs),
+        observations.conditions,
+    )
+    by_condition = [(x[conditions == d], y[conditions == d]) for d in range(len(observations.ids))]
+    parameters = flat(model.posterior.parameters)
+    if model.draws is None:
+        noise = np.broadcast_to(parameters.noise_variance, len(by_condition))
+        return DenseEnsemble(
+            [process_of_fit(with_optimal(parameters, by_condition))],
+            np.ones(1),
+            np.asarray(parameters.latent_mean)[None],
+            np.asarray(parameters.latent_variance),
+            noise[None],
+            [(float(np.mean(np.log(noise))), float(np.std(np.log(noise))))],
         )
-        self.latents = np.asarray(draws.latents)[number]
-        self.noise = np.broadcast_to(np.asarray(draws.noise_variance)[number], len(self.latents))
-        self.noise_spread = (
-            None
-            if draws.noise_spread is None
-            else (
-                float(draws.noise_spread.median[number]),
-                float(draws.noise_spread.deviation[number]),
-            )
-        )
-        self.weight = float(np.exp(draws.log_weight[number]))
-        self.inputs = model.scaling.inputs(observations.inputs)
-        self.conditions = observations.conditions
-        self.outputs = model.scaling.outputs(observations.outputs)
-        own, variances = self.latents[self.conditions], self.noise[self.conditions]
-        if observations.errors is not None:
-            variances = variances + (observations.errors / model.scaling.output_scale) ** 2
-        self.inverse = np.linalg.inv(self.prior(self.inputs, own, self.inputs, own) + np.diag(variances))
-
-    def prior(self, x: np.ndarray, h: np.ndarray, other_x: np.ndarray, other_h: np.ndarray) -> np.ndarray:
-        return covariance(self.input_kernel, x, other_x) * covariance(self.latent_kernel, h, other_h)
-
-    def at(self, x: np.ndarray, h: np.ndarray) -> Gaussian:
-        """F at rows (x, h)."""
-        to_data = self.prior(x, h, self.inputs, self.latents[self.conditions])
-        return Gaussian(
-            to_data @ self.inverse @ self.outputs, self.prior(x, h, x, h) - to_data @ self.inverse @ to_data.T
-        )
-
-    def given(self, x: np.ndarray, h: np.ndarray, x_few: np.ndarray, y_few: np.ndarray, noise: float) -> Gaussian:
-        """F at rows of one latent after a few observations of it."""
-        n_few = len(x_few)
-        everything = self.at(np.vstack([x_few, x]), np.tile(h, (n_few + len(x), 1)))
-        within = everything.covariance[:n_few, :n_few] + noise * np.eye(n_few)
-        gain = np.linalg.solve(within, everything.covariance[:n_few, n_few:]).T
-        return Gaussian(
-            everything.mean[n_few:] + gain @ (y_few - everything.mean[:n_few]),
-            everything.covariance[n_few:, n_few:] - gain @ everything.covariance[:n_few, n_few:],
-        )
-
-    def log_likelihood(self, h: np.ndarray, x_few: np.ndarray, y_few: np.ndarray, noise: float) -> float:
-        """Log p(y | h, draw)."""
-        found = self.at(x_few, np.tile(h, (len(x_few), 1)))
-        matrix = found.covariance + noise * np.eye(len(x_few))
-        residual = y_few - found.mean
-        return float(-residual @ np.linalg.solve(matrix, residual) / 2 - np.linalg.slogdet(2 * np.pi * matrix)[1] / 2)
+    draws = model.draws
+    errors = 0.0 if observations.errors is None else (observations.errors / scaling.output_scale) ** 2
+    processes, noises, log_noise = [], [], []
+    for number in range(draws.n_draws):
+        draw = jax.tree.map(lambda leaf, number=number: np.asarray(leaf)[number], draws)
+        noise = np.broadcast_to(draw.noise_variance, len(by_condition))
+        kernels, sparse = (draw.input_kernel, draw.latent_kernel), model.ensemble.source.data
+        if isinstance(sparse, SparseData):
+            latents = jnp.asarray(draw.latents)
+            inducing = (sparse.inducing_inputs, latents[sparse.inducing_conditions])
+            own = Parameters(*kernels, *inducing, latents, jnp.zeros_like(latents), jnp.asarray(draw.noise_variance))
+            processes.append(process_of_fit(with_optimal(own, by_condition)))
+        else:
+            processes.append(process_of_data(*kernels, x, draw.latents[conditions], y, noise[conditions] + errors))
+        spread = draw.noise_spread
+        shared = (float(np.log(noise[0])), 0.0)
+        log_noise.append(shared if spread is None else (float(np.log(spread.median)), float(spread.deviation)))
+        noises.append(noise)
+    weights, latents = np.exp(np.asarray(draws.log_weight)), np.asarray(draws.latents)
+    return DenseEnsemble(processes, weights, latents, None, np.stack(noises), log_noise)
 
 
-def dense_draws(model: LVMOGPRegressor) -> list[DenseDraw]:
-    return [DenseDraw(model.model_, number) for number in range(model.model_.draws.n_draws)]
+def trained_points(ensemble: DenseEnsemble, number: int, nodes: np.ndarray, masses: np.ndarray) -> list[Point]:
+    """Points of a trained condition: standard normal nodes for q(h) of a fit, in each draw its latents."""
+    if ensemble.latent_variance is None:
+        return [
+            Point(weight, s, ensemble.latents[s, number], ensemble.noise[s, number])
+            for s, weight in enumerate(ensemble.weights)
+        ]
+    mean, deviation = ensemble.latents[0, number], np.sqrt(ensemble.latent_variance[number])
+    return [
+        Point(mass, 0, mean + deviation * node, ensemble.noise[0, number])
+        for node, mass in zip(nodes, masses, strict=True)
+    ]
+
+
+def hermite(n_nodes: int, n_dimensions: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes of a standard normal distribution with their masses."""
+    nodes, masses = np.polynomial.hermite_e.hermegauss(n_nodes)
+    pairs = list(itertools.product(*[list(zip(nodes, masses / masses.sum(), strict=True))] * n_dimensions))
+    return np.array([[node for node, _ in each] for each in pairs]), np.array(
+        [math.prod(m for _, m in p) for p in pairs]
+    )
+
+
+def library_points(condition: Condition) -> list[Point]:
+    """The particles that the library found, one after the other."""
+    latents, noise = np.asarray(condition.latents), np.asarray(condition.noise)
+    return [
+        Point(weight, s, latents[s, k], noise[s, k]) for (s, k), weight in np.ndenumerate(condition.weights) if weight
+    ]
+
+
+def grid_points(
+    ensemble: DenseEnsemble, seen: Seen, latents: np.ndarray, log_prior: np.ndarray, n_noises: int = 7
+) -> list[Point]:
+    """The posterior of a new condition on a grid of latents, and of noise if conditions have their own."""
+    found, logs = [], []
+    for s, (process, (centre, deviation)) in enumerate(zip(ensemble.processes, ensemble.log_noise, strict=True)):
+        nodes, masses = hermite(n_noises) if deviation else (np.zeros((1, 1)), np.ones(1))
+        for (latent, log_mass), (node, mass) in itertools.product(
+            zip(latents, log_prior, strict=True), zip(nodes[:, 0], masses, strict=True)
+        ):
+            noise = np.exp(centre + deviation * node)
+            height = process.log_likelihood(latent, seen, noise) if len(seen.values) else 0.0
+            logs.append(np.log(ensemble.weights[s] * mass) + log_mass + height)
+            found.append(Point(0.0, s, latent, noise))
+    weights = np.exp(np.asarray(logs) - np.max(logs))
+    likely = weights > 1e-9
+    weights = weights / weights[likely].sum()
+    return [found[place]._replace(weight=weights[place]) for place in np.flatnonzero(likely)]
 
 
 class Mixed(NamedTuple):
-    """A mixture in standardised units: weights, means and variances of its components, a row a component."""
+    """A mixture in standardised units: weights, means and covariances of f at rows, and the noise of each component."""
 
     weights: np.ndarray
     means: np.ndarray
-    variances: np.ndarray
+    covariances: np.ndarray
+    noise: np.ndarray
+
+    def moments(self, *, include_noise: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        mean = self.weights @ self.means
+        variances = self.variances(include_noise=include_noise)
+        return mean, self.weights @ (variances + (self.means - mean) ** 2)
+
+    def variances(self, *, include_noise: bool) -> np.ndarray:
+        own = np.diagonal(self.covariances, axis1=1, axis2=2)
+        return own + self.noise[:, None] * include_noise
 
     @property
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        mean = self.weights @ self.means
-        return mean, self.weights @ (self.variances + self.means**2) - mean**2
+    def covariance(self) -> np.ndarray:
+        apart = self.means - self.weights @ self.means
+        return np.tensordot(self.weights, self.covariances, axes=1) + (apart.T * self.weights) @ apart
 
 
-def mixed(model: LVMOGPRegressor, X: np.ndarray, numbers: np.ndarray, *, include_noise: bool) -> Mixed:
-    """Predictive mixture at rows of trained conditions, a loop over draws."""
-    x = model.model_.scaling.inputs(X)
-    draws = dense_draws(model)
-    found = [draw.at(x, draw.latents[numbers]) for draw in draws]
-    noise = np.stack([draw.noise[numbers] for draw in draws]) * include_noise
-    weights = np.asarray([draw.weight for draw in draws])
-    return Mixed(
-        weights, np.stack([item.mean for item in found]), np.stack([np.diag(item.covariance) for item in found]) + noise
-    )
+def mixed(ensemble: DenseEnsemble, condition: DenseCondition, x: np.ndarray) -> Mixed:
+    """Curves of a condition at inputs, one point after the other."""
+    found = [ensemble.processes[s].given(x, latent, condition.seen, noise) for _, s, latent, noise in condition.points]
+    weights, noise = (np.array([part[place] for part in condition.points]) for place in (0, 3))
+    return Mixed(weights, np.stack([each.mean for each in found]), np.stack([each.covariance for each in found]), noise)
 
 
 def correlation(kernel: Kernel, first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ import pandas as pd
 from lvmogp import LVMOGPRegressor
 from lvmogp.__about__ import __version__
 from lvmogp.cli.files.parquet import open_parquet
-from lvmogp.cli.files.roles import long_form, wide_form
+from lvmogp.cli.files.roles import Roles, complete_rows, wide_rows
 from lvmogp.cli.files.tables import read_table, table_bytes
 from lvmogp.errors import LVMOGPError, LVMOGPWarning
 from lvmogp.storage.checkpoints import Checkpoints
@@ -320,10 +320,10 @@ def read_both_forms(path: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LVMOGPWarning)
         try:
-            found = long_form(table, output="y", condition="id", inputs=["day", "x"])
+            found = complete_rows(table, Roles(("day", "x"), "id", "y"))
         except LVMOGPError:
-            found = wide_form(table, inputs=["x"])
-    return found.X.to_csv(), found.y.to_csv()
+            found = wide_rows(table, ["x"])
+    return found.X.to_csv(), found.y.to_csv(), found.ids
 
 
 def read_in_pieces(path: Path) -> Any:

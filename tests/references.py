@@ -4,6 +4,7 @@ Everything is written as the paper writes it, un-whitened and with the Kronecker
 jitter on the two gram matrices is the library's. Data come as one pair (inputs, outputs) for each condition.
 """
 
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -356,3 +357,104 @@ def reference_prediction(
             second_moment = weights @ phi @ weights
             variance[n, d] = conditional + uncertain_u + second_moment - mean[n, d] ** 2
     return mean, variance
+
+
+# The process f itself, as a GP over rows (x, h) with full covariance matrices.
+
+
+class Seen(NamedTuple):
+    """A few observations of one condition in standardised units; ``errors`` are variances of the measurements."""
+
+    inputs: np.ndarray
+    values: np.ndarray
+    errors: np.ndarray | float = 0.0
+
+
+class Given(NamedTuple):
+    """A curve at some inputs given observations: mean, covariance, and the gain W on the observations."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    gain: np.ndarray
+
+
+class DenseProcess(NamedTuple):
+    """What the data say enters through anchors, rows (x, h) themselves: mean K_fa w, covariance K_ff − K_fa C K_af."""
+
+    input_kernel: Kernel
+    latent_kernel: Kernel
+    inputs: np.ndarray
+    latents: np.ndarray
+    weights: np.ndarray
+    core: np.ndarray
+
+    def prior(self, x: np.ndarray, h: np.ndarray, other_x: np.ndarray, other_h: np.ndarray) -> np.ndarray:
+        return covariance(self.input_kernel, x, other_x) * covariance(self.latent_kernel, h, other_h)
+
+    def mean(self, x: np.ndarray, h: np.ndarray) -> np.ndarray:
+        return self.prior(x, h, self.inputs, self.latents) @ self.weights
+
+    def explained(self, x: np.ndarray, h: np.ndarray, other_x: np.ndarray, other_h: np.ndarray) -> np.ndarray:
+        to_anchors, from_anchors = (
+            self.prior(*rows, self.inputs, self.latents) for rows in ((x, h), (other_x, other_h))
+        )
+        return to_anchors @ self.core @ from_anchors.T
+
+    def covariance(self, x: np.ndarray, h: np.ndarray, other_x: np.ndarray, other_h: np.ndarray) -> np.ndarray:
+        return self.prior(x, h, other_x, other_h) - self.explained(x, h, other_x, other_h)
+
+    def curve(self, x: np.ndarray, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and covariance of one curve f(·, h)."""
+        h = np.tile(latent, (len(x), 1))
+        return self.mean(x, h), self.covariance(x, h, x, h)
+
+    def given(self, x: np.ndarray, latent: np.ndarray, seen: Seen, noise: float) -> Given:
+        """The curve f(·, h) conditioned on noisy observations of it, by the textbook formula."""
+        n_seen = len(seen.values)
+        mean, variance = self.curve(np.vstack([seen.inputs, x]), latent)
+        within = variance[:n_seen, :n_seen] + np.diag(np.broadcast_to(noise + seen.errors, n_seen))
+        gain = np.linalg.solve(within, variance[:n_seen, n_seen:]).T
+        return Given(
+            mean[n_seen:] + gain @ (seen.values - mean[:n_seen]),
+            variance[n_seen:, n_seen:] - gain @ variance[:n_seen, n_seen:],
+            gain,
+        )
+
+    def log_likelihood(self, latent: np.ndarray, seen: Seen, noise: float) -> float:
+        """log p(y | h)."""
+        mean, variance = self.curve(seen.inputs, latent)
+        return log_normal(
+            seen.values - mean, variance + np.diag(np.broadcast_to(noise + seen.errors, len(seen.values)))
+        )
+
+
+def process_of_fit(parameters: Parameters) -> DenseProcess:
+    """p(f|u) with u ~ N(m, S) integrated out; anchors are all pairs of inducing points."""
+    input_gram, latent_gram = grams(parameters)
+    inverse = np.linalg.inv(np.kron(latent_gram, input_gram))
+    q = unwhitened(parameters)
+    inputs, latents = np.asarray(parameters.inducing_inputs), np.asarray(parameters.inducing_latents)
+    return DenseProcess(
+        parameters.input_kernel,
+        parameters.latent_kernel,
+        np.tile(inputs, (len(latents), 1)),
+        np.repeat(latents, len(inputs), axis=0),
+        inverse @ q.mean,
+        inverse - inverse @ q.covariance @ inverse,
+    )
+
+
+def process_of_data(
+    input_kernel: Kernel, latent_kernel: Kernel, x: np.ndarray, h: np.ndarray, y: np.ndarray, noise: np.ndarray
+) -> DenseProcess:
+    """f given noisy observations at rows (x, h), which are the anchors."""
+    prior = DenseProcess(input_kernel, latent_kernel, x, h, np.empty(0), np.empty(0)).prior(x, h, x, h)
+    inverse = np.linalg.inv(prior + np.diag(noise))
+    return DenseProcess(input_kernel, latent_kernel, x, h, inverse @ y, inverse)
+
+
+def with_optimal_inducing(parameters: Parameters, observations: Observations) -> Parameters:
+    """The same parameters with the optimal q(v)."""
+    mean, variance = optimal_inducing(parameters, observations)
+    inducing = FullInducing(jnp.asarray(mean), jnp.asarray(np.linalg.cholesky(variance)))
+    return dataclasses.replace(parameters, inducing=inducing)

@@ -1,4 +1,4 @@
-"""Small fixed models, and the q(f) that each implies written densely: un-whitened, every Kronecker product formed."""
+"""Small fixed models."""
 
 import functools
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import references
-from references import covariance, grams, unwhitened
+from references import grams
 
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import RBF, Kernel
@@ -136,71 +136,6 @@ def two_sided_model(tilt: float = 0.0) -> Posterior:
     # S = s²I is s²(K_H ⊗ K_X) without whitening, which is even too.
     inducing = FullInducing(jnp.asarray(mean), 0.1 * jnp.eye(M_X * M_H))
     return build(replace(parameters, inducing=inducing), grid_case().data)
-
-
-# The process f(x, h) under q(u), as the paper writes it.
-
-
-class Observed(NamedTuple):
-    """A few observations of one condition."""
-
-    inputs: np.ndarray
-    values: np.ndarray
-
-
-class Conditioned(NamedTuple):
-    """A curve at some inputs given observations: mean, covariance, and the gain W on the observations."""
-
-    mean: np.ndarray
-    covariance: np.ndarray
-    gain: np.ndarray
-
-
-class DenseProcess:
-    """Mean and covariance of f at given rows (x, h): p(f|u) with u ~ q(u) = N(m, S) integrated out."""
-
-    def __init__(self, parameters: Parameters):
-        self.parameters = parameters
-        input_gram, latent_gram = grams(parameters)
-        inverse = np.linalg.inv(np.kron(latent_gram, input_gram))
-        q = unwhitened(parameters)
-        self.weights = inverse @ q.mean
-        # K_fu K_uu⁻¹ S K_uu⁻¹ K_uf − K_fu K_uu⁻¹ K_uf
-        self.core = inverse @ q.covariance @ inverse - inverse
-
-    def cross(self, inputs: np.ndarray, latents: np.ndarray) -> np.ndarray:
-        """K_fu: rows k_H(h, Z_H) ⊗ k_X(x, Z_X)."""
-        by_input = covariance(self.parameters.input_kernel, inputs, np.asarray(self.parameters.inducing_inputs))
-        by_latent = covariance(self.parameters.latent_kernel, latents, np.asarray(self.parameters.inducing_latents))
-        return (by_latent[:, :, None] * by_input[:, None, :]).reshape(len(inputs), len(self.weights))
-
-    def mean(self, inputs: np.ndarray, latents: np.ndarray) -> np.ndarray:
-        return self.cross(inputs, latents) @ self.weights
-
-    def covariance(
-        self, inputs: np.ndarray, latents: np.ndarray, other_inputs: np.ndarray, other_latents: np.ndarray
-    ) -> np.ndarray:
-        prior = covariance(self.parameters.latent_kernel, latents, other_latents) * covariance(
-            self.parameters.input_kernel, inputs, other_inputs
-        )
-        return prior + self.cross(inputs, latents) @ self.core @ self.cross(other_inputs, other_latents).T
-
-    def at(self, inputs: np.ndarray, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and covariance of one curve f(·, h)."""
-        latents = np.tile(latent, (len(inputs), 1))
-        return self.mean(inputs, latents), self.covariance(inputs, latents, inputs, latents)
-
-    def given(self, seen: Observed, noise: float, inputs: np.ndarray, latent: np.ndarray) -> Conditioned:
-        """The curve f(·, h) conditioned on noisy observations of it, by the textbook formula."""
-        n_seen = len(seen.values)
-        mean, variance = self.at(np.vstack([seen.inputs, inputs]), latent)
-        within = variance[:n_seen, :n_seen] + noise * np.eye(n_seen)
-        gain = np.linalg.solve(within, variance[:n_seen, n_seen:]).T
-        return Conditioned(
-            mean=mean[n_seen:] + gain @ (seen.values - mean[:n_seen]),
-            covariance=variance[n_seen:, n_seen:] - gain @ variance[:n_seen, n_seen:],
-            gain=gain,
-        )
 
 
 def described_parameters() -> Parameters:

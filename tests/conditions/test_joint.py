@@ -1,383 +1,413 @@
-"""Joint covariances and samples against loops over all pairs of latents."""
+"""Joint covariances and samples of several conditions against sums over all pairs of dense points."""
 
 import functools
 import itertools
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_models import INDUCING_INPUTS, Q_X, SHARED, DenseProcess, Observed, small_model
-
-from lvmogp.conditions.evidence import evidence
-from lvmogp.conditions.joint import Draw, sample_curves
-from lvmogp.conditions.new_condition import ConditionPosterior, condition_on
-from lvmogp.conditions.predictions import (
-    Condition,
-    draw_curves,
-    gaussian_moments,
-    joint_covariance,
-    mixture,
-    output_covariance,
-    trained_condition,
+from drawn_models import (
+    DenseCondition,
+    DenseEnsemble,
+    Point,
+    dense_ensemble,
+    forgetting,
+    hermite,
+    nothing_seen,
+    of_kind,
+    trained_points,
 )
-from lvmogp.conditions.transformed import relative_output
-from lvmogp.ground.compiling import compiled
-from lvmogp.model.posterior import trained_curves
+from references import Seen
+from test_few_observations import compressed_of, many
+
+import lvmogp.conditions.joint as joint
+from lvmogp import LVMOGPRegressor
+from lvmogp.conditions.closed_form import joint_covariance as closed_covariance
+from lvmogp.conditions.condition import Condition, condition_of_particles, trained_condition
+from lvmogp.conditions.ensemble import Ensemble
+from lvmogp.conditions.few_observations import few_observations
+from lvmogp.conditions.joint import draw_curves, joint_covariance, output_covariance
+from lvmogp.conditions.mixtures import relative_output
+from lvmogp.fitted.model import FittedModel
 from lvmogp.tables.transforms import TRANSFORMS
 
-N_PARTICLES = 12
-NODES, MASSES = np.polynomial.hermite_e.hermegauss(30)
-NOTHING = Observed(np.empty((0, Q_X)), np.empty(0))
-
-compiled_trained_curves = compiled(trained_curves)
+FIT, DRAWS = "fit on a grid", "draws on a grid"
 
 
 class Member(NamedTuple):
-    """One condition for the library and, as weighted latents with noise and observations, for loops over them."""
+    """One condition for the library and for loops, with the rows asked of it."""
 
     condition: Condition
-    latents: np.ndarray
-    weights: np.ndarray
-    noise: np.ndarray
-    seen: Observed
+    dense: DenseCondition
     rows: np.ndarray
 
 
 def some_rows(n_rows: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).uniform(-2, 2, (n_rows, Q_X))
+    return np.random.default_rng(seed).uniform(-1.5, 1.5, (n_rows, 2))
 
 
-def trained_member(place: int, rows: np.ndarray) -> Member:
-    """A trained condition, whose q(h) becomes the nodes of a quadrature."""
-    model = small_model(1)
-    condition = trained_condition(model, compiled_trained_curves(model), place, place)
-    mean, variance = float(condition.latents.mean[0, 0]), float(condition.latents.variance[0, 0])
-    latents = (mean + np.sqrt(variance) * NODES)[:, None]
-    return Member(condition, latents, MASSES / MASSES.sum(), np.full(len(NODES), SHARED[0]), NOTHING, rows)
+def trained_member(model: FittedModel, number: int, rows: np.ndarray) -> Member:
+    points = trained_points(dense_ensemble(model), number, *hermite(30))
+    return Member(trained_condition(model.ensemble, number), DenseCondition(points, nothing_seen(2)), rows)
 
 
-def new_member(inputs: np.ndarray, rows: np.ndarray, seed: int) -> Member:
-    """A new condition of few particles with uneven weights and noise."""
+def new_member(model: FittedModel, seen: Seen, rows: np.ndarray, *, n_each: int, seed: int, pack=None) -> Member:
+    """A new condition of few particles with uneven weights and noise of their own."""
     rng = np.random.default_rng(seed)
-    seen = Observed(inputs, rng.normal(size=len(inputs)) / 2)
-    latents, weights = rng.normal(size=(N_PARTICLES, 1)), rng.dirichlet(np.ones(N_PARTICLES))
-    noise = rng.uniform(0.02, 0.2, N_PARTICLES)
-    values = (jnp.asarray(part) for part in (latents, noise, np.log(weights)))
-    condition = condition_on(small_model(1), evidence(small_model(1), *seen), *values)
-    return Member(condition, latents, weights, noise, seen, rows)
+    shape = (model.ensemble.n_processes, n_each)
+    latents, noise = rng.normal(size=(*shape, 1)), rng.uniform(0.02, 0.2, shape)
+    weights = rng.dirichlet(np.ones(latents.size)).reshape(shape)
+    errors = np.broadcast_to(seen.errors, len(seen.values))
+    given = few_observations(seen.inputs, seen.values, errors) if pack is None else pack
+    parts = (jnp.asarray(part) for part in (latents, noise, np.log(weights)))
+    condition = condition_of_particles(model.ensemble, *parts, given)
+    points = [Point(weight, s, latents[s, k], noise[s, k]) for (s, k), weight in np.ndenumerate(weights)]
+    return Member(condition, DenseCondition(points, seen), rows)
+
+
+def few(n_seen: int, seed: int, *, errors: bool = False) -> Seen:
+    rng = np.random.default_rng(seed)
+    own = rng.uniform(0, 0.4, n_seen) if errors else 0.0
+    return Seen(rng.uniform(-1.5, 1.5, (n_seen, 2)), rng.normal(size=n_seen) / 2, own)
+
+
+# Prediction errors e = f(x, h) − W f(X, h) − Wε of two conditions with given points, under one process.
+
+
+class Error(NamedTuple):
+    """Mean of f at the rows, and [I, −W] over rows and observations with their latents and noise."""
+
+    mean: np.ndarray
+    functional: np.ndarray
+    x: np.ndarray
+    h: np.ndarray
+    own_noise: np.ndarray
+
+
+def error_of(dense: DenseEnsemble, member: Member, point: Point) -> Error:
+    seen = member.dense.seen
+    given = dense.processes[point.process].given(member.rows, point.latent, seen, point.noise)
+    noise = np.broadcast_to(point.noise + seen.errors, len(seen.values))
+    x = np.vstack([member.rows, seen.inputs])
+    functional = np.hstack([np.eye(len(member.rows)), -given.gain])
+    return Error(given.mean, functional, x, np.tile(point.latent, (len(x), 1)), given.gain * noise @ given.gain.T)
+
+
+def between(dense: DenseEnsemble, process: int, first: Error, second: Error) -> np.ndarray:
+    covariance = dense.processes[process].covariance(first.x, first.h, second.x, second.h)
+    found = first.functional @ covariance @ second.functional.T
+    return found + first.own_noise if first is second else found
+
+
+def scenarios(dense: DenseEnsemble, members: list[Member]):
+    """All combinations of points under each process: weight, process and the error of each condition."""
+    found = []
+    for process, base in enumerate(dense.weights):
+        choices = [
+            [(point, error_of(dense, member, point)) for point in member.dense.points if point.process == process]
+            for member in members
+        ]
+        for combination in itertools.product(*choices):
+            weight = base * np.prod([point.weight / base for point, _ in combination])
+            found.append((weight, process, [error for _, error in combination], [p.noise for p, _ in combination]))
+    total = sum(weight for weight, *_ in found)
+    return [(weight / total, *rest) for weight, *rest in found]
+
+
+def brute_joint(dense: DenseEnsemble, members: list[Member]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of the mixture over all scenarios."""
+    size = sum(len(member.rows) for member in members)
+    mean, second = np.zeros(size), np.zeros((size, size))
+    for weight, process, errors, _ in scenarios(dense, members):
+        own = np.concatenate([error.mean for error in errors])
+        within = np.block([[between(dense, process, one, other) for other in errors] for one in errors])
+        mean += weight * own
+        second += weight * (within + np.outer(own, own))
+    return mean, second - np.outer(mean, mean)
+
+
+# A fit, in closed form
 
 
 @functools.cache
-def members() -> list[Member]:
-    """Two trained conditions, then new ones with one, three, no and many points."""
-    many = np.tile(INDUCING_INPUTS, (20, 1))  # compressed, which is exact at the inducing inputs
+def fit_members() -> list[Member]:
+    """Two trained conditions, then new ones with one, three (and errors), no and many points."""
+    model = of_kind(FIT).model_
+    lots = many(FIT, everywhere=False)  # where compression is exact
     return [
-        trained_member(0, some_rows(4, 32)),
-        trained_member(2, some_rows(2, 33)),
-        new_member(some_rows(1, 34), some_rows(3, 35), 36),
-        new_member(some_rows(3, 37), some_rows(4, 38), 39),
-        new_member(NOTHING.inputs, some_rows(2, 40), 41),
-        new_member(many, some_rows(2, 42), 43),
+        trained_member(model, 0, some_rows(4, 32)),
+        trained_member(model, 2, some_rows(2, 33)),
+        new_member(model, few(1, 34), some_rows(3, 35), n_each=4, seed=36),
+        new_member(model, few(3, 37, errors=True), some_rows(4, 38), n_each=4, seed=39),
+        new_member(model, nothing_seen(2), some_rows(2, 40), n_each=4, seed=41),
+        new_member(model, lots, some_rows(2, 42), n_each=4, seed=43, pack=compressed_of(model.ensemble, lots, 0.02)),
     ]
 
 
-def joint_blocks(chosen: list[Member]) -> list[list[np.ndarray]]:
-    return joint_covariance(small_model(1), [member.condition for member in chosen], [member.rows for member in chosen])
-
-
 @functools.cache
-def all_blocks() -> list[list[np.ndarray]]:
-    return joint_blocks(members())
+def fit_blocks() -> list[list[np.ndarray]]:
+    model, members = of_kind(FIT).model_, fit_members()
+    conditions, rows = [member.condition for member in members], [member.rows for member in members]
+    return closed_covariance(model.ensemble, model.ensemble.fit, conditions, rows)
 
 
-@functools.cache
-def process() -> DenseProcess:
-    return DenseProcess(small_model(1).parameters)
-
-
-# Covariances of prediction errors e = f(x, h) − W f(X, h) − Wε, one pair of latents after the other.
-
-
-def functional(member: Member, latent: np.ndarray, noise: float) -> np.ndarray:
-    """[I, −W] over the rows and the observations."""
-    gain = process().given(member.seen, noise, member.rows, latent).gain
-    return np.hstack([np.eye(len(member.rows)), -gain])
-
-
-def error_covariance(
-    first: Member, latent: np.ndarray, noise: float, second: Member, other_latent: np.ndarray, other_noise: float
-) -> np.ndarray:
-    """Covariance of the errors of two conditions with given latents."""
-    points, other_points = (np.vstack([member.rows, member.seen.inputs]) for member in (first, second))
-    latents, other_latents = np.tile(latent, (len(points), 1)), np.tile(other_latent, (len(other_points), 1))
-    between = process().covariance(points, latents, other_points, other_latents)
-    return functional(first, latent, noise) @ between @ functional(second, other_latent, other_noise).T
-
-
-def within(member: Member, latent: np.ndarray, noise: float) -> np.ndarray:
-    """Covariance of the errors of one condition with given latents; its observations carry noise."""
-    gain = -functional(member, latent, noise)[:, len(member.rows) :]
-    return error_covariance(member, latent, noise, member, latent, noise) + noise * gain @ gain.T
-
-
-def particles(member: Member):
-    return zip(member.weights, member.latents, member.noise, strict=True)
-
-
-def brute_between(first: Member, second: Member) -> np.ndarray:
-    """All pairs of latents of two conditions."""
-    total = np.zeros((len(first.rows), len(second.rows)))
-    for (weight, *one), (other_weight, *other) in itertools.product(particles(first), particles(second)):
-        total += weight * other_weight * error_covariance(first, *one, second, *other)
-    return total
-
-
-def brute_moments(member: Member) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance of the mixture over the latents of one condition."""
-    means = [process().given(member.seen, noise, member.rows, h).mean for _, h, noise in particles(member)]
-    mean = member.weights @ np.array(means)
-    covariance = np.zeros((len(mean), len(mean)))
-    for (weight, latent, noise), value in zip(particles(member), means, strict=True):
-        covariance += weight * (within(member, latent, noise) + np.outer(value - mean, value - mean))
-    return mean, covariance
-
-
-N_MEMBERS = 6
-PAIRS = list(itertools.combinations(range(N_MEMBERS), 2))
-
-
-@pytest.mark.parametrize("place", range(N_MEMBERS))
-def test_covariance_within_a_condition_is_that_of_its_mixture(place: int):
-    _, expected = brute_moments(members()[place])
-    np.testing.assert_allclose(all_blocks()[place][place], expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_covariance_between_conditions_is_that_of_all_pairs_of_latents(first: int, second: int):
-    expected = brute_between(members()[first], members()[second])
-    assert np.max(np.abs(expected)) > 1e-3
-    np.testing.assert_allclose(all_blocks()[first][second], expected, atol=1e-5)
-    np.testing.assert_array_equal(all_blocks()[second][first], all_blocks()[first][second].T)
-
-
-def test_order_of_conditions_does_not_matter():
-    backwards = joint_blocks(members()[::-1])
-    for first, second in itertools.product(range(N_MEMBERS), repeat=2):
-        found = backwards[N_MEMBERS - 1 - first][N_MEMBERS - 1 - second]
-        np.testing.assert_allclose(found, all_blocks()[first][second], rtol=1e-9, atol=1e-12)
-
-
-def test_joint_covariance_is_positive():
-    joint = np.block(all_blocks())
-    np.testing.assert_allclose(joint, joint.T, rtol=1e-12, atol=1e-14)
-    assert np.linalg.eigvalsh(joint).min() > 0
-
-
-def predicted(member: Member) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance at the rows from the predictions of single rows."""
-    model, condition = small_model(1), member.condition
-    if isinstance(condition, ConditionPosterior):
-        mean, variance = mixture(model, condition, member.rows, include_noise=False).moments
-        return np.asarray(mean), np.asarray(variance)
-    numbers = np.zeros(len(member.rows), int)
-    moments = gaussian_moments(model, condition.curves, np.array([float(condition.noise)]), member.rows, numbers)
-    return moments.mean, moments.variance
-
-
-@pytest.mark.parametrize("place", range(N_MEMBERS))
-def test_variances_are_those_of_the_predictions(place: int):
-    _, variance = predicted(members()[place])
-    np.testing.assert_allclose(np.diag(all_blocks()[place][place]), variance, rtol=1e-9)
-
-
-# Samples.
-
-
-DRAWN = (0, 2, 3)  # a trained condition, and new ones with one and three points
-
-
-def stacked_draw(chosen: list[Member], place: int) -> Draw:
-    """The same particle of each condition."""
-    draws = [
-        Draw(
-            jnp.asarray(member.latents[place]),
-            jnp.asarray(member.noise[place]),
-            evidence(small_model(1), *member.seen),
+@pytest.mark.parametrize("first", range(6))
+def test_covariances_of_a_fit_are_those_of_all_pairs_of_points(first):
+    dense, members, blocks = dense_ensemble(of_kind(FIT).model_), fit_members(), fit_blocks()
+    _, within = brute_joint(dense, [members[first]])
+    np.testing.assert_allclose(blocks[first][first], within, atol=1e-5)
+    for second in range(first):
+        # Latents are independent: means of one condition say nothing of the other.
+        expected = sum(
+            one.weight * other.weight * between(dense, 0, *(error_of(dense, *each) for each in pair))
+            for one in members[first].dense.points
+            for other in members[second].dense.points
+            for pair in [((members[first], one), (members[second], other))]
         )
-        for member in chosen
-    ]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *draws)
+        assert np.max(np.abs(expected)) > 1e-3
+        np.testing.assert_allclose(blocks[first][second], expected, atol=1e-5)
+        np.testing.assert_array_equal(blocks[second][first], blocks[first][second].T)
 
 
-def test_curves_drawn_at_given_latents_have_the_dense_mean_and_covariance():
-    chosen = [members()[place]._replace(rows=some_rows(4, 50 + place)) for place in DRAWN]
-    points = jnp.asarray(np.stack([member.rows for member in chosen]))
-    size = points.shape[0] * points.shape[1]
-    for place in (1, 7):
-        draw = stacked_draw(chosen, place)
-        # No normal numbers give the mean, and each of them alone a column of the factor.
-        normals = np.vstack([np.zeros((1, size)), np.eye(size)]).reshape(-1, *points.shape[:2])
-        repeated = [jnp.broadcast_to(part, (len(normals), *part.shape)) for part in (draw.latent, draw.noise)]
-        draws = Draw(*repeated, draw.evidence)
-        mean, *curves = np.asarray(sample_curves(small_model(1), draws, points, jnp.asarray(normals)))
-        factor = (np.array(curves) - mean).reshape(size, size)
-        for i, first in enumerate(chosen):
-            latent, noise = first.latents[place], first.noise[place]
-            expected = process().given(first.seen, noise, first.rows, latent)
-            np.testing.assert_allclose(mean[i], expected.mean, atol=1e-5)
-            for j, second in enumerate(chosen):
-                found = (factor.T @ factor)[4 * i : 4 * i + 4, 4 * j : 4 * j + 4]
-                block = (
-                    expected.covariance
-                    if i == j
-                    else error_covariance(first, latent, noise, second, second.latents[place], second.noise[place])
-                )
-                np.testing.assert_allclose(found, block, atol=1e-5)
+def test_the_joint_covariance_of_a_fit_is_positive_whatever_the_order_of_conditions():
+    model, members = of_kind(FIT).model_, fit_members()[::-1]
+    backwards = closed_covariance(
+        model.ensemble, model.ensemble.fit, [each.condition for each in members], [each.rows for each in members]
+    )
+    for first, second in itertools.product(range(6), repeat=2):
+        found = backwards[5 - first][5 - second]
+        np.testing.assert_allclose(found, fit_blocks()[first][second], rtol=1e-8, atol=1e-11)
+    assert np.linalg.eigvalsh(np.block(fit_blocks())).min() > 0
 
 
-N_DRAWS = 2_500
+# Draws, scenario by scenario
 
 
 @functools.cache
-def draws() -> tuple[list[np.ndarray], list[np.ndarray]]:
-    chosen = [members()[place] for place in DRAWN]
-    return draw_curves(
-        small_model(1),
-        [member.condition for member in chosen],
-        [member.rows for member in chosen],
+def drawn_members(n_each: int = 2) -> list[Member]:
+    model = of_kind(DRAWS).model_
+    return [
+        trained_member(model, 0, some_rows(2, 32)),
+        trained_member(model, 3, some_rows(3, 33)),
+        new_member(model, few(1, 34), some_rows(2, 35), n_each=n_each, seed=36),
+        new_member(model, few(3, 37, errors=True), some_rows(3, 38), n_each=n_each, seed=39),
+    ]
+
+
+def joint_of(ensemble: Ensemble, members: list[Member]) -> np.ndarray:
+    return np.block(joint_covariance(ensemble, [each.condition for each in members], [each.rows for each in members]))
+
+
+@pytest.mark.parametrize("chosen", [(0, 1), (3,), (0, 2, 1)])
+def test_covariances_of_draws_are_those_of_all_scenarios(chosen):
+    """With at most one condition whose latents are uncertain, scenarios are those of its particles."""
+    model, members = of_kind(DRAWS).model_, [drawn_members()[place] for place in chosen]
+    _, expected = brute_joint(dense_ensemble(model), members)
+    np.testing.assert_allclose(joint_of(model.ensemble, members), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("entries", [2**27, 70 * 256])
+def test_covariances_of_several_uncertain_conditions_are_averages_over_scenarios(entries, monkeypatch):
+    """By 512 quasi-random scenarios; by 64 for a covariance that is large."""
+    monkeypatch.setattr(joint, "_ENTRIES_OF_ALL_SCENARIOS", entries)
+    model, members = of_kind(DRAWS).model_, [drawn_members()[place] for place in (2, 0, 3)]
+    _, expected = brute_joint(dense_ensemble(model), members)
+    scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    found = joint_of(model.ensemble, members) / scale
+    np.testing.assert_allclose(found, expected / scale, atol=0.03 if entries > 2**20 else 0.15)
+
+
+def test_scenarios_of_a_fit_are_those_of_all_its_conditions():
+    """Where one process serves all, several conditions share no more than that."""
+    model = of_kind(FIT).model_
+    members = [fit_members()[place] for place in (0, 3, 4)]
+    expected = np.block([[fit_blocks()[i][j] for j in (0, 3, 4)] for i in (0, 3, 4)])
+    scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    np.testing.assert_allclose(joint_of(model.ensemble, members) / scale, expected / scale, atol=0.05)
+    alone = joint_of(model.ensemble, members[1:2])
+    np.testing.assert_allclose(alone, fit_blocks()[3][3], atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [144, 3 * 144])
+def test_scenarios_whose_processes_are_made_in_parts_say_the_same(size, monkeypatch):
+    model, members = of_kind(DRAWS).model_, [drawn_members()[place] for place in (0, 2, 1)]
+    expected = joint_of(model.ensemble, members)
+    monkeypatch.setattr("lvmogp.conditions.ensemble._MOST_KEPT_ELEMENTS", size)
+    little = Ensemble(**{**vars(model.ensemble), "processes": None})
+    np.testing.assert_allclose(joint_of(little, members), expected, rtol=1e-7, atol=1e-9)
+
+
+def test_uniform_numbers_never_pick_what_has_no_weight():
+    found = joint._picked_places(np.array([[0.0, 0.3, 0.7]]), np.array([0.0, 0.2, 0.3, 0.999, 1.0]))
+    np.testing.assert_array_equal(found, [1, 1, 2, 2, 2])
+    model = of_kind(DRAWS).model_
+    weights = joint._process_weights(model.ensemble, [member.condition for member in drawn_members()])
+    expected = np.zeros(6)
+    for weight, process, *_ in scenarios(dense_ensemble(model), drawn_members()):
+        expected[process] += weight
+    np.testing.assert_allclose(weights, expected, rtol=1e-9)
+
+
+# Samples
+
+
+N_DRAWS = 2_000
+
+
+@pytest.mark.parametrize("kind", [FIT, DRAWS])
+def test_samples_have_mean_covariance_and_noise_of_all_scenarios(kind, monkeypatch):
+    monkeypatch.setattr(joint, "_DRAWS_AT_ONCE", 1_500)
+    model = of_kind(kind).model_
+    members = [fit_members()[place] for place in (0, 2, 3)] if kind == FIT else [drawn_members()[i] for i in (0, 2, 3)]
+    if kind == FIT:
+        members = [members[0]._replace(dense=members[0].dense._replace(points=few_nodes(model))), *members[1:]]
+    curves, noises = draw_curves(
+        model.ensemble,
+        [member.condition for member in members],
+        [member.rows for member in members],
         n_draws=N_DRAWS,
         rng=np.random.default_rng(44),
     )
-
-
-def test_draws_have_the_predicted_mean_and_joint_covariance():
-    curves = np.hstack(draws()[0])
-    mean = np.concatenate([predicted(members()[place])[0] for place in DRAWN])
-    joint = np.block([[all_blocks()[first][second] for second in DRAWN] for first in DRAWN])
-    error = curves.std(axis=0) / np.sqrt(N_DRAWS)
-    assert np.max(np.abs(curves.mean(axis=0) - mean) / error) < 4
+    mean, covariance = brute_joint(dense_ensemble(model), members)
+    values = np.hstack(curves)
+    assert np.max(np.abs(values.mean(axis=0) - mean) / (values.std(axis=0) / np.sqrt(N_DRAWS))) < 4.5
     # A mixture has heavy tails: the standard errors are those of the products themselves.
-    products = (curves - mean)[:, :, None] * (curves - mean)[:, None, :]
+    products = (values - mean)[:, :, None] * (values - mean)[:, None, :]
     errors = products.std(axis=0) / np.sqrt(N_DRAWS)
-    assert np.max(np.abs(products.mean(axis=0) - joint) / errors) < 4
+    assert np.max(np.abs(products.mean(axis=0) - covariance) / errors) < 4.5
+    for place, drawn in enumerate(noises):
+        shares = [(weight, noise[place]) for weight, _, _, noise in scenarios(dense_ensemble(model), members)]
+        expected = sum(weight * noise for weight, noise in shares)
+        spread = np.sqrt(sum(weight * (noise - expected) ** 2 for weight, noise in shares))
+        assert abs(drawn.mean() - expected) < 4.5 * spread / np.sqrt(N_DRAWS) + 1e-9
 
 
-def test_draws_have_the_noise_of_their_particles():
-    trained, *new = zip((members()[place] for place in DRAWN), draws()[1], strict=True)
-    np.testing.assert_allclose(trained[1], SHARED[0], rtol=1e-14)
-    for member, noises in new:
-        for weight, noise in zip(member.weights, member.noise, strict=True):
-            share = np.mean(np.abs(noises - noise) < 1e-12)
-            assert abs(share - weight) < 4 * np.sqrt(weight * (1 - weight) / N_DRAWS)
+def few_nodes(model: FittedModel) -> list[Point]:
+    """Six nodes for the q(h) of a trained condition, enough for its first two moments."""
+    return trained_points(dense_ensemble(model), 0, *hermite(6))
+
+
+def test_curves_drawn_in_one_scenario_have_its_mean_and_covariance():
+    """No normal numbers give the mean, and each of them alone a column of the factor."""
+    model, members = of_kind(DRAWS).model_, [each._replace(rows=some_rows(2, 50)) for each in drawn_members()[1:]]
+    dense = dense_ensemble(model)
+    process, picked = 4, [next(p for p in each.dense.points if p.process == 4) for each in members]
+    rows, seen = jnp.asarray(np.stack([each.rows for each in members])), [each.condition.seen for each in members]
+    normals = np.vstack([np.zeros((1, 6)), np.eye(6)]).reshape(7, 3, 2)
+    repeated = joint.Scenarios(
+        jnp.full(7, process),
+        jnp.asarray(np.tile(np.stack([point.latent for point in picked]), (7, 1, 1))),
+        jnp.asarray(np.tile([point.noise for point in picked], (7, 1))),
+    )
+    drawn = joint._sampled(model.ensemble.processes, repeated, jnp.asarray(normals), joint.stacked(seen), rows)
+    mean, *columns = np.asarray(drawn).reshape(7, 6)
+    factor = np.array(columns) - mean
+    errors = [error_of(dense, member, point) for member, point in zip(members, picked, strict=True)]
+    np.testing.assert_allclose(mean, np.concatenate([error.mean for error in errors]), atol=1e-5)
+    expected = np.block([[between(dense, process, one, other) for other in errors] for one in errors])
+    np.testing.assert_allclose(factor.T @ factor, expected, atol=1e-5)
 
 
 def test_draws_are_the_same_for_the_same_seed():
-    member = members()[2]
-    first, second = (
-        draw_curves(small_model(1), [member.condition], [member.rows], n_draws=3, rng=np.random.default_rng(45))
-        for _ in range(2)
-    )
-    np.testing.assert_array_equal(first[0][0], second[0][0])
-    np.testing.assert_array_equal(first[1][0], second[1][0])
+    model = forgetting(of_kind(DRAWS)).add_condition("f", [[0.2, 1.6]], [0.1])
+    X, names = np.array([[0.3, 0.2], [1.1, 2.1], [0.9, 0.1]]), ["a", "f", "f"]
+    first, second = (model.sample(X, names, 3, include_noise=True, random_state=5) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    silent = model.sample(X, names, 3, random_state=5)
+    assert np.all(np.abs(first - silent) > 1e-9)
 
 
-def test_every_draw_passes_through_a_point_without_noise():
-    member = members()[2]
-    exact = condition_on(
-        small_model(1),
-        evidence(small_model(1), *member.seen),
-        jnp.asarray(member.latents),
-        jnp.full(N_PARTICLES, 1e-9, float),
-        jnp.log(jnp.asarray(member.weights)),
-    )
-    points = np.vstack([member.rows[:2], member.seen.inputs])
-    (curves,), _ = draw_curves(small_model(1), [exact], [points], n_draws=30, rng=np.random.default_rng(46))
-    # The jitter of two factorisations, 1e-7 of the variances, leaves a deviation of some 1e-3.
-    np.testing.assert_allclose(curves[:, 2], member.seen.values[0], atol=3e-3)
-    assert np.all(curves[:, :2].std(axis=0) > 0.05)
+# The estimator's face
+
+
+def asked_jointly(model: LVMOGPRegressor, *, include_noise: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    X = np.array([[0.3, 0.2], [1.1, 2.1], [1.15, 2.5], [1.9, -3.0], [0.7, -2.8]])
+    names = ["a", "f", "c", "f", "a"]
+    mean, covariance = model.predict(X, names, return_cov=True, include_noise=include_noise)
+    _, std = model.predict(X, names, return_std=True, include_noise=include_noise)
+    return mean, covariance, std
+
+
+@pytest.mark.parametrize("kind", [FIT, DRAWS])
+def test_joint_answers_have_the_variances_of_the_predictions(kind):
+    model = forgetting(of_kind(kind, noise="per-condition")).add_condition("f", [[0.2, 1.6], [0.9, -0.6]], [0.1, 0.9])
+    for include_noise in (True, False):
+        _, covariance, std = asked_jointly(model, include_noise=include_noise)
+        np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-9)
+        assert np.linalg.eigvalsh(covariance).min() > 0
+    empty = model.predict(np.empty((0, 2)), [], return_cov=True)
+    assert empty[1].shape == (0, 0)
+    assert model.sample(np.empty((0, 2)), [], 3).shape == (3, 0)
+    # Noise is on the diagonal alone, on average what the particles have.
+    noisy, silent = (asked_jointly(model, include_noise=each)[1] for each in (True, False))
+    np.testing.assert_allclose((noisy - silent)[~np.eye(5, dtype=bool)], 0.0, atol=1e-9)
 
 
 # Outputs of which a transform is modelled, y = t⁻¹(location + scale · f)
 
 
-SCALE = 0.7
-
-
-LOCATIONS = {"log": 1.3, "sqrt": 6.0}  # of roots that are far from zero, where y = g²
+LOCATIONS, SCALE = {"log": 1.3, "sqrt": 6.0}, 0.7  # of roots far from zero, where y = g²
 
 
 def centre(name: str, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     return np.exp(mean + variance / 2) if name == "log" else mean**2 + variance
 
 
-def given_pair(name: str, first: Member, one: tuple, second: Member, other: tuple, with_noise: bool) -> np.ndarray:
-    """⟨y y'⟩ at the rows of two conditions, or of one with itself, with given latents and noise."""
-    means, centres = [], []
-    for member, (latent, noise) in ((first, one), (second, other)):
-        variance = np.diag(within(member, latent, noise)) + noise * with_noise
-        means.append(LOCATIONS[name] + SCALE * process().given(member.seen, noise, member.rows, latent).mean)
-        centres.append(centre(name, means[-1], SCALE**2 * variance))
-    if first is second:
-        covariance = within(first, *one) + np.eye(len(first.rows)) * one[1] * with_noise
-    else:
-        covariance = error_covariance(first, *one, second, *other)
-    covariance = SCALE**2 * covariance
-    if name == "log":
-        return np.outer(*centres) * np.exp(covariance)
-    return np.outer(*centres) + 4 * np.outer(*means) * covariance + 2 * covariance**2
-
-
-def brute_outputs(name: str, member: Member, *, with_noise: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance of the outputs of one condition, by a loop over its latents."""
-    mean, second = np.zeros(len(member.rows)), np.zeros((len(member.rows), len(member.rows)))
-    for weight, latent, noise in particles(member):
-        variance = np.diag(within(member, latent, noise)) + noise * with_noise
-        given = LOCATIONS[name] + SCALE * process().given(member.seen, noise, member.rows, latent).mean
-        mean += weight * centre(name, given, SCALE**2 * variance)
-        second += weight * given_pair(name, member, (latent, noise), member, (latent, noise), with_noise)
+def brute_outputs(
+    dense: DenseEnsemble, members: list[Member], name: str, *, with_noise: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of outputs, from ⟨y y'⟩ of jointly Gaussian pairs in each scenario."""
+    size = sum(len(member.rows) for member in members)
+    mean, second = np.zeros(size), np.zeros((size, size))
+    counts = [len(member.rows) for member in members]
+    for weight, process, errors, noise in scenarios(dense, members):
+        given = LOCATIONS[name] + SCALE * np.concatenate([error.mean for error in errors])
+        within = np.block([[between(dense, process, one, other) for other in errors] for one in errors])
+        within = SCALE**2 * (within + with_noise * np.diag(np.repeat(noise, counts)))
+        own = centre(name, given, np.diag(within))
+        mean += weight * own
+        if name == "log":
+            second += weight * np.outer(own, own) * np.exp(within)
+        else:
+            second += weight * (np.outer(own, own) + 4 * np.outer(given, given) * within + 2 * within**2)
     return mean, second - np.outer(mean, mean)
 
 
-def output_blocks(name: str, chosen: list[Member], *, with_noise: bool) -> list[list[np.ndarray]]:
-    means = [brute_outputs(name, member, with_noise=with_noise)[0] for member in chosen]
-    output = relative_output(TRANSFORMS[name], LOCATIONS[name], SCALE, means, include_noise=with_noise)
-    blocks = output_covariance(
-        small_model(1), [member.condition for member in chosen], [member.rows for member in chosen], output
-    )
-    return [
-        [block * np.outer(mean, other) for block, other in zip(row, means, strict=True)]
-        for row, mean in zip(blocks, means, strict=True)
-    ]
-
-
-@pytest.mark.parametrize(("name", "with_noise"), [("log", True), ("log", False), ("sqrt", True)])
-@pytest.mark.parametrize("place", range(N_MEMBERS))
-def test_outputs_of_which_a_transform_is_modelled_covary_as_mixtures_do(place: int, name: str, with_noise: bool):
-    """Of trained conditions up to the quasi-random points of their latents."""
-    member = members()[place]
-    _, expected = brute_outputs(name, member, with_noise=with_noise)
-    ((found,),) = output_blocks(name, [member], with_noise=with_noise)
-    tolerance = 0.02 if place < 2 else 1e-4
-    np.testing.assert_allclose(found, expected, atol=tolerance * np.abs(expected).max())
-
-
-@pytest.mark.parametrize(("name", "with_noise"), [("log", True), ("sqrt", False)])
-def test_outputs_of_several_conditions_covary_as_all_pairs_of_latents_do(name: str, with_noise: bool):
-    chosen = [members()[place] for place in (0, 2, 3)]
-    found = np.block(output_blocks(name, chosen, with_noise=with_noise))
-    means = [brute_outputs(name, member, with_noise=with_noise)[0] for member in chosen]
-    rows = []
-    for first, second in itertools.product(chosen, repeat=2):
-        if first is second:
-            rows.append(brute_outputs(name, first, with_noise=with_noise)[1])
-            continue
-        block = -np.outer(*(means[[member is each for each in chosen].index(True)] for member in (first, second)))
-        for (weight, *one), (other_weight, *other) in itertools.product(particles(first), particles(second)):
-            block += weight * other_weight * given_pair(name, first, tuple(one), second, tuple(other), with_noise)
-        rows.append(block)
-    expected = np.block([rows[3 * place : 3 * place + 3] for place in range(3)])
+@pytest.mark.parametrize(
+    ("kind", "chosen", "name", "with_noise", "close"),
+    [
+        (DRAWS, (0, 2), "log", True, 1e-4),
+        (DRAWS, (0, 2), "sqrt", False, 1e-4),
+        (DRAWS, (2, 3), "log", False, 0.05),
+        (FIT, (3,), "sqrt", True, 1e-4),
+        (FIT, (2, 3), "log", True, 0.05),
+    ],
+)
+def test_outputs_of_which_a_transform_is_modelled_covary_as_all_scenarios_do(kind, chosen, name, with_noise, close):
+    model = of_kind(kind).model_
+    members = [(fit_members() if kind == FIT else drawn_members())[place] for place in chosen]
+    mean, expected = brute_outputs(dense_ensemble(model), members, name, with_noise=with_noise)
+    ends = np.cumsum([len(member.rows) for member in members])[:-1]
+    output = relative_output(TRANSFORMS[name], LOCATIONS[name], SCALE, np.split(mean, ends), include_noise=with_noise)
+    conditions, rows = [member.condition for member in members], [member.rows for member in members]
+    found = np.block(output_covariance(model.ensemble, conditions, rows, output)) * np.outer(mean, mean)
     scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
-    np.testing.assert_allclose(found / scale, expected / scale, atol=0.05)
-    assert np.linalg.eigvalsh(found).min() > 0
+    np.testing.assert_allclose(found / scale, expected / scale, atol=close)
+
+
+@pytest.mark.parametrize("kind", [FIT, DRAWS])
+def test_joint_answers_of_a_transform_have_the_variances_of_the_predictions(kind):
+    model = forgetting(of_kind(kind, transform="log")).add_condition("f", [[0.2, 1.6], [0.9, -0.6]], [3.1, 4.9])
+    for include_noise in (True, False):
+        mean, covariance, std = asked_jointly(model, include_noise=include_noise)
+        np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-9)
+        assert np.linalg.eigvalsh(covariance).min() > 0
+    values = model.sample(
+        np.array([[0.3, 0.2], [1.1, 2.1], [1.15, 2.5], [1.9, -3.0], [0.7, -2.8]]),
+        ["a", "f", "c", "f", "a"],
+        4_000,
+        random_state=3,
+    )
+    np.testing.assert_allclose(np.corrcoef(values.T), covariance / np.outer(std, std), atol=0.15)
+    assert np.all(np.abs(values.mean(axis=0) - mean) < 0.1 * std + 4 * std / np.sqrt(4_000))

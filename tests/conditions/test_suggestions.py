@@ -9,53 +9,46 @@ import pandas as pd
 import pytest
 import scipy.special
 import scipy.stats
-from small_models import (
-    PER_CONDITION,
-    Q_X,
-    DenseProcess,
-    Observed,
-    build,
-    full_inducing,
-    grid_case,
-    replace,
-    small_model,
-    small_parameters,
+from drawn_models import (
+    DenseCondition,
+    dense_ensemble,
+    fitted,
+    forgetting,
+    hermite,
+    nothing_seen,
+    of_kind,
+    trained_points,
 )
+from drawn_models import mixed as mixed_curves
+from references import Seen
+from test_few_observations import made_condition
 
+import lvmogp.fitted.suggestions as suggestions
 from lvmogp import DataError, LVMOGPRegressor, SettingError
-from lvmogp.algebra.gaussians import mixture_quantile
-from lvmogp.conditions.evidence import evidence
-from lvmogp.conditions.expected_variance import Outlook, nothing_decided, outlook, with_measurement
-from lvmogp.conditions.new_condition import condition_on, infer, unit_nodes
-from lvmogp.conditions.particle_curves import ConditionCurves
-from lvmogp.conditions.predictions import mixture
-from lvmogp.fitted.suggestions import N_OUTCOMES, _chosen
-from lvmogp.model.posterior import Posterior
+from lvmogp.conditions.condition import all_particles
+from lvmogp.conditions.curves import Particles
+from lvmogp.conditions.expected_variance import ExpectedVariance, empty_plan, expected_variance, with_measurement
+from lvmogp.conditions.few_observations import few_observations
+from lvmogp.conditions.search import unit_nodes
+from lvmogp.fitted.suggestions import N_OUTCOMES, _chosen, _thinned
 from lvmogp.tables.transforms import Logarithm
 
-CANDIDATES = np.random.default_rng(31).uniform(-2, 2, (5, Q_X))
-CANDIDATES[4] = CANDIDATES[3] + 0.1  # next to the best one, and useless after it
-REGION = np.random.default_rng(32).uniform(-2, 2, (3, Q_X))
-SEEN = Observed(np.array([[0.3, -0.4], [1.0, 0.8]]), np.array([0.6, -0.2]))
-LATENTS = np.array([[-1.3], [-0.5], [0.1], [0.6], [1.5]])
-NOISE = np.array([0.03, 0.05, 0.04, 0.08, 0.05])
-WEIGHTS = np.array([0.1, 0.3, 0.25, 0.15, 0.2])
+CANDIDATES = np.random.default_rng(31).uniform(-1.5, 1.5, (5, 2))
+CANDIDATES[4] = CANDIDATES[3] + 0.1  # next to another
+REGION = np.random.default_rng(32).uniform(-1.5, 1.5, (3, 2))
+SEEN = Seen(np.array([[0.3, -0.4], [1.0, 0.8]]), np.array([0.6, -0.2]), np.array([0.05, 0.0]))
+FIT, DRAWS = "fit on a grid", "draws on scattered data"
 
 
 @functools.cache
-def loose_model() -> Posterior:
-    """A model that knows little of its inducing variables, so that curves are uncertain under each particle too."""
-    return build(replace(small_parameters(), inducing=full_inducing(1.2)), grid_case().data)
+def particles_of(kind: str) -> Particles:
+    """Some particles, conditioned on two observations."""
+    ensemble = of_kind(kind).model_.ensemble
+    return all_particles(ensemble, made_condition(ensemble, few_observations(*SEEN), n_each=5 if kind == FIT else 3))
 
 
-@functools.cache
-def curves() -> ConditionCurves:
-    """Five particles, conditioned on two observations."""
-    model = loose_model()
-    particles = condition_on(
-        model, evidence(model, *SEEN), jnp.asarray(LATENTS), jnp.asarray(NOISE), jnp.asarray(np.log(WEIGHTS))
-    )
-    return ConditionCurves(model.input_basis, particles, particles.latents.shape[1])
+def weights_of(kind: str) -> np.ndarray:
+    return np.exp(np.asarray(particles_of(kind).log_weights))
 
 
 class Joint(NamedTuple):
@@ -66,258 +59,261 @@ class Joint(NamedTuple):
 
 
 @functools.cache
-def dense(goal: str) -> list[Joint]:
-    """The same by dense matrices; latents are constants under a particle."""
-    process = DenseProcess(loose_model().parameters)
-    found = []
-    for latent, noise in zip(LATENTS, NOISE, strict=True):
-        points = np.vstack([CANDIDATES, REGION])
-        given = process.given(SEEN, noise, points, latent)
+def dense(kind: str, goal: str) -> list[Joint]:
+    """By dense matrices; latents are constants under a particle."""
+    processes, found, n = dense_ensemble(of_kind(kind).model_).processes, [], len(CANDIDATES)
+    particles = particles_of(kind)
+    for place, number in enumerate(np.asarray(particles.process)):
+        latent, noise = np.asarray(particles.latents[place]), float(particles.noise[place])
+        given = processes[number].given(np.vstack([CANDIDATES, REGION]), latent, SEEN, noise)
         mean, covariance = given.mean, given.covariance.copy()
         if goal == "latents":
-            n = len(CANDIDATES)
-            mean = np.concatenate([mean[:n], latent])
+            mean = np.concatenate([mean[:n], np.asarray(particles.aligned[place])])
             covariance = np.pad(covariance[:n, :n], (0, 1))
-        covariance[range(len(CANDIDATES)), range(len(CANDIDATES))] += noise
+        covariance[range(n), range(n)] += noise
         found.append(Joint(mean, covariance))
     return found
 
 
-def integrated(goal: str, measured: list[int], n_nodes: int) -> float:
+def integrated(kind: str, goal: str, measured: list[int], n_nodes: int) -> float:
     """Expected variance of the targets after measuring, by the trapezoidal rule over all outcomes."""
-    n, axes = len(CANDIDATES), []
+    n, axes, joints = len(CANDIDATES), [], dense(kind, goal)
     for place in measured:
-        means = np.array([joint.mean[place] for joint in dense(goal)])
-        deviations = np.sqrt([joint.covariance[place, place] for joint in dense(goal)])
+        means = np.array([joint.mean[place] for joint in joints])
+        deviations = np.sqrt([joint.covariance[place, place] for joint in joints])
         axes.append(np.linspace((means - 6 * deviations).min(), (means + 6 * deviations).max(), n_nodes))
     outcomes = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(measured))
     densities, means, variances = [], [], []
-    for weight, (mean, covariance) in zip(WEIGHTS, dense(goal), strict=True):
+    for weight, (mean, covariance) in zip(weights_of(kind), joints, strict=True):
         within = covariance[np.ix_(measured, measured)]
         gain = np.linalg.solve(within, covariance[measured, n:])
         densities.append(weight * scipy.stats.multivariate_normal(mean[measured], within).pdf(outcomes))
         means.append(mean[n:] + (outcomes - mean[measured]) @ gain)
         variances.append(np.diag(covariance[n:, n:] - gain.T @ covariance[measured, n:]))
-    likely = np.sum(densities, axis=0) > 1e-12
-    total = 0.0
-    for density, at in zip(np.transpose(densities)[likely], np.moveaxis(means, 0, 1)[likely], strict=True):
-        weights = density / density.sum()
-        total += density.sum() * mixture_variance(weights, at, np.array(variances))
+    total = np.sum(densities, axis=0)
     cell = np.prod([axis[1] - axis[0] for axis in axes])
-    assert np.sum(densities) * cell == pytest.approx(1, abs=1e-6)
-    return float(total * cell)
-
-
-def mixture_variance(weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> float:
-    """Variance of a mixture, averaged over targets; means and variances are (particles, targets)."""
-    return float(np.mean(weights @ (variances + (means - weights @ means) ** 2)))
+    assert np.sum(total) * cell == pytest.approx(1, abs=1e-6)
+    likely = total > 1e-12
+    weights = np.transpose(densities)[likely] / total[likely, None]
+    at, own = np.moveaxis(means, 0, 1)[likely], np.array(variances)
+    centres = np.einsum("op,opt->ot", weights, at)
+    left = np.einsum("op,opt->ot", weights, own + (at - centres[:, None]) ** 2).mean(axis=1)
+    return float(total[likely] @ left * cell)
 
 
 def targets(goal: str):
     return jnp.asarray(REGION) if goal == "predictions" else None
 
 
-def expected(goal: str, n_outcomes: int) -> Outlook:
-    nothing = nothing_decided(curves(), n_columns=Q_X, n_places=1, n_scenarios=1)
+def expected(kind: str, goal: str, n_outcomes: int) -> ExpectedVariance:
+    nothing = empty_plan(particles_of(kind), n_columns=2, n_places=1, n_scenarios=1)
     nodes = jnp.asarray(unit_nodes(n_outcomes, 2)[None])
-    return outlook(curves(), nothing, targets(goal), jnp.asarray(CANDIDATES)[None], nodes)
+    return expected_variance(particles_of(kind), nothing, targets(goal), jnp.asarray(CANDIDATES)[None], nodes)
 
 
-@pytest.mark.parametrize("goal", ["predictions", "latents"])
-def test_expected_variance_is_that_integrated_over_outcomes(goal):
-    n, fine = len(CANDIDATES), expected(goal, 2**14)
-    means, variances = (np.array(part) for part in zip(*[(m[n:], np.diag(c)[n:]) for m, c in dense(goal)], strict=True))
-    assert float(fine.now) == pytest.approx(mixture_variance(WEIGHTS, means, variances), rel=1e-5)
-    truth = np.array([[integrated(goal, [place], 400) for place in range(n)]])
-    np.testing.assert_allclose(fine.after, truth, rtol=2e-4)
-    np.testing.assert_allclose(expected(goal, N_OUTCOMES).after, truth, rtol=0.04)
+CASES = [(FIT, "predictions"), (FIT, "latents"), (DRAWS, "predictions"), (DRAWS, "latents")]
 
 
-@pytest.mark.parametrize("goal", ["predictions", "latents"])
-def test_later_choices_count_on_the_earlier_ones(goal):
-    singles = [integrated(goal, [place], 400) for place in range(len(CANDIDATES))]
-    found = _chosen(curves(), CANDIDATES, targets(goal), 3)
+@pytest.mark.parametrize(("kind", "goal"), CASES)
+def test_expected_variance_is_that_integrated_over_outcomes(kind, goal):
+    n, fine, weights = len(CANDIDATES), expected(kind, goal, 2**13), weights_of(kind)
+    means, variances = (
+        np.array(part) for part in zip(*[(m[n:], np.diag(c)[n:]) for m, c in dense(kind, goal)], strict=True)
+    )
+    now = np.mean(weights @ (variances + (means - weights @ means) ** 2))
+    assert float(fine.now) == pytest.approx(now, rel=1e-4)
+    truth = np.array([[integrated(kind, goal, [place], 300) for place in range(n)]])
+    np.testing.assert_allclose(fine.after, truth, rtol=1e-3)
+    np.testing.assert_allclose(expected(kind, goal, N_OUTCOMES).after, truth, rtol=0.05)
+
+
+@pytest.mark.parametrize(("kind", "goal"), CASES[:3])
+def test_later_choices_count_on_the_earlier_ones(kind, goal):
+    singles = [integrated(kind, goal, [place], 300) for place in range(len(CANDIDATES))]
+    found = _chosen(particles_of(kind), CANDIDATES, targets(goal), 3)
     first, second, third = found.places
-    assert first == np.argmin(singles)
-    pairs = {place: integrated(goal, [first, place], 120) for place in range(len(CANDIDATES)) if place != first}
-    assert pairs[second] <= 1.02 * min(pairs.values())
-    np.testing.assert_allclose(found.after_each, singles, rtol=0.04)
-    np.testing.assert_allclose(found.after[:2], [singles[first], pairs[second]], rtol=0.06)
+    assert singles[first] <= 1.02 * min(singles)
+    pairs = {p: integrated(kind, goal, [first, p], 90) for p in range(len(CANDIDATES)) if p != first}
+    assert pairs[second] <= 1.03 * min(pairs.values())
+    np.testing.assert_allclose(found.after_each, singles, rtol=0.05)
+    np.testing.assert_allclose(found.after[:2], [singles[first], pairs[second]], rtol=0.08)
     assert found.before > found.after[0] > found.after[1] > found.after[2] > 0
     assert third not in (first, second)
 
 
 def test_scenarios_are_draws_of_the_outcomes():
     """Outcomes of two measurements have the moments of the mixture, and weights are those given the outcomes."""
-    n_scenarios, chosen = 512, [1, 3]
+    n_scenarios, chosen, particles = 512, [1, 3], particles_of(FIT)
     nodes = unit_nodes(n_scenarios, 4).reshape(n_scenarios, 2, 2)
-    decided = nothing_decided(curves(), n_columns=Q_X, n_places=4, n_scenarios=n_scenarios)
+    decided = empty_plan(particles, n_columns=2, n_places=4, n_scenarios=n_scenarios)
     for number, place in enumerate(chosen):
-        decided = with_measurement(
-            curves(), decided, jnp.asarray(number), jnp.asarray(CANDIDATES[place]), jnp.asarray(nodes[:, number])
-        )
-    outcomes = np.asarray(decided.outcomes)[:, :2]
-    joints = [(mean[chosen], covariance[np.ix_(chosen, chosen)]) for mean, covariance in dense("predictions")]
-    mean = sum(weight * mean for weight, (mean, _) in zip(WEIGHTS, joints, strict=True))
-    second = sum(
-        weight * (cov + np.outer(m - mean, m - mean)) for weight, (m, cov) in zip(WEIGHTS, joints, strict=True)
-    )
-    np.testing.assert_allclose(outcomes.mean(axis=0), mean, atol=0.02)
-    np.testing.assert_allclose(np.cov(outcomes.T), second, rtol=0.05, atol=0.01)
-    heights = np.array(
-        [scipy.stats.multivariate_normal(mean, covariance).logpdf(outcomes) for mean, covariance in joints]
-    )
-    expected = scipy.special.log_softmax(np.log(WEIGHTS)[:, None] + heights, axis=0).T
-    np.testing.assert_allclose(decided.log_weights, expected, atol=1e-4)
+        point, node = jnp.asarray(CANDIDATES[place]), jnp.asarray(nodes[:, number])
+        decided = with_measurement(particles, decided, jnp.asarray(number), point, node)
+    np.testing.assert_array_equal(decided.present, [1, 1, 0, 0])
+    np.testing.assert_array_equal(decided.points[:2], CANDIDATES[chosen])
+    outcomes, weights = np.asarray(decided.outcomes)[:, :2], weights_of(FIT)
+    joints = [(mean[chosen], covariance[np.ix_(chosen, chosen)]) for mean, covariance in dense(FIT, "predictions")]
+    mean = sum(weight * mean for weight, (mean, _) in zip(weights, joints, strict=True))
+    second = sum(weight * (c + np.outer(m - mean, m - mean)) for weight, (m, c) in zip(weights, joints, strict=True))
+    np.testing.assert_allclose(outcomes.mean(axis=0), mean, atol=0.03)
+    np.testing.assert_allclose(np.cov(outcomes.T), second, rtol=0.06, atol=0.015)
+    heights = np.array([scipy.stats.multivariate_normal(*joint).logpdf(outcomes) for joint in joints])
+    logs = scipy.special.log_softmax(np.log(weights)[:, None] + heights, axis=0).T
+    np.testing.assert_allclose(decided.log_weights, logs, atol=1e-3)
 
 
-def test_expected_variance_is_that_of_inference_with_the_outcomes():
-    """For outcomes spread as predicted, the condition is inferred anew and its variance averaged."""
-    model = small_model(1, noise=PER_CONDITION)
-    seen = Observed(SEEN.inputs[:1], SEEN.values[:1])
-    particles = infer(model, evidence(model, *seen))
-    found = _chosen(
-        ConditionCurves(model.input_basis, particles, particles.latents.shape[1]), CANDIDATES, jnp.asarray(REGION), 1
-    )
-    nodes, weights = np.polynomial.legendre.leggauss(6)
-    levels = jnp.asarray((1 + nodes) / 2)[:, None]
-    averages = []
-    for point in CANDIDATES[:2]:
-        rows = mixture(model, particles, point[None], include_noise=True)
-        outcomes = [mixture_quantile(level, rows.means, rows.variances, rows.weights[:, None]) for level in levels]
-        variances = []
-        for outcome in np.asarray(outcomes)[:, 0]:
-            more = evidence(model, np.vstack([seen.inputs, point]), np.append(seen.values, outcome))
-            _, variance = mixture(model, infer(model, more), REGION, include_noise=False).moments
-            variances.append(np.mean(variance))
-        averages.append(weights / 2 @ variances)
-    np.testing.assert_allclose(found.after_each[:2], averages, rtol=0.05)
-    np.testing.assert_array_equal(np.argsort(found.after_each[:2]), np.argsort(averages))
+@pytest.mark.parametrize("kind", [FIT, DRAWS])
+def test_a_trained_condition_is_measured_as_dense_processes_say(kind):
+    """Its own curve before, and by the trapezoidal rule what a measurement leaves."""
+    model, number = of_kind(kind), 1
+    scaling, ensemble = model.model_.scaling, dense_ensemble(model.model_)
+    points = trained_points(ensemble, number, *hermite(20))
+    rows = mixed_curves(ensemble, DenseCondition(points, nothing_seen(2)), np.vstack([CANDIDATES, REGION]))
+    n, wanted = len(CANDIDATES), []
+    for candidate in range(n):
+        centre = rows.means[:, candidate]
+        deviation = np.sqrt(rows.covariances[:, candidate, candidate] + rows.noise)
+        outcomes = np.linspace((centre - 7 * deviation).min(), (centre + 7 * deviation).max(), 2_000)
+        density = rows.weights * scipy.stats.norm(centre, deviation).pdf(outcomes[:, None])
+        total = density.sum(axis=1)
+        after = density / np.maximum(total, 1e-300)[:, None]
+        gain = rows.covariances[:, candidate, n:] / deviation[:, None] ** 2
+        left = np.diagonal(rows.covariances[:, n:, n:], axis1=1, axis2=2) - gain**2 * deviation[:, None] ** 2
+        moved = rows.means[:, n:] + gain * (outcomes[:, None, None] - centre[:, None])
+        apart = np.einsum("op,opt->ot", after, (moved - np.einsum("op,opt->ot", after, moved)[:, None]) ** 2)
+        wanted.append(np.mean(total @ (after @ left + apart)) * (outcomes[1] - outcomes[0]))
+    X, region = (scaling.input_mean + scaling.input_scale * part for part in (CANDIDATES, REGION))
+    found = model.suggest("b", X, region=region)
+    np.testing.assert_allclose(found.candidate_sd, scaling.output_scale * np.sqrt(wanted), rtol=0.03)
+    _, std = model.predict(region, "b", return_std=True, include_noise=False)
+    assert found.sd_before == pytest.approx(np.sqrt(np.mean(std**2)), rel=0.03 if kind == FIT else 1e-6)
+    assert found.n_measured == int(np.sum(model.model_.observations.conditions == 1))
+    told = model.latents_.set_index("condition")
+    assert model.suggest("b", X, goal="latents").sd_before == pytest.approx(float(told.loc["b", "sd_1"]), rel=0.03)
+
+
+def test_processes_that_are_too_many_to_keep_are_made_anew(monkeypatch):
+    model = forgetting(of_kind(DRAWS)).add_condition("new", [[0.4, 1.0], [1.5, -0.5]], [0.7, -0.5])
+    scaling = model.model_.scaling
+    X = scaling.input_mean + scaling.input_scale * CANDIDATES
+    kept = model.suggest("new", X, n=2)
+    little = forgetting(model)
+    ensemble = model.model_.ensemble
+    little.model_ = model.model_._replace(ensemble=type(ensemble)(**{**vars(ensemble), "processes": None}))
+    np.testing.assert_allclose(little.suggest("new", X, n=2).candidate_sd, kept.candidate_sd, rtol=1e-6)
+    monkeypatch.setattr("lvmogp.conditions.ensemble._MOST_KEPT_ELEMENTS", 64 * 24**2)
+    fewer = little.suggest("new", X, n=2)
+    assert fewer.sd_before == pytest.approx(kept.sd_before, rel=0.1)
+    assert fewer.sd_before != kept.sd_before
+
+
+def test_a_region_of_many_points_is_thinned():
+    points = np.arange(200.0)[:, None]
+    some = _thinned(points)
+    assert some.shape == (64, 1)
+    assert np.all(np.diff(some[:, 0]) > 0)
+    np.testing.assert_array_equal(_thinned(points[:64]), points[:64])
+    assert suggestions.MOST_REGION_POINTS == 64
 
 
 # The estimator's face
 
 
-def braking_rows(n_conditions: int = 6, seed: int = 3):
-    rng = np.random.default_rng(seed)
-    conditions = np.repeat([f"tyre-{number}" for number in range(n_conditions)], 6)
-    speed = rng.uniform(3, 30, len(conditions))
-    slipperiness = np.repeat(np.linspace(0.05, 0.2, n_conditions), 6)
-    return pd.DataFrame({"speed": speed}), slipperiness * speed**2 + 0.3 * rng.standard_normal(len(speed)), conditions
-
-
-@pytest.fixture(scope="module")
-def model() -> LVMOGPRegressor:
-    return LVMOGPRegressor(1, n_restarts=1, n_inducing_inputs=5, n_inducing_latents=5).fit(*braking_rows())
-
-
-SPEEDS = pd.DataFrame({"speed": np.linspace(3, 30, 10)})
-
-
-@pytest.mark.parametrize("name", ["new", "added", "tyre-2"])
-@pytest.mark.long
-def test_sd_before_is_that_of_the_predictions(model: LVMOGPRegressor, name: str):
-    model.add_condition("added", [[10.0]], [9.0])
-    found = model.suggest(name, SPEEDS, n=2 if name == "added" else 1)
+@functools.cache
+def named(**options) -> LVMOGPRegressor:
+    """A fit whose input has a name."""
+    model = forgetting(fitted("long", answers="fit", **options))
+    model.model_ = model.model_._replace(schema=model.model_.schema._replace(columns=("speed",)))
     model.unseen = "prior"
+    return model
+
+
+SPEEDS = pd.DataFrame({"speed": np.linspace(0, 2, 10)})
+
+
+@pytest.mark.parametrize(("name", "n"), [("new", 1), ("added", 2)])
+def test_sd_before_is_that_of_the_predictions(name, n):
+    model = forgetting(named())
+    model.unseen = "prior"
+    model.add_condition("added", SPEEDS[:1], [0.4])
+    found = model.suggest(name, SPEEDS, n=n)
     _, std = model.predict(SPEEDS, name, return_std=True, include_noise=False)
-    model.unseen = "error"
-    model.remove_condition("added")
-    assert found.sd_before == pytest.approx(np.sqrt(np.mean(std**2)), rel=0.03 if name == "tyre-2" else 1e-6)
-    assert found.n_measured == {"new": 0, "added": 1, "tyre-2": 6}[name]
+    assert found.sd_before == pytest.approx(np.sqrt(np.mean(std**2)), rel=1e-6)
+    assert found.n_measured == {"new": 0, "added": 1}[name]
     assert np.all(np.diff([found.sd_before, *found.sd_after]) < 0)
     assert found.candidate_sd.min() == pytest.approx(found.sd_after[0])
     np.testing.assert_array_equal(found.inputs[0], found.candidates[np.argmin(found.candidate_sd)])
     assert list(found.table.columns) == ["speed", "sd_after"]
     np.testing.assert_array_equal(found.table["speed"], found.inputs[:, 0])
+    assert list(found.table.index) == list(range(1, n + 1))
+    # Where the output is a logarithm, the sd is that of the logarithm.
+    model.model_ = model.model_._replace(scaling=model.model_.scaling._replace(transform=Logarithm()))
+    np.testing.assert_array_equal(model.suggest(name, SPEEDS, n=n).candidate_sd, found.candidate_sd)
 
 
-def test_measuring_as_suggested_brings_what_was_expected(model: LVMOGPRegressor):
-    """Noise is small and the curves differ by a factor: one measurement tells nearly all, and how little it leaves."""
-    found = model.suggest("new", SPEEDS)
+def test_measuring_as_suggested_brings_what_was_expected():
+    """Over eight equally likely outcomes, the variance that inference with each of them leaves."""
+    model = forgetting(named())
     model.unseen = "prior"
-    outcomes = [
-        end for eighths in (1, 3, 5, 7) for end in model.predict_interval(found.inputs, "new", level=eighths / 8)
-    ]
-    model.unseen = "error"
+    found = model.suggest("new", SPEEDS)
+    levels = [(2 * place + 1) / 16 for place in range(8)]
     variances = []
-    for outcome in outcomes:
-        model.add_condition("new", found.inputs, outcome)
-        _, std = model.predict(SPEEDS, "new", return_std=True, include_noise=False)
-        model.remove_condition("new")
+    for outcome in model.predict_quantiles(pd.DataFrame({"speed": found.inputs[:, 0]}), "new", levels=levels)[0]:
+        model.add_condition("tried", found.inputs, [outcome])
+        _, std = model.predict(SPEEDS, "tried", return_std=True, include_noise=False)
+        model.remove_condition("tried")
         variances.append(np.mean(std**2))
-    # Eight outcomes leave out the rarest, after which most is left to know.
-    assert found.sd_after[0] == pytest.approx(np.sqrt(np.mean(variances)), rel=0.25)
-    assert found.sd_after[0] < found.sd_before / 20
+    assert found.sd_after[0] == pytest.approx(np.sqrt(np.mean(variances)), rel=0.1)
 
 
-def test_a_region_elsewhere_moves_the_choice(model: LVMOGPRegressor):
-    model.add_condition("added", [[29.0]], [80.0])
-    near, far = (model.suggest("added", SPEEDS, region=[[place]] * 2).inputs[0, 0] for place in (4.0, 29.0))
-    model.remove_condition("added")
-    assert near < far
-
-
-def test_candidates_cover_the_training_inputs_by_default(model: LVMOGPRegressor):
-    inputs = braking_rows()[0]["speed"]
+def test_candidates_cover_the_training_inputs_by_default():
+    model = named()
+    inputs = model.model_.observations.inputs
     found = model.suggest("new")
-    assert found.candidates.min() == inputs.min()
-    assert found.candidates.max() == inputs.max()
-    assert len(found.candidates) == 64
+    np.testing.assert_allclose(found.candidates[:, 0], np.linspace(inputs.min(), inputs.max(), 64))
+    wide = of_kind(FIT)
+    covered = suggestions.default_candidates(wide.model_)
+    assert covered.shape == (256, 2)
+    low, high = (end(wide.model_.observations.inputs, axis=0) for end in (np.min, np.max))
+    np.testing.assert_allclose((covered - low) / (high - low), unit_nodes(256, 2), rtol=1e-9)
+    assert wide.suggest("a", covered[:3]).columns == ("input 1", "input 2")
 
 
-def test_logs_are_suggested_on_their_scale(model: LVMOGPRegressor):
-    """Where the output is a logarithm, the sd is that of the logarithm."""
-    plain = model.suggest("new", SPEEDS)
-    kept = model.model_
-    model.model_ = kept._replace(scaling=kept.scaling._replace(transform=Logarithm()))
-    logarithmic = model.suggest("new", SPEEDS)
-    model.model_ = kept
-    assert logarithmic.sd_before == plain.sd_before
-    np.testing.assert_array_equal(logarithmic.candidate_sd, plain.candidate_sd)
-
-
-def test_dates_stay_dates(model: LVMOGPRegressor):
+def test_dates_stay_dates():
     days = np.array([[20089.0], [20094.5]])
-    found = model.suggest("new", SPEEDS)._replace(inputs=days, sd_after=np.ones(2), date_columns=("speed",))
+    found = named().suggest("new", SPEEDS)._replace(inputs=days, sd_after=np.ones(2), date_columns=("speed",))
     assert found.table["speed"].tolist() == [pd.Timestamp("2025-01-01"), pd.Timestamp("2025-01-06 12:00")]
 
 
-@pytest.mark.parametrize("n_latent", [1, 0])
-def test_latents_are_learnt_about_without_what_is_known(n_latent):
-    X, y, conditions = braking_rows()
-    features = pd.DataFrame({"load": np.arange(6.0) ** 2, "width": np.arange(6.0) % 2}, index=np.unique(conditions))
-    described = LVMOGPRegressor(n_latent, n_restarts=1, n_inducing_inputs=5, n_inducing_latents=5)
-    described.fit(X, y, conditions, condition_features=features)
-    asked = {"n": 2, "condition_features": {"new": {"load": 3.0, "width": 1.0}}}
-    before = described.suggest("new", SPEEDS, **asked)
-    described.add_condition("new", [], [], features={"load": 3.0, "width": 1.0})
-    after, unlike = described.suggest("new", SPEEDS, n=2), described.suggest("unlike", SPEEDS, n=2)
-    np.testing.assert_array_equal(before.inputs, after.inputs)
+def test_latents_are_learnt_about_without_what_is_known():
+    model = forgetting(named(features=True))
+    model.unseen = "prior"
+    before = model.suggest("new", SPEEDS, n=2, condition_features={"new": {"load": 0.3}})
+    model.add_condition("new", [], [], features={"load": 0.3})
+    after = model.suggest("new", SPEEDS, n=2)
     np.testing.assert_allclose(before.sd_after, after.sd_after, rtol=1e-9)
-    assert before.sd_before < 0.9 * unlike.sd_before
-    if n_latent == 0:
-        with pytest.raises(SettingError, match="has no latents"):
-            described.suggest("new", SPEEDS, goal="latents")
-        return
+    assert before.sd_before < model.suggest("unlike", SPEEDS, n=2).sd_before
     # Nothing was measured, so that the latent has its prior, and the features have no part in the average.
-    assert described.suggest("new", SPEEDS, goal="latents").sd_before == pytest.approx(1.0, rel=0.02)
+    assert model.suggest("new", SPEEDS, goal="latents").sd_before == pytest.approx(1.0, rel=0.02)
+    with pytest.raises(SettingError, match="has no latents"):
+        named(features=True, n_latent=0).suggest("new", SPEEDS, goal="latents")
 
 
-def test_what_cannot_be_suggested(model: LVMOGPRegressor):
-    with pytest.raises(SettingError, match="goal must be one of .* got 'latent'"):
-        model.suggest("new", SPEEDS, goal="latent")
-    with pytest.raises(SettingError, match="n must be a whole number from 1 to the 10 candidates, got 11"):
-        model.suggest("new", SPEEDS, n=11)
+def test_what_cannot_be_suggested():
+    model = named()
+    for words, error, asked in (
+        ("goal must be one of .* got 'latent'", SettingError, {"goal": "latent"}),
+        ("n must be a whole number from 1 to the 10 candidates, got 11", SettingError, {"n": 11}),
+        ("region says where predictions matter", SettingError, {"goal": "latents", "region": SPEEDS}),
+        ("region has no rows", DataError, {"region": np.empty((0, 1))}),
+    ):
+        with pytest.raises(error, match=words):
+            model.suggest("new", SPEEDS, **asked)
     with pytest.raises(DataError, match="there are no candidates to choose from"):
         model.suggest("new", SPEEDS[:0])
-    with pytest.raises(SettingError, match="region says where predictions matter"):
-        model.suggest("new", SPEEDS, goal="latents", region=SPEEDS)
-    with pytest.raises(DataError, match="region has no rows"):
-        model.suggest("new", SPEEDS, region=np.empty((0, 1)))
     with pytest.raises(DataError, match="X must have the columns"):
         model.suggest("new", pd.DataFrame({"load": [1.0]}))
-    kept, model.model_ = model.model_, model.model_._replace(observations=None)
+    forgotten = forgetting(model)
+    forgotten.model_ = model.model_._replace(observations=None)
     with pytest.raises(DataError, match="so candidates must be given"):
-        model.suggest("new")
-    model.model_ = kept
+        forgotten.suggest("new")

@@ -11,15 +11,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import failed, succeeded
+from lvmogp.conditions.evidence import evidence
+from lvmogp.conditions.new_condition import log_posterior, noise_prior
 from small_models import MISSING, described_parameters, grid_case, long_case
-from test_commands import succeeded
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.algebra.constraints import join, split
-from lvmogp.cli.files.features import read_features
-from lvmogp.cli.table_work import add_described, add_points, predict_table
-from lvmogp.conditions.evidence import evidence
-from lvmogp.conditions.new_condition import log_posterior, noise_prior
+from lvmogp.cli.files.roles import read_features
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditionError
 from lvmogp.fitted.model import latent_gaussian, with_draws
 from lvmogp.ground.compiling import compiled
@@ -31,7 +30,7 @@ from lvmogp.model.layouts import standardised
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import curves_at
 from lvmogp.plots import plot_latent_space, plot_latents, plot_new_condition, plot_relevance
-from paper.baselines.relations import OneHot
+from paper.baselines.coregionalised import OneHot
 
 compiled_bound = compiled(collapsed)
 
@@ -408,39 +407,41 @@ def test_the_density_of_a_described_condition_is_that_of_its_latent(slopes):
 
 def test_files_of_features_predict_and_add_conditions(factors, tmp_path):
     model, _, _, _ = factors
-    (tmp_path / "linkages.csv").write_text("linkage;screw;motor\nz;False;C\nnew;True;\nother;False;B\n")
-    features = read_features(tmp_path / "linkages.csv", condition="linkage", known=model.conditions_)
+    file, saved = tmp_path / "linkages.csv", tmp_path / "m.lvmogp"
+    file.write_text("linkage;screw;motor\nz;False;C\nnew;True;\nother;False;B\n")
+    features = read_features(file, condition="linkage", known=model.conditions_)
     assert features.index.tolist() == ["z", "new", "other"]
     assert features["motor"].isna().tolist() == [False, True, False]
     assert features["motor"].dropna().tolist() == ["C", "B"]
     (tmp_path / "asked.csv").write_text("linkage,x\nother,0.5\nz,0.5\n")
-    settings = {"condition": None, "condition_column": None, "level": 0.95, "function": False, "unseen": "error"}
-    own = copy.copy(model)
-    found = predict_table(own, tmp_path / "asked.csv", condition_features=tmp_path / "linkages.csv", **settings)
+    model.save(saved)
+    described = ["--condition-features", file, "--json"]
+    rows = json.loads(succeeded("predict", saved, tmp_path / "asked.csv", *described).stdout)["rows"]
     asked = pd.DataFrame({"x": [0.5]})
     expected = model.predict(asked, "other", condition_features={"other": {"motor": "B", "screw": False}})
-    np.testing.assert_allclose(found.frame["mean"], [expected[0], model.predict(asked, "z")[0]], rtol=1e-12)
-    described = ["--condition-features", tmp_path / "linkages.csv", "--json"]
-    own.save(tmp_path / "m.lvmogp")
-    suggested = succeeded("suggest", tmp_path / "m.lvmogp", "--condition", "other", "--grid", "x=-1:1:5", *described)
+    np.testing.assert_allclose([row["mean"] for row in rows], [expected[0], model.predict(asked, "z")[0]], rtol=1e-12)
+    suggested = succeeded("suggest", saved, "--condition", "other", "--grid", "x=-1:1:5", *described)
     best = model.suggest("other", np.linspace(-1, 1, 5)[:, None], condition_features=features)
     assert json.loads(suggested.stdout)["measurements"][0]["x"] == best.inputs[0, 0]
     assert json.loads(suggested.stdout)["sd_before"] == pytest.approx(best.sd_before, rel=1e-9)
     (tmp_path / "seen.csv").write_text("linkage,x,y\nother,0.5,1\nz,0.5,2\n")
-    checked = succeeded("calibration", tmp_path / "m.lvmogp", tmp_path / "seen.csv", "--output", "y", *described)
+    checked = succeeded("calibration", saved, tmp_path / "seen.csv", "--output", "y", *described)
     errors = np.array([expected[0] - 1, model.predict(asked, "z")[0] - 2])
     assert json.loads(checked.stdout)["rmse"] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-9)
-    added = add_described(own, features, condition=None)
-    assert added.points == {"new": 0, "other": 0}
+    added = json.loads(succeeded("add-condition", saved, *described).stdout)["added"]
+    assert [(row["condition"], row["points"]) for row in added] == [("new", 0), ("other", 0)]
+    own = LVMOGPRegressor.load(saved)
     np.testing.assert_allclose(own.predict(asked, "other"), expected, rtol=1e-12)
     assert own.condition_features_["motor"].iloc[-2:].fillna("missing").tolist() == ["missing", "B"]
-    with pytest.raises(DataError, match="have no row for condition 'third'"):
-        add_points(own, ["x=0.5,y=1"], condition="third", output="y", features=features)
-    with pytest.raises(DataError, match="describes no condition that is new to the model and called 'z'"):
-        add_described(own, features, condition="z")
-    (tmp_path / "linkages.csv").write_text("linkage;screw\nz;False\n;True\n")
+    third = ["--condition", "third", "--point", "x=0.5,y=1", "--output", "y"]
+    for more, words in (
+        (third, "have no row for condition 'third'"),
+        (["--condition", "z"], "describes no condition that is new to the model and called 'z'"),
+    ):
+        assert words in failed("add-condition", saved, *described, *more)
+    file.write_text("linkage;screw\nz;False\n;True\n")
     with pytest.raises(DataError, match="has no id in column 'linkage' in line 3"):
-        read_features(tmp_path / "linkages.csv", condition="linkage", known=())
+        read_features(file, condition="linkage", known=())
 
 
 def test_whole_numbers_in_files_are_the_ids_of_the_table_of_features(factors, tmp_path):
@@ -454,13 +455,13 @@ def test_whole_numbers_in_files_are_the_ids_of_the_table_of_features(factors, tm
         y,
         condition_features=pd.concat([table.rename(index=numbers), later]),
     )
+    whole.save(tmp_path / "m.lvmogp")
     (tmp_path / "asked.csv").write_text("linkage,x\n777,0.5\n")
-    settings = {"condition_features": None, "condition_column": None, "level": 0.95, "function": False}
-    asked = pd.DataFrame({"x": [0.5]})
-    expected = whole.predict(asked, 777, condition_features=later)
-    for condition in (None, "777"):
-        found = predict_table(whole, tmp_path / "asked.csv", condition=condition, unseen="prior", **settings)
-        np.testing.assert_allclose(found.frame["mean"], expected, rtol=1e-9)
+    expected = whole.predict(pd.DataFrame({"x": [0.5]}), 777, condition_features=later)
+    for more in ([], ["--condition", "777"]):
+        asked = ["predict", tmp_path / "m.lvmogp", tmp_path / "asked.csv", "--unseen", "prior", "--json", *more]
+        (row,) = json.loads(succeeded(*asked).stdout)["rows"]
+        np.testing.assert_allclose(row["mean"], expected[0], rtol=1e-9)
 
 
 def test_relevance_under_draws_moves_the_coordinates_of_a_category_together(factors):

@@ -45,6 +45,18 @@ def answered(model: str, kind: str) -> Answers:
     return of_kind(kind, *thawed_model(model))
 
 
+# Rules that were changed on purpose since the answers were frozen; those of these kinds were frozen anew (refreeze.py).
+CHANGED = {
+    "unseen": "a condition without observations is quasi-random points of the prior, not the outcome of a search",
+    "described": "as above",
+    "suggestions": "as above",
+    "left out": "observations left out are judged by the mixture that predicts, not by one Gaussian",
+    "samples with added": "of draws, latents are drawn one condition after the other",
+    "added": "of draws, a search factorises with the jitter that answers have; resampling follows weights to a digit",
+    "many": "as above",
+    "several added": "as above",
+    "joint with added": "as above",
+}
 MODELS = sorted(FILES, key=shapes_of)
 CASES = [(model, name.removeprefix(PREFIX)) for model in MODELS for name in arrays_of(model) if name.startswith(PREFIX)]
 
@@ -54,12 +66,18 @@ def golden(model: str) -> Mapping[str, np.ndarray]:
     return arrays_of(model)
 
 
+def bounds(model: str, expected: np.ndarray) -> dict[str, float]:
+    settings = json.loads(str(golden(model)["document"]))["settings"]
+    tolerance = TOLERANCES[settings["dtype"]]
+    return {"rtol": tolerance, "atol": tolerance * np.abs(expected[np.isfinite(expected)]).max(initial=0.0)}
+
+
+def is_same(model: str, found: np.ndarray, expected: np.ndarray) -> bool:
+    return np.allclose(found, expected, **bounds(model, expected), equal_nan=True)
+
+
 @pytest.mark.parametrize(("model", "answer"), CASES)
 def test_answers_are_those_that_were_kept(model, answer):
-    kept = golden(model)
-    expected = kept[PREFIX + answer]
-    settings = json.loads(str(kept["document"]))["settings"]
-    finite = np.abs(expected[np.isfinite(expected)])
-    tolerance, scale = TOLERANCES[settings["dtype"]], finite.max(initial=0.0)
+    expected = golden(model)[PREFIX + answer]
     found = answered(model, answer.partition(":")[0])[answer]
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance * scale)
+    np.testing.assert_allclose(found, expected, **bounds(model, expected))

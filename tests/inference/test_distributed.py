@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import listening_to_ctrl_c
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
@@ -65,16 +66,17 @@ def begun(data: Path, model: Path, *options: str) -> list[subprocess.Popen]:
     """The same command twice, but for the number of the process."""
     meeting = ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--json"]
     roles = ["--output", "y", "--condition", "id", "--model", str(model)]
-    return [
-        subprocess.Popen(
-            [*RUN, "fit", str(data), *roles, *OPTIONS, *meeting, "--process", str(number), *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
-        )
-        for number in range(2)
-    ]
+    with listening_to_ctrl_c():
+        return [
+            subprocess.Popen(
+                [*RUN, "fit", str(data), *roles, *OPTIONS, *meeting, "--process", str(number), *options],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
+            )
+            for number in range(2)
+        ]
 
 
 def in_two_processes(data: Path, model: Path, *options: str) -> list[subprocess.CompletedProcess]:
@@ -85,7 +87,7 @@ def in_two_processes(data: Path, model: Path, *options: str) -> list[subprocess.
 
 def ended(running: list[subprocess.Popen]) -> list[subprocess.CompletedProcess]:
     try:
-        spoken = [process.communicate(timeout=240) for process in running]
+        spoken = [process.communicate(timeout=600) for process in running]
     finally:
         for process in running:
             process.kill()
@@ -171,26 +173,53 @@ def test_two_processes_go_on_from_the_checkpoints_of_the_first(together, tmp_pat
     assert [name for name in wanted if not np.array_equal(found[name], wanted[name])] == []
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("lost", [0, 1])
-def test_the_other_process_ends_when_one_is_killed(tmp_path, lost):
-    model, kept = tmp_path / "model.lvmogp", tmp_path / "kept"
-    running = begun(
-        write_uneven(tmp_path), model, "--max-iter", "100000", "--checkpoint", str(kept), "--checkpoint-seconds", "0"
-    )
+# Processes that are lost
+
+
+def disturbed(data: Path, model: Path, disturb) -> list[subprocess.CompletedProcess]:
+    """A fit that goes on for long, disturbed after its first checkpoint."""
+    kept = model.parent / "kept"
+    running = begun(data, model, "--max-iter", "100000", "--checkpoint", str(kept), "--checkpoint-seconds", "0")
     try:
-        until = time.monotonic() + 240
+        until = time.monotonic() + 600
         while not list(kept.glob("steps-*.checkpoint")):
             assert [each.poll() for each in running] == [None, None], "the fit ended before it could be disturbed"
-            assert time.monotonic() < until, "no checkpoint"
-            time.sleep(0.05)
-        running[lost].kill()
-        both = ended(running)
-    finally:
+            assert time.monotonic() < until, "no checkpoint within ten minutes"
+            time.sleep(0.01)
+        disturb(running)
+    except BaseException:
         for process in running:
             process.kill()
-    assert both[lost].returncode == -signal.SIGKILL
-    assert both[1 - lost].returncode not in (0, None)
+            process.communicate()
+        raise
+    return ended(running)
+
+
+DISTURBANCES = {
+    "0 killed": lambda running: running[0].kill(),
+    "1 killed": lambda running: running[1].kill(),
+    "Ctrl-C in 0": lambda running: running[0].send_signal(signal.SIGINT),
+    "Ctrl-C in 1": lambda running: running[1].send_signal(signal.SIGINT),
+    "Ctrl-C in both": lambda running: [each.send_signal(signal.SIGINT) for each in running],
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", DISTURBANCES)
+def test_all_processes_end_when_one_is_lost(tmp_path, name):
+    """One that was interrupted says so; of another that was lost, JAX may end a process in words of its own."""
+    model, kept = tmp_path / "model.lvmogp", tmp_path / "kept"
+    both = disturbed(write_uneven(tmp_path), model, DISTURBANCES[name])
+    way_on = f"the same command with --resume goes on from the last checkpoint in {kept}"
+    for number, each in enumerate(both):
+        assert each.returncode != 0
+        if name == f"{number} killed":
+            assert each.returncode == -signal.SIGKILL
+        elif name == f"Ctrl-C in {number}":
+            assert (each.returncode, json.loads(each.stdout)) == (130, {"error": f"interrupted; {way_on}"})
+        elif each.returncode == 1:
+            assert "another process of this fit was lost" in json.loads(each.stdout)["error"]
+            assert "Traceback" not in each.stderr
     assert not model.exists()
     assert len(list(kept.glob("steps-*.checkpoint"))) > 0
 
@@ -255,3 +284,5 @@ def test_processes_that_cannot_work_together_are_refused(tmp_path, monkeypatch):
     words = "--distributed fits Parquet files by minibatches; give a .parquet file or a folder of them"
     assert words in refused("data.csv", "--inference", "stochastic", "--distributed")
     assert words in refused("data.parquet", "--distributed")
+    words = "--keep-on-interrupt is not for --distributed; keep --checkpoint, and go on with --resume"
+    assert words in refused("data.parquet", "--inference", "stochastic", "--distributed", "--keep-on-interrupt")

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from lvmogp.conditions.predictions import gaussian_moments
 from numpy.testing import assert_allclose
 from sklearn.exceptions import NotFittedError
 
 from lvmogp import LVMOGPRegressor
-from lvmogp.conditions.predictions import gaussian_moments
 from lvmogp.errors import SettingError
 from lvmogp.insight.leave_out import _folds, _without_inducing, leave_out_calibration
 from lvmogp.insight.summary import (

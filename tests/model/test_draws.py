@@ -36,6 +36,19 @@ def test_alignment_is_that_of_scipy(rng, n_latent):
         np.testing.assert_allclose(aligned(draws, jnp.asarray(reference))[number], latents @ expected, atol=1e-12)
 
 
+def test_features_are_not_turned(rng):
+    draws = some_draws(rng, n_latent=3)
+    reference = rng.normal(size=(5, 2))
+    found = np.asarray(rotations(draws, jnp.asarray(reference)))
+    for number, latents in enumerate(np.asarray(draws.latents)):
+        expected, _ = orthogonal_procrustes(latents[:, :2], reference)
+        np.testing.assert_allclose(found[number, :2, :2], expected, atol=1e-12)
+    np.testing.assert_array_equal(found[:, 2], np.tile([0.0, 0.0, 1.0], (6, 1)))
+    np.testing.assert_array_equal(found[:, :, 2], np.tile([0.0, 0.0, 1.0], (6, 1)))
+    alone = rotations(draws, jnp.zeros((5, 0)))
+    np.testing.assert_array_equal(alone, np.tile(np.eye(3), (6, 1, 1)))
+
+
 def test_thinned_draws_of_equal_weight_are_evenly_spaced(rng):
     draws = some_draws(rng, n_draws=9)
     draws = eqx.tree_at(lambda tree: tree.log_weight, draws, jnp.full(9, -np.log(9)))

@@ -15,9 +15,10 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.inference.restarts import jitters
 from lvmogp.model.bounds import collapsed
+from lvmogp.model.curve_moments import CurveMoments, curve_moments, grid_marginals
 from lvmogp.model.layouts import GridData
 from lvmogp.model.parameters import Parameters
-from lvmogp.model.posterior import grid_marginals, posterior, trained_curves
+from lvmogp.model.posterior import Posterior, posterior
 from lvmogp.pipeline import stored_in
 
 D, N = 3, 5
@@ -26,9 +27,12 @@ INPUTS = np.array([[-1.5], [-0.4], [0.1], [0.8], [1.4]])
 OUTPUTS = np.array([[0.3, -0.7, 1.1], [0.9, -0.2, 0.4], [1.2, 0.1, -0.3], [0.2, 0.8, -1.0], [-0.8, 1.3, -0.6]])
 # Inducing points that crowd more and more: 4 inputs, 3 latents.
 CROWDED = {"apart": 1.0, "close": 1e-3, "nearly the same": 1e-9, "the same": 0.0}
-_collapsed, _posterior, _curves, _marginals = (
-    compiled(each) for each in (collapsed, posterior, trained_curves, grid_marginals)
-)
+_collapsed, _posterior, _marginals = (compiled(each) for each in (collapsed, posterior, grid_marginals))
+
+
+@compiled
+def _curves(model: Posterior) -> CurveMoments:
+    return curve_moments(model, model.parameters.latents)
 
 
 class Case(NamedTuple):

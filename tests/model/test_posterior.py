@@ -15,7 +15,6 @@ from small_models import (
     SHARED,
     Case,
     D,
-    DenseProcess,
     as_long,
     full_inducing,
     grid_case,
@@ -26,27 +25,26 @@ from small_models import (
 )
 
 from lvmogp.ground.compiling import compiled
-from lvmogp.model.expected_likelihood import quadratic
-from lvmogp.model.layouts import Data, GridData
-from lvmogp.model.parameters import FullInducing, Inducing, Parameters
-from lvmogp.model.posterior import (
-    Covariance,
-    Curves,
-    DenseCovariance,
-    KroneckerCovariance,
-    Posterior,
-    curves_at,
+from lvmogp.ground.precision import in_precision
+from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.model.curve_moments import (
+    CurveMoments,
+    curve_moments,
+    grid_marginals,
+    grid_means,
     marginals,
     positive_part,
-    posterior,
-    trained_curves,
-    updated,
 )
+from lvmogp.model.expected_likelihood import quadratic
+from lvmogp.model.layouts import Data, GridData
+from lvmogp.model.parameters import Inducing, Parameters
+from lvmogp.model.posterior import Covariance, DenseCovariance, KroneckerCovariance, Posterior, posterior, updated
 
 POINTS = np.random.default_rng(8).uniform(-2, 2, (5, Q_X))
 
-compiled_curves_at = compiled(curves_at)
-compiled_marginals = compiled(marginals)
+compiled_marginals, compiled_grid_marginals, compiled_grid_means = (
+    compiled(each) for each in (marginals, grid_marginals, grid_means)
+)
 
 
 class Trained(NamedTuple):
@@ -68,9 +66,9 @@ def trained(request: pytest.FixtureRequest) -> Trained:
 
 
 @compiled
-def fitted(parameters: Parameters, data: Data) -> tuple[Posterior, Curves]:
+def fitted(parameters: Parameters, data: Data) -> tuple[Posterior, CurveMoments]:
     model = posterior(parameters, data)
-    return model, trained_curves(model)
+    return model, curve_moments(model, parameters.latents)
 
 
 @compiled
@@ -78,7 +76,7 @@ def fitted_in_two_steps(first: Parameters, early: Data, second: Parameters, late
     return updated(posterior(first, early), quadratic(second, late))
 
 
-def at_points(model: Posterior, shapes: Curves) -> tuple[np.ndarray, np.ndarray]:
+def at_points(model: Posterior, shapes: CurveMoments) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of every curve at the same points, points × curves."""
     n_curves = shapes.weights.shape[0]
     blocks = jnp.asarray(np.tile(POINTS, (n_curves, 1, 1)))
@@ -87,14 +85,13 @@ def at_points(model: Posterior, shapes: Curves) -> tuple[np.ndarray, np.ndarray]
 
 
 def as_matrix(covariance: Covariance) -> np.ndarray:
-    """S, entry by entry, from its bilinear form with unit matrices."""
-    units = [np.eye(M_X * M_H)[i].reshape(M_X, M_H, order="F") for i in range(M_X * M_H)]
-    return np.asarray(covariance.bilinear(jnp.asarray(units), jnp.asarray(units)))
-
-
-def with_optimal_inducing(parameters: Parameters, case: Case) -> Parameters:
-    mean, variance = references.optimal_inducing(parameters, case.observations)
-    return replace(parameters, inducing=FullInducing(jnp.asarray(mean), jnp.asarray(np.linalg.cholesky(variance))))
+    """S, block by block, from its contractions with matrices that pick one block and its transpose."""
+    units = np.zeros((M_H, M_H, M_H, M_H))
+    for j in range(M_H):
+        for k in range(M_H):
+            units[j, k, j, k] = 1.0
+    blocks = np.asarray(covariance.contract(jnp.asarray(units.reshape(-1, M_H, M_H))))
+    return blocks.reshape(M_H, M_H, M_X, M_X).transpose(0, 2, 1, 3).reshape(M_H * M_X, M_H * M_X)
 
 
 # The optimal q(v), and predictions of the trained conditions with it.
@@ -116,7 +113,7 @@ def test_covariance_on_a_grid_keeps_its_kronecker_form(trained: Trained):
 def test_trained_predictions_are_the_papers_with_the_optimal_inducing_variables(trained: Trained):
     parameters, case = trained.parameters, trained.case
     found = at_points(*fitted(parameters, case.data))
-    expected = references.reference_prediction(with_optimal_inducing(parameters, case), POINTS)
+    expected = references.reference_prediction(references.with_optimal_inducing(parameters, case.observations), POINTS)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
@@ -127,71 +124,63 @@ def test_trained_predictions_are_the_papers_with_explicit_inducing_variables(ind
     np.testing.assert_allclose(found, references.reference_prediction(parameters, POINTS), rtol=1e-8, atol=1e-10)
 
 
-def moments_by_monte_carlo(parameters: Parameters, condition: int, x: np.ndarray, n_draws: int = 20_000):
-    """Draws of h ~ q(h_d), and the mean and the variance of f(x, h) given each."""
-    rng = np.random.default_rng(9)
-    mean, variance = (np.asarray(part[condition]) for part in (parameters.latent_mean, parameters.latent_variance))
-    latents = mean + np.sqrt(variance) * rng.normal(size=(n_draws, len(mean)))
-    process, points = DenseProcess(parameters), np.tile(x, (n_draws, 1))
-    cross = process.cross(points, latents)
-    prior = references.kernel_values(parameters.latent_kernel, latents, latents) * references.kernel_values(
-        parameters.input_kernel, points, points
-    )
-    return cross @ process.weights, prior + np.sum((cross @ process.core) * cross, axis=1)
-
-
-@pytest.mark.parametrize("condition", range(D))
-def test_trained_predictions_are_the_conditional_averaged_over_the_latents(condition: int):
+def test_curves_of_gaussian_latents_covary_as_all_points_of_their_distribution_say():
+    """Equations 15 to 17: ψ k_X + aᵀGa' between all pairs of points, by quadrature over q(h)."""
     parameters = replace(small_parameters(2), inducing=full_inducing())
-    mean, variance = at_points(*fitted(parameters, grid_case().data))
-    means, variances = moments_by_monte_carlo(parameters, condition, POINTS[0])
-    n_draws = len(means)
-    assert abs(means.mean() - mean[0, condition]) < 4 * means.std() / np.sqrt(n_draws)
-    # ⟨v(h)⟩ + var m(h), each draw a term of the sum
-    terms = variances + (means - means.mean()) ** 2
-    error = terms.std() / np.sqrt(n_draws)
-    assert abs(terms.mean() - variance[0, condition]) < 4 * error
-    # without the uncertainty of the latents, ⟨v(h)⟩ alone
-    assert variance[0, condition] - variances.mean() > 10 * error
-
-
-# Curves at given latents.
-
-
-@pytest.mark.parametrize("inducing", [full_inducing, kronecker_inducing])
-def test_curves_at_latents_are_the_papers_conditional(inducing: Callable[[], Inducing]):
-    parameters = replace(small_parameters(2), inducing=inducing())
-    (model, _), process = fitted(parameters, grid_case().data), DenseProcess(parameters)
-    latents = np.random.default_rng(10).normal(size=(D, 2)) * 2
-    mean, variance = at_points(model, compiled_curves_at(model, jnp.asarray(latents)))
-    for place, latent in enumerate(latents):
-        expected_mean, expected_covariance = process.at(POINTS, latent)
-        np.testing.assert_allclose(mean[:, place], expected_mean, rtol=1e-8, atol=1e-10)
-        np.testing.assert_allclose(variance[:, place], np.diag(expected_covariance), rtol=1e-8)
-
-
-def test_spread_gives_the_covariance_along_a_curve():
-    parameters = replace(small_parameters(2), inducing=full_inducing())
-    model, _ = fitted(parameters, grid_case().data)
-    latent = np.array([0.4, -1.3])
-    shape = compiled_curves_at(model, jnp.asarray(latent[None]))
+    model, shapes = fitted(parameters, grid_case().data)
+    process = references.process_of_fit(parameters)
+    nodes, masses = np.polynomial.hermite_e.hermegauss(24)
+    unit = np.stack([axis.ravel() for axis in np.meshgrid(nodes, nodes)], axis=1)
+    weights = np.outer(masses, masses).ravel() / masses.sum() ** 2
     features = np.asarray(model.input_basis.features(jnp.asarray(POINTS)))
-    prior = float(shape.prior_variance[0]) * references.covariance(parameters.input_kernel, POINTS, POINTS)
-    found = prior + features @ np.asarray(shape.spread[0]) @ features.T
-    np.testing.assert_allclose(found, DenseProcess(parameters).at(POINTS, latent)[1], rtol=1e-8, atol=1e-10)
+    for d in (0, D - 1):
+        latents = np.asarray(parameters.latent_mean[d]) + np.sqrt(parameters.latent_variance[d]) * unit
+        curves = [process.curve(POINTS, latent) for latent in latents]
+        means = np.array([mean for mean, _ in curves])
+        mean = weights @ means
+        within = np.tensordot(weights, [covariance for _, covariance in curves], axes=1)
+        expected = within + ((means - mean).T * weights) @ (means - mean)
+        prior = float(shapes.prior_variance[d]) * references.covariance(parameters.input_kernel, POINTS, POINTS)
+        found = prior + features @ np.asarray(shapes.spread[d]) @ features.T
+        np.testing.assert_allclose(features @ np.asarray(shapes.weights[d]), mean, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("inducing", [full_inducing, kronecker_inducing])
-def test_trained_curves_with_known_latents_are_the_curves_at_them(inducing: Callable[[], Inducing]):
+def test_curves_of_latents_that_are_known_are_the_papers_conditional(inducing: Callable[[], Inducing]):
     parameters = pinned(replace(small_parameters(2), inducing=inducing()))
     model, shapes = fitted(parameters, grid_case().data)
-    expected = at_points(model, compiled_curves_at(model, parameters.latent_mean))
-    np.testing.assert_allclose(at_points(model, shapes), expected, rtol=1e-8, atol=1e-10)
+    process, (mean, variance) = references.process_of_fit(parameters), at_points(model, shapes)
+    for d, latent in enumerate(np.asarray(parameters.latent_mean)):
+        expected_mean, expected_covariance = process.curve(POINTS, latent)
+        np.testing.assert_allclose(mean[:, d], expected_mean, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(variance[:, d], np.diag(expected_covariance), rtol=1e-8)
 
 
 def pinned(parameters: Parameters) -> Parameters:
     """The latents known to be at their means."""
     return replace(parameters, latent_variance=jnp.full((D, 2), 1e-14, float))
+
+
+@pytest.mark.parametrize("pairs_at_once", [2**17, 29])
+def test_a_grid_of_points_is_predicted_as_its_rows_are(monkeypatch, pairs_at_once: int):
+    """With ten pairs of features, 29 of them are two slices of three points."""
+    monkeypatch.setattr("lvmogp.model.curve_moments._PAIRS_AT_ONCE", pairs_at_once)
+    model, shapes = fitted(small_parameters(2), grid_case().data)
+    points, (mean, variance) = jnp.asarray(POINTS), at_points(model, shapes)
+    found = (compiled_grid_marginals if pairs_at_once > 29 else grid_marginals)(model.input_basis, shapes, points)
+    np.testing.assert_allclose(found[0], mean, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found[1], variance, rtol=1e-9)
+    np.testing.assert_allclose(compiled_grid_means(model.input_basis, shapes, points), mean, rtol=1e-10, atol=1e-12)
+
+
+def test_curves_are_in_the_precision_of_the_model():
+    model, _ = fitted(small_parameters(2), grid_case().data)
+    narrow = in_precision(model, "float32")
+    latents = LatentGaussians(narrow.parameters.latent_mean, narrow.parameters.latent_variance)
+    found, expected = curve_moments(narrow, latents), curve_moments(model, model.parameters.latents)
+    assert found.spread.dtype == jnp.float32
+    np.testing.assert_allclose(found.spread, expected.spread, rtol=1e-3, atol=1e-4)
 
 
 # The two forms of S.
@@ -227,34 +216,17 @@ def test_contraction_is_the_sum_over_blocks(form: tuple[Covariance, np.ndarray])
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
 
 
-def test_projection_is_that_of_each_block(form: tuple[Covariance, np.ndarray]):
+def test_block_traces_are_those_of_the_blocks(form: tuple[Covariance, np.ndarray]):
     covariance, matrix = form
-    features = np.random.default_rng(13).normal(size=(3, M_X))
-    found = np.asarray(covariance.project(jnp.asarray(features)))
-    for j in range(M_H):
-        for k in range(M_H):
-            expected = features @ block(matrix, j, k) @ features.T
-            np.testing.assert_allclose(found[j, k], expected, rtol=1e-11, atol=1e-11)
+    expected = [[np.trace(block(matrix, j, k)) for k in range(M_H)] for j in range(M_H)]
+    np.testing.assert_allclose(covariance.block_traces(), expected, rtol=1e-11, atol=1e-11)
 
 
-def test_projection_at_a_latent_is_the_sum_over_blocks(form: tuple[Covariance, np.ndarray]):
-    covariance, matrix = form
-    rng = np.random.default_rng(13)
-    features, latent = rng.normal(size=(3, M_X)), rng.normal(size=M_H)
-    found = covariance.projection(jnp.asarray(features)).at(jnp.asarray(latent))
-    weighted = np.kron(latent[:, None], features.T)  # columns c ⊗ a
-    np.testing.assert_allclose(found, weighted.T @ matrix @ weighted, rtol=1e-11, atol=1e-11)
-
-
-def test_bilinear_form_is_that_of_the_stacked_columns(form: tuple[Covariance, np.ndarray]):
-    covariance, matrix = form
-    rng = np.random.default_rng(14)
-    left, right = rng.normal(size=(2, M_X, M_H)), rng.normal(size=(3, M_X, M_H))
-    found = np.asarray(covariance.bilinear(jnp.asarray(left), jnp.asarray(right)))
-    for i, first in enumerate(left):
-        for j, second in enumerate(right):
-            expected = references.stacked(first) @ matrix @ references.stacked(second)
-            assert found[i, j] == pytest.approx(expected, rel=1e-11)
+def test_the_structured_form_multiplies_stacked_columns():
+    structured, _, matrix = both_forms()
+    given = np.random.default_rng(14).normal(size=(M_X, M_H))
+    found = references.stacked(np.asarray(structured.apply(jnp.asarray(given))))
+    np.testing.assert_allclose(found, matrix @ references.stacked(given), rtol=1e-11, atol=1e-11)
 
 
 def test_precision_is_the_inverse(form: tuple[Covariance, np.ndarray]):

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn_models import fitted, forgetting
+from lvmogp.conditions.predictions import trained_condition
 from sklearn.exceptions import NotFittedError
 
 import lvmogp.page.data
 import lvmogp.page.report
 from lvmogp import LVMOGPRegressor
-from lvmogp.conditions.predictions import trained_condition
 from lvmogp.errors import SettingError
 from lvmogp.fitted.model import AddedCondition, trained_model
 from lvmogp.ground.compiling import compiled
@@ -91,7 +91,7 @@ def model_of(case):
         data = long_data(points, values, conditions, n_conditions)
     columns = ("speed <b>", "load")[:n_columns]
     observations = Observations(
-        case.inputs, case.outputs, conditions, NAMES, columns, case.is_grid, output_name="distance"
+        case.inputs, case.outputs, conditions, NAMES, columns, is_grid=case.is_grid, output_name="distance"
     )
     outcome = Outcome(parameters, -12.5, Status.CONVERGED, (), 1e-7, 1e-7, 1.0)
     model = LVMOGPRegressor(case.n_latent, condition="tyre")

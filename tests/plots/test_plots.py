@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from lvmogp.conditions.evidence import evidence
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.colors import same_color
 from matplotlib.contour import QuadContourSet
@@ -20,7 +21,6 @@ from scipy.stats import norm
 
 from lvmogp import DataError, LVMOGPRegressor, SettingError, UnknownConditionError
 from lvmogp.algebra.linalg import smallest_jitter
-from lvmogp.conditions.evidence import evidence
 from lvmogp.inference.optimise import Status
 from lvmogp.insight.summary import input_relevance, latent_relevance
 from lvmogp.plots import (

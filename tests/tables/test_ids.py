@@ -240,8 +240,7 @@ def test_an_unknown_condition_is_told_of_the_closest():
     assert "did you mean" not in str(unknown_condition("x", ["tyre-A", 17]))
     assert "condition 110 is not known to the model (did you mean 109?)" in str(unknown_condition(110, [100, 109]))
     very_long = str(unknown_condition("a" + "x" * 10**6, ["b" + "x" * 10**6, "c"]))
-    assert "did you mean 'bxxx" in very_long
-    assert len(very_long) < 800
+    assert f"condition 'a{'x' * 98} is not known to the model (did you mean 'b{'x' * 98}?)" in very_long
 
 
 def test_conditions_are_listed_by_name_up_to_three():

@@ -1,6 +1,5 @@
 """Draws from the posterior where conditions have features and measurements known errors."""
 
-import copy
 import dataclasses
 
 import equinox as eqx
@@ -10,13 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import references
-from scipy.special import logsumexp
+from drawn_models import with_draws
 from scipy.stats import multivariate_normal
 from small_models import MISSING, described_parameters, grid_case, long_case
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.algebra.constraints import split
-from lvmogp.fitted.model import latent_gaussian, with_draws
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.nuts.chains import SamplerSettings, Target, run_chains
 from lvmogp.inference.nuts.gibbs import log_likelihoods_of_scattered, log_likelihoods_on_grid, redrawn_latents
@@ -24,7 +22,6 @@ from lvmogp.inference.nuts.likelihoods import fitted_values, log_likelihood
 from lvmogp.inference.nuts.parameters import chain_parameters
 from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.nuts.sampling import sample_posterior
-from lvmogp.model.draws import Draws
 from lvmogp.model.layouts import GridData, SparseData, scattered, standardised
 
 _log_likelihood, _fitted_values = compiled(log_likelihood), compiled(fitted_values)
@@ -168,111 +165,14 @@ def drawn():
     return model.fit(X, y, conditions=numbers, condition_features=table, y_std=errors)
 
 
-def prior_of(draws: Draws, number, x, h, other_x, other_h):
-    input_kernel, latent_kernel = jax.tree.map(
-        lambda leaf: np.asarray(leaf)[number], (draws.input_kernel, draws.latent_kernel)
-    )
-    return references.covariance(input_kernel, x, other_x) * references.covariance(latent_kernel, h, other_h)
-
-
-def dense_given(model, x, h, seen=None):
-    """Weights of draws and, for each, moments of f at (x, h), by dense matrices; ``seen`` are rows (x, h, y, s²).
-
-    With rows seen of the new condition itself, their log likelihood comes as well.
-    """
-    trained, scaling, draws = model.model_, model.model_.scaling, model.model_.draws
-    observations = trained.observations
-    found = []
-    for number in range(draws.n_draws):
-        latents = np.asarray(draws.latents)[number]
-        rows = (scaling.inputs(observations.inputs), latents[observations.conditions])
-        noise = float(draws.noise_variance[number, 0])
-        variances = noise + scaling.error_variances(observations.errors, observations.outputs)
-        outputs, likelihood = scaling.outputs(observations.outputs), 0.0
-        if seen is not None:
-            new_x, new_h, new_y, new_variances = seen
-            before = np.linalg.inv(prior_of(draws, number, *rows, *rows) + np.diag(variances))
-            to_rows = prior_of(draws, number, new_x, new_h, *rows)
-            within = prior_of(draws, number, new_x, new_h, new_x, new_h) - to_rows @ before @ to_rows.T
-            within = within + np.diag(noise + new_variances)
-            likelihood = multivariate_normal(to_rows @ before @ outputs, within).logpdf(new_y)
-            rows = (np.vstack([rows[0], new_x]), np.vstack([rows[1], new_h]))
-            variances, outputs = np.r_[variances, noise + new_variances], np.r_[outputs, new_y]
-        inverse = np.linalg.inv(prior_of(draws, number, *rows, *rows) + np.diag(variances))
-        to_rows = prior_of(draws, number, x, h, *rows)
-        covariance = prior_of(draws, number, x, h, x, h) - to_rows @ inverse @ to_rows.T
-        found.append((to_rows @ inverse @ outputs, np.diag(covariance), float(draws.log_weight[number]) + likelihood))
-    means, variances, log_weights = (np.asarray(part) for part in zip(*found, strict=True))
-    return means, variances, log_weights
-
-
-def moments(model, means, variances, log_weights):
-    weights = np.exp(log_weights - logsumexp(log_weights))
-    mean = weights @ means
-    variance = weights @ (variances + (means - mean) ** 2)
-    return model.model_.scaling.location(mean), np.sqrt(model.model_.scaling.variance(variance))
-
-
-def test_predictions_are_those_of_dense_matrices(drawn):
-    X = np.linspace(-1, 1, 4)[:, None]
-    x = drawn.model_.scaling.inputs(X)
-    for number in (0, 3):
-        mean, std = drawn.predict(X, number, return_std=True, include_noise=False)
-        per_draw = [
-            dense_given(drawn, x, np.tile(latents[number], (4, 1)))
-            for latents in np.asarray(drawn.model_.draws.latents)
-        ]
-        means = np.stack([found[0][s] for s, found in enumerate(per_draw)])
-        variances = np.stack([found[1][s] for s, found in enumerate(per_draw)])
-        expected = moments(drawn, means, variances, np.asarray(drawn.model_.draws.log_weight))
-        np.testing.assert_allclose(mean, expected[0], rtol=1e-7)
-        np.testing.assert_allclose(std, expected[1], rtol=1e-6)
-
-
-@pytest.mark.parametrize("n_few", [0, 2])
-def test_a_new_condition_keeps_its_features_and_integrates_its_latent(drawn, n_few):
-    X, y, errors = np.array([[-0.7], [0.5]])[:n_few], np.array([0.1, 1.4])[:n_few], np.array([0.05, 0.6])[:n_few]
-    model = copy.copy(drawn).add_condition("new", X, y, features={"slope": 0.4}, y_std=errors)
-    scaling, asked = model.model_.scaling, np.linspace(-1, 1, 4)[:, None]
-    feature = float(model.model_.descriptions.standardised(np.array([0.4]))[0])
-    grid = np.linspace(-5, 5, 201)
-    found = []
-    for latent in grid:
-        h = np.array([latent, feature])
-        seen = (scaling.inputs(X), np.tile(h, (n_few, 1)), scaling.outputs(y), scaling.error_variances(errors, y))
-        means, variances, logs = dense_given(model, scaling.inputs(asked), np.tile(h, (4, 1)), seen if n_few else None)
-        found.append((means, variances, logs - latent**2 / 2))
-    expected = moments(model, *(np.concatenate(part) for part in zip(*found, strict=True)))
-    mean, std = model.predict(asked, "new", return_std=True, include_noise=False)
-    np.testing.assert_allclose(mean, expected[0], atol=0.03 * expected[1].max())
-    np.testing.assert_allclose(std, expected[1], rtol=0.06)
-    latents = latent_gaussian(model.model_, model.model_.added["new"])
-    np.testing.assert_allclose(latents.mean[0, 1], feature, rtol=1e-12)
-    np.testing.assert_allclose(latents.variance[0, 1], 0.0, atol=1e-20)
-
-
 def test_features_are_not_turned_when_draws_are_aligned(drawn):
     draws, known = drawn.model_.draws, drawn.model_.posterior.parameters.known
-    aligned = np.asarray(drawn.model_.drawn.aligned)
+    aligned = np.asarray(drawn.model_.ensemble.latents @ drawn.model_.ensemble.rotations)
     np.testing.assert_array_equal(aligned[:, :, 1], np.asarray(draws.latents)[:, :, 1])
     others = np.arange(6) != 3
     np.testing.assert_array_equal(aligned[:, others, 1], np.tile(np.asarray(known.values)[others, 0], (8, 1)))
     assert np.ptp(aligned[:, 3, 1]) > 0.01  # the missing one was drawn
     np.testing.assert_array_equal(np.abs(aligned[:, :, 0]), np.abs(np.asarray(draws.latents)[:, :, 0]))
-
-
-def test_a_file_keeps_features_errors_and_draws(drawn, tmp_path):
-    model = copy.copy(drawn).add_condition("new", [[0.1]], [0.5], features={"slope": -0.2}, y_std=[0.3])
-    model.save(tmp_path / "model.lvmogp")
-    loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
-    X = np.linspace(-1, 1, 3)[:, None]
-    for name in (2, "new"):
-        for one, other in zip(
-            model.predict(X, name, return_std=True), loaded.predict(X, name, return_std=True), strict=True
-        ):
-            np.testing.assert_allclose(one, other, rtol=1e-10)
-    described = {"conditions": "never", "condition_features": {"never": {"slope": 0.3}}}
-    np.testing.assert_allclose(model.predict(X, **described), loaded.predict(X, **described), rtol=1e-10)
 
 
 @pytest.mark.long
@@ -293,20 +193,3 @@ def test_without_latents_only_hyperparameters_are_drawn():
     assert np.all(np.isfinite(mean))
     at = model.predict(X, 2)
     np.testing.assert_allclose(at, model.predict(X, "like 2", condition_features={"like 2": table.loc[2]}), rtol=1e-9)
-    # Observations of a condition of which all is known tell draws apart.
-    x_few, y_few, errors_few = np.array([[-0.7], [0.5]]), np.array([0.9, -0.4]), np.array([0.05, 0.1])
-    model.add_condition("new", x_few, y_few, features={"slope": 0.4}, y_std=errors_few)
-    scaling, asked = model.model_.scaling, np.linspace(-1, 1, 4)[:, None]
-    h = np.asarray(model.model_.descriptions.standardised(np.array([0.4])))
-    seen = (
-        scaling.inputs(x_few),
-        np.tile(h, (2, 1)),
-        scaling.outputs(y_few),
-        scaling.error_variances(errors_few, y_few),
-    )
-    means, variances, log_weights = dense_given(model, scaling.inputs(asked), np.tile(h, (4, 1)), seen)
-    expected = moments(model, means, variances, log_weights)
-    mean, std = model.predict(asked, "new", return_std=True, include_noise=False)
-    np.testing.assert_allclose(mean, expected[0], rtol=1e-4)  # what is seen of a new condition has a jitter
-    np.testing.assert_allclose(std, expected[1], rtol=1e-4)
-    assert np.ptp(log_weights) > 0.5  # or weights would not matter

@@ -1,0 +1,509 @@
+"""New conditions inferred from a few observations, against integration over fine grids of latents and noise."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import references
+import scipy.optimize
+from drawn_models import (
+    KINDS,
+    DenseCondition,
+    Point,
+    dense_ensemble,
+    fitted,
+    flat,
+    forgetting,
+    grid_points,
+    hermite,
+    mixed,
+    nothing_seen,
+    of_kind,
+    with_draws,
+)
+from references import Seen
+from scipy.stats import multivariate_normal, norm
+from small_models import two_sided_model
+
+import lvmogp.conditions.condition as condition_module
+import lvmogp.conditions.infer as infer_module
+from lvmogp.conditions.condition import (
+    MOST_PARTICLES,
+    N_NODES,
+    Condition,
+    aligned_latents,
+    chosen_particles,
+    known_latents,
+    latent_gaussian,
+    mean_noise,
+    particles_in_chunks,
+)
+from lvmogp.conditions.ensemble import ensemble_of_fit
+from lvmogp.conditions.few_observations import MOST_EXACT, few_observations, no_observations
+from lvmogp.conditions.infer import infer, starting_points
+from lvmogp.conditions.search import Search, chosen_starts, normal_nodes, shifted, unit_nodes, weighted_points
+from lvmogp.ground.compiling import compiled
+
+# Points in the user's units that a condition of these models might show.
+X_FEW = np.array([[0.2, 1.6], [0.9, -0.6], [1.6, -0.4]])
+Y_FEW = np.array([0.1, 0.9, -0.4])
+X_NEW = np.array([[0.3, 0.2], [1.1, 2.1], [1.9, -3.0], [0.7, -2.8]])
+GRID = np.linspace(-4.5, 4.5, 121)[:, None]
+
+
+def seen_by(model, x: np.ndarray, y: np.ndarray, errors: np.ndarray | None = None) -> Seen:
+    scaling = model.model_.scaling
+    variances = 0.0 if errors is None else scaling.error_variances(errors, y)
+    return Seen(scaling.inputs(x), scaling.outputs(y), variances)
+
+
+def brute_force(model, seen: Seen, latents: np.ndarray = GRID, log_prior: np.ndarray | None = None) -> DenseCondition:
+    log_prior = -np.sum(latents**2, axis=1) / 2 if log_prior is None else log_prior
+    return DenseCondition(grid_points(dense_ensemble(model.model_), seen, latents, log_prior), seen)
+
+
+def assert_predicted_as(model, name: str, expected: DenseCondition, *, share: float = 0.03):
+    """Mean and standard deviation agree up to a share of the latter, that of a sum over few particles."""
+    scaling = model.model_.scaling
+    mean, variance = mixed(dense_ensemble(model.model_), expected, scaling.inputs(X_NEW)).moments(include_noise=True)
+    deviation = np.sqrt(scaling.variance(variance))
+    found = model.predict(X_NEW, name, return_std=True)
+    np.testing.assert_allclose(found[0], scaling.location(mean), atol=share * deviation.max())
+    np.testing.assert_allclose(found[1], deviation, rtol=2 * share)
+
+
+@pytest.mark.parametrize(
+    ("kind", "noise", "n_few"),
+    [
+        *((kind, "shared", 3) for kind in KINDS),
+        ("fit on a grid", "shared", 1),
+        ("fit on a grid", "per-condition", 3),
+        ("draws on a grid", "per-condition", 3),
+        ("draws on a grid", "shared", 0),
+        ("fit on long data", "per-condition", 0),
+    ],
+)
+def test_a_new_condition_is_that_of_brute_force(kind, noise, n_few):
+    model = forgetting(of_kind(kind, noise=noise))
+    model.add_condition("f", X_FEW[:n_few], Y_FEW[:n_few])
+    expected = brute_force(model, seen_by(model, X_FEW[:n_few], Y_FEW[:n_few]))
+    assert_predicted_as(model, "f", expected)
+    condition, ensemble = model.model_.added["f"].condition, model.model_.ensemble
+    weights, latents, noises = (np.array([point[place] for point in expected.points]) for place in (0, 2, 3))
+    owner = np.array([point.process for point in expected.points])
+    shares = np.bincount(owner, weights, minlength=ensemble.n_processes)
+    np.testing.assert_allclose(condition.weights.sum(axis=1), shares, atol=0.02)
+    assert condition.weights.sum() == pytest.approx(1, rel=1e-12)
+    assert condition.effective_size == pytest.approx(1 / np.sum(condition.weights**2))
+    # Latents as they compare between processes, in which mirrored draws agree.
+    aligned = np.einsum("pq,pqr->pr", latents, np.asarray(ensemble.rotations)[owner])[:, 0]
+    mean = weights @ aligned
+    deviation = np.sqrt(weights @ (aligned - mean) ** 2)
+    found = latent_gaussian(ensemble, condition)
+    assert float(found.mean[0, 0]) == pytest.approx(mean, abs=0.03 * deviation)
+    assert float(found.variance[0, 0]) ** 0.5 == pytest.approx(deviation, rel=0.03)
+    particles = np.asarray(aligned_latents(ensemble, condition))[..., 0]
+    for level in (0.1, 0.5, 0.9):
+        threshold = np.sort(aligned)[np.searchsorted(np.cumsum(weights[np.argsort(aligned)]), level)] + 1e-9
+        assert condition.weights[particles < threshold].sum() == pytest.approx(
+            weights[aligned < threshold].sum(), abs=0.03
+        )
+    logs = weights @ np.log(noises)
+    spread = np.sqrt(weights @ (np.log(noises) - logs) ** 2)
+    found_logs = np.sum(condition.weights * np.log(condition.noise))
+    assert found_logs == pytest.approx(logs, abs=max(0.05 * spread, 1e-9))
+    assert mean_noise(ensemble, condition) == pytest.approx(weights @ noises, rel=0.05)
+
+
+def test_measurements_count_by_their_errors():
+    errors = np.array([0.05, 0.6, 1.5])
+    for kind in ("fit on long data", "draws on a grid"):
+        model = forgetting(of_kind(kind)).add_condition("f", X_FEW, Y_FEW, y_std=errors)
+        assert_predicted_as(model, "f", brute_force(model, seen_by(model, X_FEW, Y_FEW, errors)))
+
+
+@pytest.mark.parametrize("kind", ["fit on a grid", "draws on a grid"])
+def test_many_observations_are_inferred_as_brute_force_does(kind):
+    """At inducing inputs, where compression loses nothing; draws keep all of them."""
+    model = forgetting(of_kind(kind))
+    inducing = np.asarray(model.model_.posterior.parameters.inducing_inputs)
+    scaling, rng = model.model_.scaling, np.random.default_rng(81)
+    X = np.tile(scaling.input_mean + scaling.input_scale * inducing, (9, 1))[:33]
+    y = np.tile(model.predict(X[:4], "b"), 9)[:33] + 0.3 * rng.standard_normal(33)
+    model.add_condition("f", X, y)
+    is_compressed = model.model_.added["f"].condition.seen.compressed is not None
+    assert is_compressed == (kind == "fit on a grid")
+    assert_predicted_as(model, "f", brute_force(model, seen_by(model, X, y)))
+    model.add_condition("g", X[:32], y[:32])
+    assert model.model_.added["g"].condition.seen.compressed is None
+
+
+@pytest.mark.parametrize("kind", ["fit on a grid", "draws on scattered data"])
+@pytest.mark.parametrize("n_few", [0, 2])
+def test_known_features_stay_and_the_rest_is_integrated(kind, n_few):
+    model = forgetting(of_kind(kind, features=True))
+    x, y = X_FEW[:n_few], Y_FEW[:n_few]
+    model.add_condition("known", x, y, features={"load": 0.4}).add_condition("unknown", x, y)
+    feature = float(model.model_.descriptions.standardised(np.array([0.4]))[0])
+    seen = seen_by(model, x, y)
+    latents = np.column_stack([GRID, np.full(len(GRID), feature)])
+    assert_predicted_as(model, "known", brute_force(model, seen, latents, -(latents[:, 0] ** 2) / 2))
+    both = np.array(list(itertools.product(np.linspace(-4, 4, 33), repeat=2)))
+    assert_predicted_as(model, "unknown", brute_force(model, seen, both), share=0.04)
+    found = latent_gaussian(model.model_.ensemble, model.model_.added["known"].condition)
+    assert float(found.mean[0, 1]) == pytest.approx(feature, rel=1e-12)
+    assert float(found.variance[0, 1]) == pytest.approx(0.0, abs=1e-20)
+    table = model.latents_.set_index("condition")
+    assert table.loc["known", "mean_1"] == pytest.approx(float(found.mean[0, 0]))
+
+
+@pytest.mark.parametrize("kind", ["fit on a grid", "draws on a grid"])
+def test_where_all_is_known_observations_still_tell_processes_apart(kind):
+    model = forgetting(of_kind(kind, features=True, n_latent=0))
+    model.add_condition("f", X_FEW, Y_FEW, features={"load": 0.4}).add_condition("g", [], [], features={"load": 0.4})
+    feature = model.model_.descriptions.standardised(np.array([[0.4]]))
+    for name, n_few in (("f", 3), ("g", 0)):
+        seen = seen_by(model, X_FEW[:n_few], Y_FEW[:n_few])
+        expected = brute_force(model, seen, feature, np.zeros(1))
+        assert_predicted_as(model, name, expected, share=1e-4)
+        condition = model.model_.added[name].condition
+        assert condition.noise.shape[1] == 1
+        np.testing.assert_allclose(condition.weights[:, 0], [point.weight for point in expected.points], atol=1e-5)
+
+
+def test_coordinates_are_known_or_filled():
+    ensemble = of_kind("fit on a grid", features=True).model_.ensemble
+    nothing, all_known = known_latents(ensemble, 1), known_latents(ensemble, 1, np.array([0.7]))
+    missing = known_latents(ensemble, 1, np.array([np.nan]))
+    np.testing.assert_array_equal(nothing.filled(jnp.array([1.0, 2.0])), [1.0, 2.0])
+    np.testing.assert_array_equal(all_known.filled(jnp.array([3.0])), [3.0, 0.7])
+    np.testing.assert_array_equal(all_known.filled(jnp.array([3.0]), fill=0.0), [3.0, 0.0])
+    assert (nothing.n_uncertain, missing.n_uncertain, all_known.n_uncertain) == (None, None, 1)
+    plain = of_kind("fit on a grid").model_.ensemble
+    assert known_latents(plain, 1).n_uncertain is None
+
+
+# One dimension, two modes
+
+
+ONE_POINT = (np.array([[0.3, -0.2]]), np.array([3.0]))
+
+
+@pytest.mark.parametrize("tilt", [0.0, 0.5, -1.5])
+def test_modes_get_their_share_of_the_mass(tilt):
+    model = two_sided_model(tilt)
+    ensemble = ensemble_of_fit(model)
+    found = infer(ensemble, few_observations(*ONE_POINT), known_latents(ensemble, 1))
+    process = references.process_of_fit(model.parameters)
+    grid = np.linspace(-5, 5, 1001)
+    heights = [process.log_likelihood(np.array([h]), Seen(*ONE_POINT), 0.05) - h**2 / 2 for h in grid]
+    masses = np.exp(np.asarray(heights) - max(heights))
+    share = masses[grid > 0].sum() / masses.sum()
+    assert 0.05 < share < 0.95
+    latents = np.asarray(found.latents)[0, :, 0]
+    assert found.weights[0][latents > 0].sum() == pytest.approx(share, abs=0.02)
+    assert found.weights[0][np.abs(latents) < 0.2].sum() < 0.05  # there are two modes
+    assert (found.weights @ latents)[0] == pytest.approx(masses @ grid / masses.sum(), abs=0.03)
+
+
+def test_two_calls_give_the_same_bits():
+    ensemble = of_kind("fit on a grid").model_.ensemble
+    first, second = (
+        infer(ensemble, few_observations(np.zeros((1, 2)), np.ones(1)), known_latents(ensemble, 1)) for _ in range(2)
+    )
+    for left, right in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+# The search itself
+
+
+def two_peaks(theta: jax.Array) -> jax.Array:
+    """A quarter and three quarters of a thousand, in two narrow Gaussians; nothing can be said beyond ten."""
+    peaks = [
+        (0.25, jnp.array([2.5, 0.0]), jnp.array([0.2, 0.6])),
+        (0.75, jnp.array([-1.0, 1.0]), jnp.array([0.5, 0.1])),
+    ]
+    logs = [
+        jnp.log(share) + jnp.sum(jax.scipy.stats.norm.logpdf(theta, mean, deviation))
+        for share, mean, deviation in peaks
+    ]
+    return jnp.where(theta[0] < 10, jax.scipy.special.logsumexp(jnp.stack(logs)) + jnp.log(1e3), jnp.nan)
+
+
+@compiled
+def searched(starts: jax.Array, scouts: jax.Array, nodes: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return weighted_points(two_peaks, chosen_starts(two_peaks, starts, 8), scouts, nodes, Search())
+
+
+def test_weighted_points_have_mass_and_moments_of_the_density():
+    starts = jnp.asarray(np.vstack([normal_nodes(32, 2), [[11.0, 0.0]]]))
+    points, log_weights = searched(starts, jnp.asarray(unit_nodes(256, 3)), jnp.asarray(unit_nodes(512, 3)))
+    weights = np.exp(np.asarray(log_weights))
+    assert np.mean(weights) == pytest.approx(1e3, rel=0.02)
+    shares = weights / weights.sum()
+    right = np.asarray(points)[:, 0] > 1
+    assert shares[right].sum() == pytest.approx(0.25, abs=0.01)
+    for side, mean, deviation in ((right, [2.5, 0.0], [0.2, 0.6]), (~right, [-1.0, 1.0], [0.5, 0.1])):
+        own = shares[side] / shares[side].sum()
+        centre = own @ np.asarray(points)[side]
+        np.testing.assert_allclose(centre, mean, atol=0.03)
+        np.testing.assert_allclose(np.sqrt(own @ (np.asarray(points)[side] - centre) ** 2), deviation, rtol=0.08)
+    # A tenth belongs to the prior; the rest is as wide as the peaks and half as wide again.
+    assert 1 / np.sum(shares**2) > 0.55 * 512
+
+
+def test_starts_are_the_best_and_some_of_the_rest():
+    starts = jnp.linspace(-3, 3, 31)[:, None]
+    found = np.asarray(chosen_starts(lambda theta: -((theta[0] - 1) ** 2), starts, 8))[:, 0]
+    assert np.all(np.abs(found[:4] - 1.0) < 0.5)
+    assert found[0] == pytest.approx(1.0)
+    assert found[-1] == pytest.approx(-3.0)  # the worst
+    assert len(found) == 8
+    assert len(chosen_starts(lambda theta: theta[0], starts[:3], 8)) == 3
+
+
+def test_starts_of_a_search_are_trained_latents_and_the_prior():
+    ensemble = of_kind("draws on a grid", noise="per-condition").model_.ensemble
+    search = Search(n_prior_starts=4, most_trained_starts=2)
+    found = np.asarray(starting_points(ensemble, known_latents(ensemble, 1), search))
+    assert found.shape == (6, 2 + 4, 2)  # every third of five, four of the prior; a latent and the noise
+    np.testing.assert_array_equal(found[:, :2, 0], np.asarray(ensemble.latents)[:, ::3, 0])
+    np.testing.assert_array_equal(found[:, 2:, 0], np.tile(normal_nodes(4, 1)[:, 0], (6, 1)))
+    np.testing.assert_array_equal(found[:, :, 1], 0.0)
+
+
+def test_how_thoroughly_latents_are_looked_for():
+    """Part of every answer, and what the page of a model does in the same way; of many processes less each."""
+    lengths = (1.0, 0.3, 0.1, 0.01)
+    assert Search() == (512, 1024, 32, 12, 8, 64, 128, 20, lengths, 1.5, 0.1)
+    assert (512, 0, 6, 12, 8, 32, 32, 8, lengths, 1.5, 0.1) == infer_module._BRIEF_SEARCH
+    assert [infer_module._particles_each(count) for count in (6, 33, 100, 600)] == [512, 256, 128, 32]
+    assert (MOST_EXACT, N_NODES, MOST_PARTICLES) == (32, 128, 512)
+
+
+def test_nodes_are_spread_evenly():
+    nodes = normal_nodes(128, 2)
+    np.testing.assert_allclose(nodes.mean(axis=0), 0, atol=0.02)
+    np.testing.assert_allclose(np.cov(nodes.T), np.eye(2), atol=0.05)
+    assert unit_nodes(4, 0).shape == (4, 0)
+    moved = np.asarray(shifted(jnp.array([[0.2], [0.9], [0.5]]), jnp.array([0.3])))
+    np.testing.assert_allclose(moved, [[0.5], [0.2], [0.8]], atol=1e-12)
+    edge = np.asarray(shifted(jnp.array([[0.5]]), jnp.array([0.5])))
+    assert 0 < edge[0, 0] < 1e-9
+
+
+# Particles that stand for all
+
+
+def many_particles(ensemble, n_each: int, *, n_seen: int = 0) -> Condition:
+    rng = np.random.default_rng(82)
+    latents = rng.normal(size=(ensemble.n_processes, n_each, ensemble.latents.shape[2]))
+    weights = rng.dirichlet(np.full(latents[..., 0].size, 0.5)).reshape(latents.shape[:2])
+    seen = (
+        no_observations(2) if n_seen == 0 else few_observations(rng.normal(size=(n_seen, 2)), rng.normal(size=n_seen))
+    )
+    noise = rng.uniform(0.1, 0.2, weights.shape)
+    return Condition(jnp.asarray(latents), jnp.asarray(noise), jnp.asarray(np.log(weights)), seen)
+
+
+@pytest.mark.parametrize("n_latent", [1, 2])
+def test_chosen_particles_are_few_and_keep_what_all_say(n_latent):
+    ensemble = of_kind("draws on a grid", n_latent=n_latent).model_.ensemble
+    condition = many_particles(ensemble, 400)
+    chosen = chosen_particles(ensemble, condition)
+    assert len(chosen.weights) <= 512
+    assert chosen.weights.sum() == pytest.approx(1, rel=1e-12)
+    assert set(chosen.process) == set(range(6))
+    aligned = np.asarray(aligned_latents(ensemble, condition))
+    values, weights = aligned[chosen.process, chosen.place], condition.weights[..., None]
+    mean = np.sum(weights * aligned, axis=(0, 1))
+    spread = np.sqrt(np.sum(weights * (aligned - mean) ** 2, axis=(0, 1)))
+    # Neighbours stand for one another, so that errors are far below those of drawing at random (0.044).
+    np.testing.assert_allclose(chosen.weights @ values, mean, atol=(0.01 if n_latent == 1 else 0.02) * spread.max())
+    assert mean_noise(ensemble, condition) == pytest.approx(np.sum(condition.weights * condition.noise), rel=0.02)
+
+
+@pytest.mark.parametrize(("n_seen", "expected"), [(0, 512), (64, 512), (128, 256), (2_000, 64)])
+def test_conditions_with_many_observations_have_fewer_particles(n_seen, expected):
+    ensemble = of_kind("draws on a grid").model_.ensemble
+    condition = many_particles(ensemble, 100, n_seen=n_seen)
+    even = Condition(
+        condition.latents, condition.noise, jnp.full_like(condition.log_weights, -np.log(600)), condition.seen
+    )
+    # Of 600 particles with the same weight, none is chosen twice.
+    assert np.sum(chosen_particles(ensemble, even).weights > 0) == expected
+    assert np.sum(chosen_particles(ensemble, even, 33).weights > 0) == 33
+
+
+def test_few_particles_stand_for_themselves():
+    ensemble = of_kind("draws on a grid").model_.ensemble
+    condition = many_particles(ensemble, 7)
+    chosen = chosen_particles(ensemble, condition)
+    kept = chosen.weights > 0
+    assert len(chosen.weights) == 48  # of 42, padded
+    np.testing.assert_allclose(chosen.weights[kept], condition.weights[chosen.process, chosen.place][kept], rtol=1e-12)
+    assert kept.sum() == 42
+    without = np.log(np.where(np.arange(7) < 3, condition.weights, 0.0) + 1e-300)
+    without[:, 3:] = -np.inf
+    without -= np.log(np.exp(without).sum())
+    fewer = chosen_particles(
+        ensemble, Condition(condition.latents, condition.noise, jnp.asarray(without), condition.seen)
+    )
+    assert np.all(fewer.place < 3)
+    assert fewer.weights.sum() == pytest.approx(1, rel=1e-12)
+
+
+def test_particles_in_the_order_of_their_neighbourhood():
+    order = condition_module._by_neighbourhood
+    latents = np.random.default_rng(83).normal(size=(300, 1))
+    along = latents[order(latents), 0]
+    assert np.all(np.diff(along) > -0.1)  # but for those in the same cell, sorted
+    plane = np.random.default_rng(84).normal(size=(1_000, 2))
+    apart = np.linalg.norm(np.diff(plane[order(plane)], axis=0), axis=1)
+    assert np.mean(apart) < 0.25 * np.mean(np.linalg.norm(np.diff(plane, axis=0), axis=1))
+    # What does not vary has no say, and where nothing varies the order stays.
+    np.testing.assert_array_equal(order(np.column_stack([np.full(300, 2.0), latents])), order(latents))
+    np.testing.assert_array_equal(order(np.zeros((5, 2))), np.arange(5))
+
+
+# The paper's single Gaussian
+
+
+def dense_bound(model, seen: Seen, mean: np.ndarray, variance: np.ndarray, noise: float) -> float:
+    """The bound of that condition alone, less the divergence of the inducing variables."""
+    trained, scaling = model.model_.observations, model.model_.scaling
+    x, y = scaling.inputs(trained.inputs), scaling.outputs(trained.outputs)
+    rows = [(x[trained.conditions == d], y[trained.conditions == d]) for d in range(5)]
+    parameters = references.with_optimal_inducing(flat(model.model_.posterior.parameters), rows)
+    alone = parameters.__class__(
+        **{
+            **vars(parameters),
+            "latent_mean": jnp.asarray(mean)[None],
+            "latent_variance": jnp.asarray(variance)[None],
+            "noise_variance": jnp.asarray([noise]),
+        }
+    )
+    gram = np.kron(*references.grams(alone)[::-1])
+    bound = references.missing_data_formulation(alone, [(seen.inputs, seen.values)], n_nodes=30)
+    return bound + references.gaussian_kl(*references.unwhitened(alone), gram)
+
+
+def test_the_single_gaussian_maximises_the_bound():
+    model = forgetting(of_kind("fit on a grid", noise="per-condition"))
+    model.add_condition("f", X_FEW, Y_FEW, method="gaussian")
+    seen, found = seen_by(model, X_FEW, Y_FEW), model.model_.added["f"].condition
+    prior, deviation = dense_ensemble(model.model_).log_noise[0]
+    noise = float(found.noise[0, 0])
+    best = np.array(
+        [float(found.gaussian.mean[0, 0]), np.log(found.gaussian.variance[0, 0]), (np.log(noise) - prior) / deviation]
+    )
+
+    def loss(free: np.ndarray) -> float:
+        own = np.exp(prior + deviation * free[2])
+        return free[2] ** 2 / 2 - dense_bound(model, seen, free[:1], np.exp(free[1:2]), own)
+
+    assert np.max(np.abs(scipy.optimize.approx_fprime(best, loss, 1e-6))) < 2e-2
+    elsewhere = [
+        loss(np.array([mean, log_variance, 0.0])) for mean in np.linspace(-3, 3, 13) for log_variance in (-4, -1)
+    ]
+    assert loss(best) < min(elsewhere)
+    # As its predictions have it, and the points that stand for it.
+    mean, std = model.predict(X_NEW, "f", return_std=True)
+    nodes, masses = hermite(30)
+    points = [
+        Point(mass, 0, best[:1] + np.exp(best[1] / 2) * node, noise) for node, mass in zip(nodes, masses, strict=True)
+    ]
+    x = model.model_.scaling.inputs(X_NEW)
+    expected = mixed(dense_ensemble(model.model_), DenseCondition(points, nothing_seen(2)), x).moments(
+        include_noise=True
+    )
+    np.testing.assert_allclose(mean, model.model_.scaling.location(expected[0]), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(std**2, model.model_.scaling.variance(expected[1]), rtol=1e-6)
+    nodes = np.asarray(found.latents)[0]
+    np.testing.assert_allclose(nodes, best[0] + np.exp(best[1] / 2) * normal_nodes(128, 1), rtol=1e-9)
+    np.testing.assert_allclose(found.weights, 1 / 128)
+
+
+def test_the_single_gaussian_without_points_is_the_prior_and_knows_errors_and_features():
+    model = forgetting(of_kind("fit on a grid", noise="per-condition"))
+    found = model.add_condition("f", [], [], method="gaussian").model_.added["f"].condition
+    assert float(found.gaussian.mean[0, 0]) == pytest.approx(0, abs=1e-3)
+    assert float(found.gaussian.variance[0, 0]) == pytest.approx(1, abs=1e-2)
+    assert float(found.noise[0, 0]) == pytest.approx(np.exp(dense_ensemble(model.model_).log_noise[0][0]), rel=1e-3)
+    # An error of the measurements is as good as that much more noise.
+    plain = forgetting(of_kind("fit on a grid"))
+    plain.add_condition("f", X_FEW, Y_FEW, y_std=0.4, method="gaussian")
+    seen, condition = seen_by(plain, X_FEW, Y_FEW), plain.model_.added["f"].condition
+    own = 0.03 + (0.4 / plain.model_.scaling.output_scale) ** 2
+    best = np.array([float(condition.gaussian.mean[0, 0]), np.log(condition.gaussian.variance[0, 0])])
+
+    def loss(free: np.ndarray) -> float:
+        return -dense_bound(plain, seen, free[:1], np.exp(free[1:]), own)
+
+    assert np.max(np.abs(scipy.optimize.approx_fprime(best, loss, 1e-6))) < 2e-2
+    assert float(condition.noise[0, 0]) == pytest.approx(0.03, rel=1e-9)
+    described = forgetting(of_kind("fit on a grid", features=True))
+    described.add_condition("f", X_FEW, Y_FEW, features={"load": 0.4}, method="gaussian")
+    told = described.model_.added["f"].condition.gaussian
+    feature = float(described.model_.descriptions.standardised(np.array([0.4]))[0])
+    assert (float(told.mean[0, 1]), float(told.variance[0, 1])) == (pytest.approx(feature), 0.0)
+    assert told.n_uncertain == 1
+    seen = seen_by(described, X_FEW, Y_FEW)
+    best = np.array([float(told.mean[0, 0]), np.log(told.variance[0, 0])])
+
+    def described_loss(free: np.ndarray) -> float:
+        mean, variance = np.array([free[0], feature]), np.array([np.exp(free[1]), 1e-300])
+        return -dense_bound(described, seen, mean, variance, 0.03)  # of the feature's own divergence, a constant
+
+    assert np.max(np.abs(scipy.optimize.approx_fprime(best, described_loss, 1e-6))) < 2e-2
+
+
+# Chunks of processes
+
+
+def test_particles_come_in_chunks_of_processes(monkeypatch):
+    """What is too large to keep is made in parts, and says the same."""
+    model = forgetting(of_kind("draws on a grid", noise="per-condition"))
+    model.add_condition("f", X_FEW, Y_FEW)
+    expected = model.model_.added["f"].condition
+    monkeypatch.setattr("lvmogp.conditions.ensemble._MOST_KEPT_ELEMENTS", 2 * (7 + 5) ** 2)
+    model.model_ = with_draws(model.model_, model.model_.draws)
+    ensemble = model.model_.ensemble
+    assert ensemble.processes is None
+    model.add_condition("f", X_FEW, Y_FEW)
+    found = model.model_.added["f"].condition
+    np.testing.assert_allclose(found.latents, expected.latents, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-5, atol=1e-12)
+    chosen, chunks = particles_in_chunks(ensemble, found)
+    places = np.concatenate([own for own, _ in chunks])
+    np.testing.assert_array_equal(np.sort(places), np.arange(len(chosen.weights)))
+    # Where nothing is left to be found, too.
+    described = forgetting(of_kind("draws on a grid", features=True, n_latent=0))
+    described.add_condition("f", X_FEW, Y_FEW, features={"load": 0.4})
+    expected = described.model_.added["f"].condition.weights
+    described.model_ = with_draws(described.model_, described.model_.draws)
+    described.add_condition("f", X_FEW, Y_FEW, features={"load": 0.4})
+    np.testing.assert_allclose(described.model_.added["f"].condition.weights, expected, rtol=1e-8)
+
+
+def test_prior_points_of_all_processes_together_are_standard_normal():
+    model = fitted("grid", n_columns=2, noise="per-condition")
+    ensemble = model.model_.ensemble
+    found = infer(ensemble, no_observations(2), known_latents(ensemble, 1))
+    assert found.noise.shape == (6, 86)  # 512 in all
+    values, weights = np.asarray(found.latents)[..., 0], found.weights
+    np.testing.assert_allclose(weights, np.tile(ensemble.weights[:, None] / 86, (1, 86)), rtol=1e-12)
+    for level in (0.025, 0.25, 0.5, 0.9):
+        assert weights[values < norm.ppf(level)].sum() == pytest.approx(level, abs=0.01)
+    logs = np.log(np.asarray(found.noise))
+    scores = (logs - np.asarray(ensemble.noise_prior.mean)[:, None]) / np.asarray(ensemble.noise_prior.deviation)[
+        :, None
+    ]
+    both = np.stack([values.ravel(), scores.ravel()])
+    np.testing.assert_allclose(np.cov(both, aweights=weights.ravel()), np.eye(2), atol=0.05)
+    assert multivariate_normal(np.zeros(2)).cdf([0, 0]) == pytest.approx(
+        weights[(values < 0) & (scores < 0)].sum(), abs=0.02
+    )

@@ -1,0 +1,415 @@
+"""Predictions of all kinds of ensembles against loops over dense processes, draws and points of latents."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from drawn_models import (
+    IDS,
+    KINDS,
+    DenseCondition,
+    Mixed,
+    dense_ensemble,
+    fitted,
+    forgetting,
+    hermite,
+    library_points,
+    made_draws,
+    mixed,
+    nothing_seen,
+    of_kind,
+    trained_points,
+    with_draws,
+)
+from references import Seen
+from scipy.optimize import brentq
+from scipy.special import logsumexp
+from scipy.stats import norm, ortho_group
+
+import lvmogp.conditions.closed_form as closed_form
+import lvmogp.conditions.ensemble as ensemble_module
+import lvmogp.conditions.predictive as predictive
+from lvmogp import LVMOGPRegressor
+from lvmogp.conditions.ensemble import answering_places, chunks, ensemble_of_fit, processes_with
+from lvmogp.conditions.search import normal_nodes
+from lvmogp.errors import DataError, SettingError
+from lvmogp.model.draws import thinned
+from lvmogp.model.layouts import SparseData, standardised
+
+NUMBERS = np.array([3, 0, 0, 4, 1, 2, 3])
+X_NEW = np.array([[0.3, 0.2], [1.1, 2.1], [1.15, 2.5], [0.0, 3.0], [1.9, -3.0], [2.4, 2.6], [0.7, -2.8]])
+NAMES = np.asarray(IDS)[NUMBERS]
+X_FEW, Y_FEW = np.array([[0.2, 1.6], [0.9, -0.6]]), np.array([0.1, 0.9])
+
+
+def rows_of(model: LVMOGPRegressor, X: np.ndarray, numbers: np.ndarray, *, closed: bool) -> Mixed:
+    """The mixture of rows of trained conditions; of a fit by quadrature, or by the points that stand for q(h)."""
+    dense, x = dense_ensemble(model.model_), model.model_.scaling.inputs(X)
+    n_latent = dense.latents.shape[2]
+    nodes, masses = hermite(30, n_latent) if closed else (normal_nodes(128, n_latent), np.full(128, 1 / 128))
+    nothing = nothing_seen(X.shape[1])
+    parts = [
+        mixed(dense, DenseCondition(trained_points(dense, number, nodes, masses), nothing), row[None])
+        for row, number in zip(x, numbers, strict=True)
+    ]
+    return Mixed(
+        parts[0].weights,
+        np.concatenate([part.means for part in parts], axis=1),
+        np.stack([np.diag(own) for own in np.stack([part.covariances[:, 0, 0] for part in parts], axis=1)]),
+        np.stack([part.noise for part in parts], axis=1),
+    )
+
+
+def variances(rows: Mixed, include_noise: bool) -> np.ndarray:
+    return np.diagonal(rows.covariances, axis1=1, axis2=2) + rows.noise * include_noise
+
+
+def moments(rows: Mixed, include_noise: bool) -> tuple[np.ndarray, np.ndarray]:
+    mean = rows.weights @ rows.means
+    return mean, rows.weights @ (variances(rows, include_noise) + (rows.means - mean) ** 2)
+
+
+@functools.cache
+def trained_rows(kind: str, noise: str, closed: bool, transform: str | None = None) -> Mixed:
+    return rows_of(of_kind(kind, noise=noise, transform=transform), X_NEW, NUMBERS, closed=closed)
+
+
+@pytest.mark.parametrize("noise", ["shared", "per-condition"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_moments_are_those_of_dense_processes(kind, noise):
+    model = of_kind(kind, noise=noise)
+    scaling = model.model_.scaling
+    for include_noise in (True, False):
+        mean, std = model.predict(X_NEW, NAMES, return_std=True, include_noise=include_noise)
+        expected = moments(trained_rows(kind, noise, True), include_noise)
+        np.testing.assert_allclose(mean, scaling.location(expected[0]), rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(std**2, scaling.variance(expected[1]), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["fit on a grid", "draws on a grid"])
+def test_a_grid_is_predicted_as_its_rows_are(kind):
+    model = of_kind(kind, noise="per-condition")
+    for include_noise in (True, False):
+        mean, std = model.predict(X_NEW, return_std=True, include_noise=include_noise)
+        for place, name in enumerate(IDS):
+            one_mean, one_std = model.predict(X_NEW, name, return_std=True, include_noise=include_noise)
+            np.testing.assert_allclose(mean[:, place], one_mean, rtol=1e-9)
+            np.testing.assert_allclose(std[:, place], one_std, rtol=1e-9)
+    np.testing.assert_allclose(model.predict(X_NEW), mean, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "transform"),
+    [
+        *((kind, None) for kind in KINDS),
+        ("fit on a grid", "log"),
+        ("draws on a grid", "log"),
+        ("draws on a grid", "sqrt"),
+    ],
+)
+def test_quantiles_densities_and_probabilities_are_those_of_the_mixture(kind, transform):
+    model = of_kind(kind, noise="per-condition", transform=transform)
+    scaling, rows = model.model_.scaling, trained_rows(kind, "per-condition", False, transform)
+    deviations = np.sqrt(variances(rows, True))
+
+    def below(value: float, row: int) -> float:
+        return rows.weights @ norm.cdf(value, rows.means[:, row], deviations[:, row])
+
+    lower, upper = model.predict_interval(X_NEW, NAMES, level=0.9)
+    for ends, level in ((lower, 0.05), (upper, 0.95)):
+        roots = [
+            brentq(lambda value, row=row, level=level: below(value, row) - level, -20, 20, xtol=1e-12)
+            for row in range(len(X_NEW))
+        ]
+        np.testing.assert_allclose(ends, scaling.quantity(np.asarray(roots)), rtol=1e-6, atol=1e-8)
+    y = scaling.quantity(np.linspace(-1.0 if transform == "sqrt" else -1.5, 1.5, len(X_NEW)))
+    z = scaling.outputs(y)
+    found = model.predictive_cdf(X_NEW, y, NAMES)
+    np.testing.assert_allclose(found, [below(z[row], row) for row in range(len(z))], rtol=1e-6)
+    slope = {None: 1.0, "log": 1 / y, "sqrt": 0.5 / np.sqrt(np.abs(y))}[transform]
+    density = rows.weights @ norm.pdf(z, rows.means, deviations) * slope / scaling.output_scale
+    found = model.log_predictive_density(X_NEW, y, NAMES)
+    np.testing.assert_allclose(found, np.log(density), rtol=1e-6, atol=1e-8)
+    if transform is None:
+        silent = rows.weights @ norm.pdf(z, rows.means, np.sqrt(variances(rows, False))) / scaling.output_scale
+        found = model.log_predictive_density(X_NEW, y, NAMES, include_noise=False)
+        np.testing.assert_allclose(found, np.log(silent), rtol=1e-5, atol=1e-7)
+    assert np.isnan(model.log_predictive_density(X_NEW[:1], [np.nan], NAMES[:1])).all()
+    assert np.isnan(model.predictive_cdf(X_NEW[:1], [np.nan], NAMES[:1])).all()
+
+
+def by_integration(transform: str, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First and second moment of y = t⁻¹(g) of Gaussian g, by the trapezoidal rule."""
+    steps = np.linspace(-9, 9, 4_001)
+    masses = norm.pdf(steps) * (steps[1] - steps[0])
+    g = mean[..., None] + np.sqrt(variance)[..., None] * steps
+    y = np.exp(g) if transform == "log" else np.maximum(g, 0) ** 2
+    return y @ masses, y**2 @ masses
+
+
+@pytest.mark.parametrize(("kind", "transform"), [("fit on a grid", "log"), ("draws on a grid", "sqrt")])
+def test_moments_of_a_transform_are_those_of_its_mixture(kind, transform):
+    model = of_kind(kind, noise="per-condition", transform=transform)
+    scaling, rows = model.model_.scaling, trained_rows(kind, "per-condition", False, transform)
+    first, second = (
+        rows.weights @ part
+        for part in by_integration(transform, scaling.location(rows.means), scaling.variance(variances(rows, True)))
+    )
+    mean, std = model.predict(X_NEW, NAMES, return_std=True)
+    np.testing.assert_allclose(mean, first, rtol=1e-6)
+    np.testing.assert_allclose(std**2, second - first**2, rtol=1e-5)
+    by_grid = model.predict(X_NEW, return_std=True)
+    np.testing.assert_allclose(by_grid[1][range(len(X_NEW)), NUMBERS], std, rtol=1e-9)
+
+
+# New conditions, as sums over the particles that the library found
+
+
+def with_new(kind: str, **options) -> LVMOGPRegressor:
+    model = forgetting(of_kind(kind, **options))
+    scale = np.exp if options.get("transform") == "log" else (lambda values: values)
+    return model.add_condition("f", X_FEW, scale(Y_FEW), y_std=[0.0, 0.1])
+
+
+def new_rows(model: LVMOGPRegressor, X: np.ndarray) -> Mixed:
+    entry, scaling = model.model_.added["f"], model.model_.scaling
+    variances = scaling.error_variances(entry.errors, entry.outputs)
+    seen = Seen(scaling.inputs(entry.inputs), scaling.outputs(entry.outputs), variances)
+    condition = DenseCondition(library_points(entry.condition), seen)
+    return mixed(dense_ensemble(model.model_), condition, scaling.inputs(X))
+
+
+@pytest.mark.parametrize("kind", ["fit on a grid", "fit on long data", "draws on scattered data"])
+def test_predictions_of_a_new_condition_are_sums_over_its_particles(kind):
+    """Of draws by 512 of their 3072 particles."""
+    model, rows = with_new(kind), new_rows(with_new(kind), X_NEW)
+    scaling, exact = model.model_.scaling, kind.startswith("fit")
+    for include_noise in (True, False):
+        mean, variance = rows.moments(include_noise=include_noise)
+        found = model.predict(X_NEW, "f", return_std=True, include_noise=include_noise)
+        deviation = np.sqrt(scaling.variance(variance))
+        close = 1e-4 if exact else 0.03
+        np.testing.assert_allclose(found[0], scaling.location(mean), atol=close * deviation.max())
+        np.testing.assert_allclose(found[1], deviation, rtol=close)
+    z = np.linspace(-1.5, 1.5, len(X_NEW))
+    density = rows.weights @ norm.pdf(z, rows.means, np.sqrt(rows.variances(include_noise=True)))
+    found = model.log_predictive_density(X_NEW, scaling.quantity(z), "f")
+    np.testing.assert_allclose(found, np.log(density / scaling.output_scale), atol=1e-3 if exact else 0.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "transform"), [("fit on a grid", None), ("draws on a grid", None), ("fit on long data", "log")]
+)
+def test_gradients_are_finite_differences(kind, transform):
+    model = with_new(kind, transform=transform)
+    names, step = [*NAMES[:-2], "f", "f"], 1e-5
+    by_mean, by_variance = model.predict_gradient(X_NEW, names)
+    for column in range(2):
+        move = step * np.eye(2)[column]
+        ends = [model.predict(X_NEW + sign * move, names, return_std=True) for sign in (-1, 1)]
+        np.testing.assert_allclose(by_mean[:, column], (ends[1][0] - ends[0][0]) / (2 * step), rtol=1e-4, atol=1e-5)
+        slopes = (ends[1][1] ** 2 - ends[0][1] ** 2) / (2 * step)
+        np.testing.assert_allclose(by_variance[:, column], slopes, rtol=1e-4, atol=1e-5)
+
+
+# Given latents
+
+
+def test_latents_are_aligned_before_they_are_averaged():
+    model = of_kind("draws on a grid", n_latent=2)
+    reference, aligned = np.asarray(model.model_.posterior.parameters.latent_mean), []
+    for latents in np.asarray(model.model_.draws.latents):
+        candidates = ortho_group.rvs(2, 4_000, random_state=1)
+        losses = np.sum((latents @ candidates - reference) ** 2, axis=(1, 2))
+        aligned.append(latents @ candidates[np.argmin(losses)])
+    weights, table = np.exp(np.asarray(model.model_.draws.log_weight)), model.latents_
+    mean = np.tensordot(weights, aligned, axes=1)
+    np.testing.assert_allclose(table[["mean_1", "mean_2"]], mean, atol=5e-3)
+    deviation = np.sqrt(np.tensordot(weights, (np.asarray(aligned) - mean) ** 2, axes=1))
+    np.testing.assert_allclose(table[["sd_1", "sd_2"]], deviation, atol=5e-3)
+
+
+@pytest.mark.parametrize("kind", ["fit on a grid", "draws on a grid", "draws on scattered data"])
+def test_predictions_at_latents_turn_them_back_for_each_draw(kind):
+    model = of_kind(kind, n_latent=2, noise="per-condition")
+    dense, turns, scaling = dense_ensemble(model.model_), model.model_.ensemble.rotations, model.model_.scaling
+    H = np.random.default_rng(0).normal(size=(len(X_NEW), 2))
+    H[3] = H[0]
+    x = scaling.inputs(X_NEW)
+    for latents in (H, H[:1]):
+        own = np.broadcast_to(latents, H.shape)
+        turned = [own @ np.asarray(turn).T for turn in turns]
+        means = np.stack([process.mean(x, h) for process, h in zip(dense.processes, turned, strict=True)])
+        noise = np.exp(np.mean(np.log(dense.noise), axis=1))
+        spread = [np.diag(process.covariance(x, h, x, h)) for process, h in zip(dense.processes, turned, strict=True)]
+        for include_noise in (True, False):
+            mean, std = model.predict_at_latent(X_NEW, latents, return_std=True, include_noise=include_noise)
+            expected = dense.weights @ means
+            variance = np.stack(spread) + noise[:, None] * include_noise
+            np.testing.assert_allclose(mean, scaling.location(expected), rtol=1e-7, atol=1e-7)
+            total = dense.weights @ (variance + (means - expected) ** 2)
+            np.testing.assert_allclose(std**2, scaling.variance(total), rtol=1e-6, atol=1e-8)
+
+
+# Limits change what is computed at a time, and no answer
+
+
+def all_answers(model: LVMOGPRegressor) -> list[np.ndarray]:
+    names = ["a", "f", "f", "c", "e", "a", "f"]
+    y = np.linspace(-0.5, 0.5, len(names))
+    return [
+        *model.predict(X_NEW, names, return_std=True),
+        model.predict(X_NEW, names, return_cov=True)[1],
+        model.predict_quantiles(X_NEW, names),
+        model.log_predictive_density(X_NEW, y, names),
+        *model.predict_gradient(X_NEW, names),
+        *model.predict_at_latent(X_NEW, np.linspace(-1, 1, len(names))[:, None], return_std=True),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["fit on a grid", "draws on scattered data"])
+def test_answers_do_not_depend_on_how_much_is_computed_at_a_time(kind, monkeypatch):
+    expected = all_answers(with_new(kind))
+    on_grid = of_kind("fit on a grid").predict(X_NEW, return_std=True) if kind == "fit on a grid" else ()
+    monkeypatch.setattr(predictive, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(predictive, "_ROWS_OF_ONE_PROCESS", 2)
+    monkeypatch.setattr(closed_form, "_POINTS_AT_ONCE", 3)
+    monkeypatch.setattr(closed_form, "_CONDITIONS_AT_ONCE", 2)
+    size = 5 * 4**2 if kind == "fit on a grid" else 2 * 24**2  # all curves; two draws of 24 rows
+    monkeypatch.setattr(ensemble_module, "_MOST_KEPT_ELEMENTS", size - (kind == "fit on a grid"))
+    model = with_new(kind)
+    # The ensemble anew, which so keeps little.
+    model.model_ = with_draws(model.model_, model.model_.draws)
+    model.add_condition("f", X_FEW, Y_FEW, y_std=[0.0, 0.1])
+    if kind == "fit on a grid":
+        assert model.model_.ensemble.fit.curves is None
+        for found, values in zip(model.predict(X_NEW, return_std=True), on_grid, strict=True):
+            np.testing.assert_allclose(found, values, rtol=1e-9)
+        np.testing.assert_allclose(model.predict(X_NEW), on_grid[0], rtol=1e-9)
+        monkeypatch.setattr(ensemble_module, "_MOST_KEPT_ELEMENTS", size)
+        assert ensemble_of_fit(model.model_.posterior).fit.curves is not None
+    else:
+        assert model.model_.ensemble.processes is None
+        assert [len(some) for some, _ in chunks(model.model_.ensemble)] == [2, 2, 2]
+        made, places = processes_with(model.model_.ensemble, np.array([4, 1, 4]))
+        picked = np.asarray(made.explained.solution)[places]
+        np.testing.assert_allclose(picked, np.asarray(whole_solutions(kind))[[4, 1, 4]], rtol=1e-6, atol=1e-9)
+    for found, values in zip(all_answers(model), expected, strict=True):
+        np.testing.assert_allclose(found, values, rtol=1e-6, atol=1e-8)
+
+
+def whole_solutions(kind: str) -> jax.Array:
+    return of_kind(kind).model_.ensemble.processes.explained.solution
+
+
+@pytest.mark.parametrize("kind", ["fit on long data", "draws on a grid"])
+def test_the_order_of_rows_does_not_matter(kind):
+    model, names = with_new(kind), np.array(["a", "f", "f", "c", "e", "a", "f"])
+    order = np.array([4, 6, 1, 0, 5, 3, 2])
+    mean, std = model.predict(X_NEW, names, return_std=True)
+    turned = model.predict(X_NEW[order], names[order], return_std=True)
+    np.testing.assert_allclose(turned, [mean[order], std[order]], rtol=1e-9)
+    joint = model.predict(X_NEW, names, return_cov=True)[1]
+    np.testing.assert_allclose(
+        model.predict(X_NEW[order], names[order], return_cov=True)[1], joint[np.ix_(order, order)], rtol=1e-6, atol=1e-9
+    )
+
+
+def test_rows_asked_many_times_over_are_the_same_rows():
+    """Conditions at few different inputs, whose features are computed once, and at many."""
+    for kind in ("fit on a grid", "draws on a grid"):
+        model = of_kind(kind)
+        few, many = np.tile(X_NEW[:2], (40, 1)), np.random.default_rng(1).uniform(0, 2, (80, 2))
+        names = np.asarray(IDS)[np.arange(80) % 5]
+        for rows in (few, many):
+            lower, _ = model.predict_interval(rows, names)
+            some = [3, 40, 79]
+            np.testing.assert_allclose(lower[some], model.predict_interval(rows[some], names[some])[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("form", "size"), [("grid", (7 + 5) ** 2), ("long", 24**2), ("sparse", (4 * 3) ** 2)])
+def test_as_many_draws_answer_as_the_data_allow(form, size, monkeypatch):
+    trained = fitted(form, answers="fit").model_
+    draws, parameters = made_draws(trained, n_draws=600), trained.posterior.parameters
+    if form == "sparse":
+        monkeypatch.setattr("lvmogp.model.layouts._MOST_SCATTERED", 10)
+    data = standardised(trained.observations, trained.scaling)
+    for elements, expected in ((2**24, 512), (size * 400, 400), (1, 256)):
+        monkeypatch.setattr(ensemble_module, "_ELEMENTS_ANSWERING", elements)
+        assert len(answering_places(draws, data, parameters)) == expected
+    if form != "grid":
+        return
+    monkeypatch.setattr(ensemble_module, "_ELEMENTS_ANSWERING", 1)
+    monkeypatch.setattr(ensemble_module, "_FEWEST_ANSWERING", 5)
+    model, chosen = forgetting(fitted("grid")), forgetting(fitted("grid"))
+    model.model_, chosen.model_ = with_draws(trained, draws), with_draws(trained, thinned(draws, 5))
+    assert model.model_.ensemble.n_processes == 5
+    np.testing.assert_allclose(model.predict(X_NEW[:, :1], NAMES), chosen.predict(X_NEW[:, :1], NAMES), rtol=1e-12)
+
+
+def test_processes_are_kept_while_they_are_small(monkeypatch):
+    trained, draws = fitted("grid", answers="fit").model_, fitted("grid").model_.draws
+    for elements, kept in ((6 * 144, True), (6 * 144 - 1, False)):
+        monkeypatch.setattr(ensemble_module, "_MOST_KEPT_ELEMENTS", elements)
+        assert (with_draws(trained, draws).ensemble.processes is not None) == kept
+
+
+def test_many_observations_are_predicted_by_the_sparse_form():
+    assert isinstance(of_kind("sparse draws").model_.ensemble.source.data, SparseData)
+    exact, sparse = (of_kind(kind).predict(X_NEW, NAMES) for kind in ("draws on scattered data", "sparse draws"))
+    np.testing.assert_allclose(sparse, exact, atol=1.5)
+
+
+# What ensembles are made of
+
+
+def test_draws_in_single_precision_are_answered_in_double():
+    model = of_kind("draws on a grid")
+    draws = jax.tree.map(lambda leaf: leaf.astype("float32") if leaf.dtype == jnp.float64 else leaf, model.model_.draws)
+    narrow = forgetting(model)
+    narrow.model_ = with_draws(model.model_, draws)
+    assert narrow.model_.ensemble.dtype == "float64"
+    found = narrow.predict(X_NEW, NAMES, return_std=True)
+    np.testing.assert_allclose(found, model.predict(X_NEW, NAMES, return_std=True), rtol=1e-4, atol=1e-4)
+
+
+def test_one_draw_without_weight_does_not_matter():
+    model = of_kind("draws on a grid").model_
+    log_weight = np.array(model.draws.log_weight)
+    log_weight[0] = -np.inf
+    draws = type(model.draws)(**{**vars(model.draws), "log_weight": jnp.asarray(log_weight - logsumexp(log_weight))})
+    fewer = jax.tree.map(lambda leaf: leaf[1:], draws)
+    found = []
+    for some in (draws, fewer):
+        estimator = forgetting(of_kind("draws on a grid"))
+        estimator.model_ = with_draws(model, some)
+        found.append(estimator.predict_interval(X_NEW, NAMES))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+
+
+def test_a_condition_never_seen_is_the_prior():
+    for kind in ("fit on a grid", "draws on a grid"):
+        model = forgetting(of_kind(kind))
+        model.unseen = "prior"
+        unseen = model.predict(X_NEW, "nobody", return_std=True)
+        model.add_condition("nobody", [], [])
+        np.testing.assert_allclose(unseen, model.predict(X_NEW, "nobody", return_std=True), rtol=1e-12)
+
+
+def test_a_model_with_draws_says_what_it_cannot_do():
+    model = forgetting(of_kind("draws on a grid"))
+    with pytest.raises(SettingError, match=r"method=.gaussian. is an answer of the variational fit"):
+        model.add_condition("f", X_FEW, Y_FEW, method="gaussian")
+    model.add_condition("f", X_FEW, Y_FEW)
+    with pytest.raises(DataError, match="absorb"):
+        model.absorb()
+    model.remove_condition("f")
+    assert model.conditions_ == IDS
+    with pytest.raises(DataError, match="has not kept"):
+        with_draws(model.model_._replace(observations=None), model.model_.draws)
+    with pytest.raises(DataError, match="was part of the training"):
+        model.add_condition("a", X_FEW, Y_FEW)
+    with pytest.raises(DataError, match="cannot be removed"):
+        model.remove_condition("a")
