@@ -17,13 +17,13 @@ from small_models import small_model
 from benchmarks.endurance import State as MemoryState
 from benchmarks.endurance import endured, growth, same
 from lvmogp import LVMOGPRegressor
-from lvmogp.fitted.model import trained_model
+from lvmogp.fitted.model import Fit, Schema, fitted_model
 from lvmogp.ground import compiling
 from lvmogp.ground.cache import cache_folder
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome
 from lvmogp.insight.summary import summary
-from lvmogp.tables.reading import Observations
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 
 # What is compiled.
@@ -216,11 +216,10 @@ def small_estimator():
     fitted_posterior = small_model()
     outcome = Outcome(fitted_posterior.parameters, 0.0, Status.CONVERGED, (), 0.0, 0.0, 0.0)
     scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0)
-    observed = Observations(POINTS[:4], np.zeros(4), np.arange(4), (0, 1, 2, 3), None, False)
+    observed = Observations(POINTS[:4], np.zeros(4), np.arange(4), (0, 1, 2, 3))
     estimator = LVMOGPRegressor(n_latent=1)
-    estimator.model_ = trained_model(
-        fitted_posterior, outcome, ids=(0, 1, 2, 3), scaling=scaling, observations=observed
-    )
+    schema = Schema((0, 1, 2, 3), None, 2, (), None, False)
+    estimator.model_ = fitted_model(schema, scaling, Fit(fitted_posterior, outcome, {}, {}), observations=observed)
     return estimator
 
 
