@@ -88,7 +88,6 @@ def test_similarities_of_a_fit_are_expected_correlations():
     [
         ("fit on a grid", {"noise": "per-condition"}),
         ("fit on long data", {"features": True}),
-        ("fit on long data", {}),
     ],
 )
 def test_a_model_that_absorbs_conditions_is_the_optimal_one_for_all_data(kind, options):

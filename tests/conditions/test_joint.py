@@ -288,27 +288,6 @@ def few_nodes(model: FittedModel) -> list[Point]:
     return trained_points(dense_ensemble(model), 0, *hermite(6))
 
 
-def test_curves_drawn_in_one_scenario_have_its_mean_and_covariance():
-    """No normal numbers give the mean, and each of them alone a column of the factor."""
-    model, members = of_kind(DRAWS).model_, [each._replace(rows=some_rows(2, 50)) for each in drawn_members()[1:]]
-    dense = dense_ensemble(model)
-    process, picked = 4, [next(p for p in each.dense.points if p.process == 4) for each in members]
-    rows, seen = jnp.asarray(np.stack([each.rows for each in members])), [each.condition.seen for each in members]
-    normals = np.vstack([np.zeros((1, 6)), np.eye(6)]).reshape(7, 3, 2)
-    repeated = joint.Scenarios(
-        jnp.full(7, process),
-        jnp.asarray(np.tile(np.stack([point.latent for point in picked]), (7, 1, 1))),
-        jnp.asarray(np.tile([point.noise for point in picked], (7, 1))),
-    )
-    drawn = joint._sampled(model.ensemble.processes, repeated, jnp.asarray(normals), joint.stacked(seen), rows)
-    mean, *columns = np.asarray(drawn).reshape(7, 6)
-    factor = np.array(columns) - mean
-    errors = [error_of(dense, member, point) for member, point in zip(members, picked, strict=True)]
-    np.testing.assert_allclose(mean, np.concatenate([error.mean for error in errors]), atol=1e-5)
-    expected = np.block([[between(dense, process, one, other) for other in errors] for one in errors])
-    np.testing.assert_allclose(factor.T @ factor, expected, atol=1e-5)
-
-
 def test_draws_are_the_same_for_the_same_seed():
     model = forgetting(of_kind(DRAWS)).add_condition("f", [[0.2, 1.6]], [0.1])
     X, names = np.array([[0.3, 0.2], [1.1, 2.1], [0.9, 0.1]]), ["a", "f", "f"]

@@ -127,15 +127,3 @@ def test_errors_of_a_grid_belong_to_its_columns():
     expected = [model.predictive_cdf(inputs, y[name], name, y_std=errors[name].to_numpy()) for name in errors.columns]
     for given in (errors, errors[list("edcba")], errors.to_numpy()):
         np.testing.assert_allclose(model.predictive_cdf(inputs, y, y_std=given), np.transpose(expected), rtol=1e-9)
-
-
-def test_intervals_that_know_of_errors_are_not_called_too_narrow():
-    """Held-out measurements by a poorer instrument, whose errors are known."""
-    model, rng = fitted("long"), np.random.default_rng(8)
-    inputs, conditions = rng.uniform(0, 2, (300, 1)), rng.choice(list("abcde"), 300)
-    errors = rng.uniform(0.5, 2.0, 300)
-    precise = [model.sample(x[None], name, include_noise=True) for x, name in zip(inputs, conditions, strict=True)]
-    outputs = np.ravel(precise) + errors * rng.standard_normal(300)
-    with pytest.warns(LVMOGPWarning, match="too narrow"):
-        model.calibration(inputs, outputs, conditions)
-    assert not model.calibration(inputs, outputs, conditions, y_std=errors).intervals_are_off

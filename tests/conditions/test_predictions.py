@@ -36,7 +36,7 @@ from lvmogp.conditions.ensemble import answering_places, chunks, ensemble_of_fit
 from lvmogp.conditions.search import normal_nodes
 from lvmogp.errors import DataError, SettingError
 from lvmogp.model.draws import thinned
-from lvmogp.model.layouts import SparseData, standardised
+from lvmogp.model.layouts import standardised
 
 NUMBERS = np.array([3, 0, 0, 4, 1, 2, 3])
 X_NEW = np.array([[0.3, 0.2], [1.1, 2.1], [1.15, 2.5], [0.0, 3.0], [1.9, -3.0], [2.4, 2.6], [0.7, -2.8]])
@@ -354,12 +354,6 @@ def test_processes_are_kept_while_they_are_small(monkeypatch):
     for elements, kept in ((6 * 144, True), (6 * 144 - 1, False)):
         monkeypatch.setattr(ensemble_module, "_MOST_KEPT_ELEMENTS", elements)
         assert (with_draws(trained, draws).ensemble.processes is not None) == kept
-
-
-def test_many_observations_are_predicted_by_the_sparse_form():
-    assert isinstance(of_kind("sparse draws").model_.ensemble.source.data, SparseData)
-    exact, sparse = (of_kind(kind).predict(X_NEW, NAMES) for kind in ("draws on scattered data", "sparse draws"))
-    np.testing.assert_allclose(sparse, exact, atol=1.5)
 
 
 # What ensembles are made of
