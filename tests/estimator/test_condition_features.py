@@ -12,15 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import failed, succeeded
-from lvmogp.conditions.evidence import evidence
-from lvmogp.conditions.new_condition import log_posterior, noise_prior
+from drawn_models import with_draws
 from small_models import MISSING, described_parameters, grid_case, long_case
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.algebra.constraints import join, split
 from lvmogp.cli.files.roles import read_features
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditionError
-from lvmogp.fitted.model import latent_gaussian, with_draws
+from lvmogp.fitted.model import added_latents
 from lvmogp.ground.compiling import compiled
 from lvmogp.insight.relevance import feature_relevance, latent_relevance
 from lvmogp.kernels.covariances import RBF
@@ -28,7 +27,6 @@ from lvmogp.model.bounds import collapsed
 from lvmogp.model.draws import Draws
 from lvmogp.model.layouts import standardised
 from lvmogp.model.parameters import Parameters
-from lvmogp.model.posterior import curves_at
 from lvmogp.plots import plot_latent_space, plot_latents, plot_new_condition, plot_relevance
 from paper.baselines.coregionalised import OneHot
 
@@ -246,7 +244,7 @@ def test_a_new_condition_keeps_its_known_coordinates_and_integrates_the_others(s
     sd = np.sqrt(density @ (grid - mean) ** 2)
     for method, tolerance in (("exact", 0.02), ("gaussian", 0.2)):
         added = copy.copy(model).add_condition("new", X, y, features={"slope": -0.6}, method=method)
-        latents = latent_gaussian(added.model_, added.model_.added["new"])
+        latents = added_latents(added.model_, added.model_.added["new"])
         np.testing.assert_allclose(latents.mean[0], [mean, value], atol=tolerance * sd)
         np.testing.assert_allclose(latents.variance[0, 1], 0.0, atol=1e-20)
         np.testing.assert_allclose(np.sqrt(latents.variance[0, 0]), sd, rtol=0.03 if method == "exact" else 0.3)
@@ -308,7 +306,7 @@ def test_all_known_and_no_latents_needs_no_particles():
     X, added = frame.drop(columns="linkage").iloc[few], copy.copy(model)
     for method in ("exact", "gaussian"):
         added.add_condition(method, X, y[few], features=table.loc["z"], method=method)
-    assert len(added.model_.added["exact"].posterior.weights) == 1
+    assert added.model_.added["exact"].condition.weights.shape == (1, 1)
     # The dense GP with those two observations as well.
     rows = [*np.flatnonzero(~left_out), *few]
     _, predict = exact_gp(model, frame.iloc[rows], y[rows], table)
@@ -344,7 +342,7 @@ def test_a_model_with_features_survives_saving_pickling_and_absorbing(slopes, tm
     absorbed = copy.copy(full).absorb()
     np.testing.assert_allclose(absorbed.latents_["mean_1"], before["mean_1"], rtol=1e-12)
     latents = absorbed.model_.posterior.parameters.latents
-    added = [latent_gaussian(full.model_, full.model_.added[name]) for name in ("known", "unknown")]
+    added = [added_latents(full.model_, full.model_.added[name]) for name in ("known", "unknown")]
     np.testing.assert_allclose(latents.mean[-2:], np.vstack([each.mean for each in added]), rtol=1e-12)
     np.testing.assert_allclose(latents.variance[-2:], np.vstack([each.variance for each in added]), atol=1e-20)
     assert absorbed.condition_features_["slope"].tolist()[-2:] == [0.4, pytest.approx(np.nan, nan_ok=True)]
