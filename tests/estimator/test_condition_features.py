@@ -20,12 +20,10 @@ from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditi
 from lvmogp.fitted.model import added_latents
 from lvmogp.ground.compiling import compiled
 from lvmogp.insight.relevance import feature_relevance, latent_relevance
-from lvmogp.kernels.covariances import RBF
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.draws import Draws
 from lvmogp.model.layouts import standardised
 from lvmogp.plots import plot_latent_space, plot_latents, plot_new_condition, plot_relevance
-from paper.baselines.coregionalised import OneHot
 
 # The special case without latents: a GP over inputs beside one-hot factors
 
@@ -55,16 +53,8 @@ def exact_gp(model: LVMOGPRegressor, frame: pd.DataFrame, y: np.ndarray, table: 
         ]
     )
     lengthscales = np.asarray(parameters.latent_kernel.lengthscale) * fitted.descriptions.scale  # in units of 0 and 1
-    if isinstance(parameters.latent_kernel, RBF):
-        relation = OneHot(
-            jnp.asarray(np.stack([np.argmax(levels[:, :3], axis=1), 3 + np.argmax(levels[:, 3:], axis=1)], axis=1)),
-            jnp.asarray(lengthscales),
-        )
-        correlation = np.asarray(relation.matrix())
-    else:
-        steps = (levels[:, None].astype(float) - levels[None]) / lengthscales
-        distance = np.sqrt(3 * np.sum(steps**2, axis=2))
-        correlation = (1 + distance) * np.exp(-distance)  # Matérn 3/2
+    steps = (levels[:, None].astype(float) - levels[None]) / lengthscales
+    correlation = np.exp(-np.sum(steps**2, axis=2) / 2)
     between = correlation * float(parameters.latent_kernel.variance)
 
     def prior(first, second):
@@ -90,21 +80,16 @@ def exact_gp(model: LVMOGPRegressor, frame: pd.DataFrame, y: np.ndarray, table: 
     return evidence, predict
 
 
-def without_latents(latent_kernel: str):
+@pytest.fixture(scope="module")
+def factors():
     """A model without latents, with as many inducing points as there are inputs and conditions."""
     frame, y, table = factor_data()
-    model = LVMOGPRegressor(n_latent=0, condition="linkage", n_inducing_inputs=30, latent_kernel=latent_kernel)
+    model = LVMOGPRegressor(n_latent=0, condition="linkage", n_inducing_inputs=30)
     return model.fit(frame, y, condition_features=table), frame, y, table
 
 
-@pytest.fixture(scope="module")
-def factors():
-    return without_latents("rbf")
-
-
-@pytest.mark.parametrize("latent_kernel", ["rbf", pytest.param("matern32", marks=pytest.mark.long)])
-def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp(factors, latent_kernel):
-    model, frame, y, table = factors if latent_kernel == "rbf" else without_latents(latent_kernel)
+def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp(factors):
+    model, frame, y, table = factors
     evidence, predict = exact_gp(model, frame, y, table)
     data = standardised(model.model_.observations, model.model_.scaling)
     bound = compiled(collapsed)(model.outcome_.parameters, data)

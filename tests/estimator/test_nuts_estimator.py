@@ -36,31 +36,6 @@ def model():
     return LVMOGPRegressor(1, **SETTINGS).fit(X, outputs(), conditions=list("abcde"))
 
 
-def rbf(kernel, first, second):
-    scaled = (first[:, None] - second[None]) / kernel.lengthscale
-    return kernel.variance * np.exp(-np.sum(scaled**2, axis=-1) / 2)
-
-
-def dense_predictions(model, x):
-    """Posterior mean of each condition's curve, averaged over draws: one dense system a draw."""
-    draws, scaling = model.model_.draws, model.model_.scaling
-    inputs, asked = scaling.inputs(X), scaling.inputs(x)
-    y = scaling.outputs(outputs()).T.ravel()
-    total = 0.0
-    for number in range(draws.n_draws):
-        input_kernel, latent_kernel = jax.tree.map(
-            lambda leaf, number=number: np.asarray(leaf[number]), (draws.input_kernel, draws.latent_kernel)
-        )
-        latents = np.asarray(draws.latents[number])
-        among = rbf(latent_kernel, latents, latents)
-        noise = np.asarray(draws.noise_variance[number])
-        covariance = np.kron(among, rbf(input_kernel, inputs, inputs)) + noise * np.eye(N * D)
-        between = np.kron(among, rbf(input_kernel, asked, inputs))
-        weight = np.exp(float(draws.log_weight[number]))
-        total = total + weight * (between @ np.linalg.solve(covariance, y)).reshape(D, -1).T
-    return scaling.location(total)
-
-
 @pytest.mark.parametrize(
     ("asked", "n_observations", "expected"),
     [
@@ -103,10 +78,13 @@ def test_draws_explain_the_data(model):
     assert account.completed
     assert set(account.agreement) == {"log posterior", "predictions", "latent kernel matrix", "noise"}
     between = X[:-1] + 0.19
-    np.testing.assert_allclose(dense_predictions(model, between), 10 + np.sin(2 * between) * FACTORS, atol=0.25)
+    np.testing.assert_allclose(model.predict(between), 10 + np.sin(2 * between) * FACTORS, atol=0.25)
     # Noise of 0.1, known from 45 observations to about a fifth.
     noise = np.sqrt(np.median(draws.noise_variance)) * model.model_.scaling.output_scale
     assert 0.07 < noise < 0.15
+    found = summary(model)
+    assert found.n_draws == 80
+    assert set(account.remarks) <= set(found.remarks)
 
 
 def test_the_variance_that_is_redundant_stays_one_and_kernels_are_as_described(model):
@@ -127,12 +105,6 @@ def test_a_file_keeps_the_draws_and_how_they_were_found(model, tmp_path):
     assert after.agreement == before.agreement
     for one, other in zip(after.statistics, before.statistics, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_remarks_of_chains_are_among_those_of_the_model(model):
-    found = summary(model)
-    assert found.n_draws == 80
-    assert set(model.sampling_.remarks) <= set(found.remarks)
 
 
 def test_the_command_line_draws_from_the_posterior(tmp_path, model):
