@@ -294,10 +294,10 @@ def hermite(n_nodes: int, n_dimensions: int = 1) -> tuple[np.ndarray, np.ndarray
 
 
 def library_points(condition: Condition) -> list[Point]:
-    """The particles that the library found, one after the other."""
-    latents, noise = np.asarray(condition.latents), np.asarray(condition.noise)
+    """The particles that the library found, one after the other, but for those that hardly count."""
+    latents, noise, weights = np.asarray(condition.latents), np.asarray(condition.noise), condition.weights
     return [
-        Point(weight, s, latents[s, k], noise[s, k]) for (s, k), weight in np.ndenumerate(condition.weights) if weight
+        Point(weights[s, k], s, latents[s, k], noise[s, k]) for s, k in zip(*np.nonzero(weights > 1e-9), strict=True)
     ]
 
 

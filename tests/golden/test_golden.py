@@ -1,9 +1,14 @@
-"""Models that were frozen as plain arrays give the answers that were kept beside them."""
+"""Models that were frozen as plain arrays give the answers that were kept beside them.
+
+Most of the time goes into programs for models of different shapes. Those marked as long have shapes of their own, or
+ask what takes longest; ``pytest tests/golden -m ""`` asks all.
+"""
 
 import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +22,23 @@ PREFIX = "answers."
 # Relative to the size of an answer. In single precision, variances are differences of numbers that are themselves
 # rounded at the seventh digit.
 TOLERANCES = {"float64": 1e-6, "float32": 1e-3}
+LONG_MODELS = (
+    "draws-errors",
+    "draws-features",
+    "draws-grid-own-noise",
+    "draws-grid-sqrt",
+    "draws-long-sparse",
+    "draws-two-columns",
+    "long-features",
+    "long-linear",
+    "long-matern",
+    "long-own-noise",
+    "long-sqrt-errors",
+    "long-three-latents",
+    "one-condition",
+    "two-columns",
+)
+LONG_KINDS_OF_DRAWS = ("many", "suggestions")
 
 
 def arrays_of(model: str) -> Mapping[str, np.ndarray]:
@@ -58,7 +80,20 @@ CHANGED = {
     "joint with added": "as above",
 }
 MODELS = sorted(FILES, key=shapes_of)
-CASES = [(model, name.removeprefix(PREFIX)) for model in MODELS for name in arrays_of(model) if name.startswith(PREFIX)]
+
+
+def case(model: str, answer: str) -> Any:
+    is_long = model in LONG_MODELS or (model.startswith("draws") and kind_of(answer) in LONG_KINDS_OF_DRAWS)
+    return pytest.param(model, answer, marks=[pytest.mark.long] if is_long else [])
+
+
+def kind_of(answer: str) -> str:
+    return answer.partition(":")[0]
+
+
+CASES = [
+    case(model, name.removeprefix(PREFIX)) for model in MODELS for name in arrays_of(model) if name.startswith(PREFIX)
+]
 
 
 @functools.lru_cache(maxsize=1)

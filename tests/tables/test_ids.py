@@ -218,7 +218,7 @@ def test_an_id_of_another_type_fails_in_words(bad):
         (np.array([["a"], ["b"]]), r"must be one id, or one id a row, got an array of shape \(2, 1\)"),
         (["a", "b", "c"], "conditions has 3 entries for 2 rows of X; give one id, or one a row"),
     ],
-    ids=str,
+    ids=["decimal", "set", "dict", "table", "bytes", "matrix", "too many"],
 )
 def test_conditions_without_an_id_for_each_row_fail_in_words(conditions, words):
     with pytest.raises(DataError, match=words):

@@ -91,7 +91,7 @@ def _total_effects(trained: FittedModel) -> HostFloat:
     effects = np.zeros(len(places))
     for numbers, processes in chunks(ensemble):
         for place, number in enumerate(numbers):
-            means = partial(_means, ensemble, picked(processes, place), number)
+            means = partial(_means, ensemble, picked(processes, place), int(number))
             points = _observed_points(trained, aligned[number])
             effects += ensemble.weights[number] * _effects(points, means, places)
     return effects
