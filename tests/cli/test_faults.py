@@ -30,6 +30,7 @@ from lvmogp.ground.writing import replace_file
 from lvmogp.page import report
 from lvmogp.plots.saving import save_figure
 from lvmogp.storage.checkpoints import checkpoints
+from lvmogp.typing import Float
 
 SOURCES = sorted(Path(lvmogp.__file__).parent.rglob("*.py"))
 
