@@ -13,14 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn_models import fitted, forgetting
-from lvmogp.conditions.predictions import trained_condition
 from sklearn.exceptions import NotFittedError
 
 import lvmogp.page.data
 import lvmogp.page.report
 from lvmogp import LVMOGPRegressor
 from lvmogp.errors import SettingError
-from lvmogp.fitted.model import AddedCondition, trained_model
+from lvmogp.fitted.model import Fit, Schema, fitted_model
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome
@@ -95,9 +94,9 @@ def model_of(case):
     )
     outcome = Outcome(parameters, -12.5, Status.CONVERGED, (), 1e-7, 1e-7, 1.0)
     model = LVMOGPRegressor(case.n_latent, condition="tyre")
-    model.model_ = trained_model(
-        build(parameters, data), outcome, ids=NAMES, scaling=scaling, observations=observations
-    )
+    fit = Fit(build(parameters, data), outcome, {}, {})
+    schema = Schema(NAMES, columns, n_columns, (), "distance", case.is_grid)
+    model.model_ = fitted_model(schema, scaling, fit, observations=observations)
     model.n_features_in_ = n_columns
     return model
 
@@ -113,15 +112,13 @@ def long_model(transform=None):
 
 
 def model_with_added_conditions():
-    """Two points, also with known errors, so many that they are compressed, and one that is Gaussian in its latents."""
+    """Two points, also with known errors, so many that they are compressed, none, and one with Gaussian latents."""
     model = long_model()
     few, many = (np.random.default_rng(2).uniform(3, 30, (n, 1)) for n in (2, 40))
     model.add_condition("few", few, 0.12 * few[:, 0] ** 2).add_condition("many", many, 0.17 * many[:, 0] ** 2)
     model.add_condition("measured", few, 0.12 * few[:, 0] ** 2, y_std=[0.5, 1e7])
-    gaussian = trained_condition(model.model_.posterior, model.model_.curves, 2, 2)
-    added = {**model.model_.added, "gaussian": AddedCondition(few, few[:, 0], "gaussian", gaussian)}
-    model.model_ = model.model_._replace(added=added)
-    return model
+    model.add_condition("nothing", few[:0], few[:0, 0])
+    return model.add_condition("gaussian", few, 0.12 * few[:, 0] ** 2, method="gaussian")
 
 
 def grid_model():
@@ -205,9 +202,7 @@ def evil(tmp_path_factory):
     own = model.model_
     model.condition = EVIL_CONDITION
     model.model_ = own._replace(
-        ids=EVIL_IDS,
-        columns=(EVIL_COLUMN,),
-        output_name=EVIL_OUTPUT,
+        schema=own.schema._replace(ids=EVIL_IDS, columns=(EVIL_COLUMN,), output_name=EVIL_OUTPUT),
         observations=own.observations._replace(ids=EVIL_IDS, columns=(EVIL_COLUMN,), output_name=EVIL_OUTPUT),
     )
     found = summary_of(model)._replace(output=EVIL_OUTPUT, remarks=[f"See {name}." for name in EVIL_IDS])
@@ -372,7 +367,7 @@ def test_curves_at_latents_are_those_of_python(models, opened, name, include_noi
 @pytest.mark.parametrize("include_noise", [False, True])
 @pytest.mark.parametrize(
     ("name", "condition"),
-    [*((name, NAMES[1]) for name in MAKERS), *(("long", x) for x in ("few", "many", "measured", "gaussian"))],
+    [*((name, NAMES[1]) for name in MAKERS), *(("long", x) for x in ("few", "many", "measured", "nothing", "gaussian"))],
 )
 def test_curves_of_conditions_are_those_of_python(models, opened, name, condition, include_noise):
     model, inputs = models[name], rows_for(models[name])
@@ -398,11 +393,11 @@ def test_a_new_condition_is_that_of_python(models, opened, name, n_points):
         inputs.tolist(),
     )
     model.add_condition("new", seen, outputs)
-    found = model.model_.added["new"].posterior
+    latents = model.latents_.iloc[-1]
     mean, std = model.predict(inputs, "new", return_std=True, include_noise=False)
     lower, upper = model.predict_interval(inputs, "new", include_noise=False)
     model.remove_condition("new")
-    latent_mean, latent_sd = np.asarray(found.latent_mean), np.sqrt(found.latent_variance)
+    latent_mean, latent_sd = (latents.filter(like=kind).to_numpy(float) for kind in ("mean_", "sd_"))
     assert np.max(np.abs(page["latentMean"] - latent_mean) / latent_sd) < 1e-3
     assert np.max(np.abs(page["latentSd"] - latent_sd) / latent_sd) < 1e-3
     for mine, expected in zip(
