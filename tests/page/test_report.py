@@ -341,7 +341,10 @@ def test_curves_at_latents_are_those_of_python(models, calculators, name, includ
 @pytest.mark.parametrize("include_noise", [False, True])
 @pytest.mark.parametrize(
     ("name", "condition"),
-    [*((name, NAMES[1]) for name in MAKERS), *(("long", x) for x in ("few", "many", "measured", "nothing", "gaussian"))],
+    [
+        *((name, NAMES[1]) for name in MAKERS),
+        *(("long", x) for x in ("few", "many", "measured", "nothing", "gaussian")),
+    ],
 )
 def test_curves_of_conditions_are_those_of_python(models, calculators, name, condition, include_noise):
     model, inputs = models[name], rows_for(models[name])
@@ -353,7 +356,8 @@ def test_curves_of_conditions_are_those_of_python(models, calculators, name, con
 
 
 @pytest.mark.parametrize(
-    ("name", "n_points"), [("long", 0), ("long", 1), ("long", 3), ("grid", 0), ("grid", 1), ("grid", 4), ("log", 4), ("sqrt", 2)]
+    ("name", "n_points"),
+    [("long", 0), ("long", 1), ("long", 3), ("grid", 0), ("grid", 1), ("grid", 4), ("log", 4), ("sqrt", 2)],
 )
 def test_a_new_condition_is_that_of_python(models, calculators, name, n_points):
     model = models[name]
