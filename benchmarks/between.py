@@ -25,9 +25,10 @@ import scipy.optimize
 from benchmarks.pages import write_part
 from lvmogp import LVMOGPRegressor
 from lvmogp.algebra.constraints import FreeStructure, join, split
-from lvmogp.conditions.new_condition import normal_nodes
+from lvmogp.conditions.ensemble import ensemble_of_draws
+from lvmogp.conditions.search import normal_nodes
 from lvmogp.errors import LVMOGPWarning
-from lvmogp.fitted.model import FittedModel, with_draws
+from lvmogp.fitted.model import FittedModel
 from lvmogp.inference.nuts.chains import SamplerSettings, Target, log_posterior
 from lvmogp.inference.nuts.parameters import ChainParameters, as_draws, chain_parameters
 from lvmogp.inference.nuts.priors import Priors
@@ -182,7 +183,7 @@ def measured(seed: int) -> dict[str, dict[str, float]]:
         start = Start(fitted.fit.outcome.parameters, standardised(fitted.observations, fitted.scaling))
         for name, way in WAYS.items():
             began = time.perf_counter()
-            drawn = with_draws(fitted, way(start))
+            drawn = fitted._replace(ensemble=ensemble_of_draws(way(start), start.data, start.parameters))
             found[name] = scores(drawn, problem, time.perf_counter() - began)
     return found
 

@@ -34,7 +34,7 @@ from lvmogp.kernels.covariances import RBF, diagonal, gram
 from lvmogp.model.draws import Draws
 from lvmogp.model.layouts import Data, GridData, likelihood_data, long_data
 from lvmogp.model.parameters import Parameters
-from lvmogp.model.process import stacked_conditionals
+from lvmogp.model.process import processes_of_draws
 from lvmogp.plots.style import COLOURS, tidy
 
 ROOT = Path(__file__).parents[1]
@@ -134,12 +134,11 @@ def _asked_moments(draws: Draws, data: Any, asked: jax.Array) -> tuple[jax.Array
 
     def one(draw: tuple[Any, Draws]) -> tuple[jax.Array, jax.Array]:
         process, own = draw
-        inputs = process.input_features(asked)
-        latent = process.latent_features(own.latents[:1])[0]
-        prior = diagonal(process.input_kernel, asked) * diagonal(process.latent_kernel, own.latents[:1])
-        return process.mean(inputs, latent)[0], (prior - process.explained_variance(inputs, latent))[0]
+        inputs, latent = process.inputs(asked), process.latents(own.latents[:1])[0]
+        prior = diagonal(own.input_kernel, asked) * diagonal(own.latent_kernel, own.latents[:1])
+        return process.explained.mean(inputs, latent)[0], (prior - process.explained.variance(inputs, latent))[0]
 
-    return jax.lax.map(one, (stacked_conditionals(draws, data), draws))
+    return jax.lax.map(one, (processes_of_draws(draws, data), draws))
 
 
 def quantities(truth: Truth) -> dict[str, float]:

@@ -53,7 +53,7 @@ def servo(data_dir: Path | None = None) -> pd.DataFrame:
 
 
 def sml2010(data_dir: Path | None = None) -> pd.DataFrame:
-    """A month of 18 sensors of a house, means over 15 minutes: one column per sensor, indexed by days since the start."""
+    """A month of 18 sensors of a house, means over 15 minutes: one column per sensor, by days since its start."""
     path = find(SML2010, data_dir)
     with path.open(encoding="utf-8") as lines:
         names = [token.split(":")[1] for token in lines.readline().split()[1:]]

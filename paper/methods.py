@@ -1,6 +1,8 @@
 """Every method under one roof: fitted to a problem, it predicts any rows in the problem's units."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -128,220 +130,220 @@ def _quick_settings(settings: dict[str, Any], *, is_grid: bool) -> dict[str, Any
 # Baselines
 
 
-class _Prepared(NamedTuple):
-    # Standardised rows with the way back.
+class Standardised(NamedTuple):
+    """A task with all its observations in standardised units."""
+
+    task: Task
     rows: LabelledRows
     scaling: Scaling
-    n_conditions: int
-    observed_test: bool
 
-    def back(self, moments: Marginals, noise: HostFloat | float) -> tuple[HostFloat, HostFloat]:
-        variance = moments.variance + (noise if self.observed_test else 0.0)
-        return self.scaling.location(moments.mean), np.sqrt(self.scaling.variance(variance))
+    @property
+    def n_conditions(self) -> int:
+        """D."""
+        return self.task.problem.n_conditions
+
+    @property
+    def has_grid_form(self) -> bool:
+        """Whether evidence is cheap: a grid with one noise for all."""
+        return self.task.problem.is_grid and not self.task.family.noise_per_condition
+
+    @property
+    def grid(self) -> tuple[HostFloat, HostFloat]:
+        """Inputs and outputs of a grid, one column of outputs per condition."""
+        return self.rows.inputs[:: self.n_conditions], self.rows.outputs.reshape(-1, self.n_conditions)
+
+    @property
+    def by_condition(self) -> apart.Stacked:
+        """The rows of each condition."""
+        return apart.stacked(*self.rows, self.n_conditions)
+
+    def kernels(self) -> list[Kernel]:
+        """Kernels that fits start from."""
+        lengthscales = _START_LENGTHSCALES[-1:] if self.task.quick else _START_LENGTHSCALES
+        return [complete(self.task.family.kernel(), self.scaling.input_scale, value) for value in lengthscales]
+
+    def noise(self) -> jax.Array:
+        """Noise variances that fits start from, one or one per condition."""
+        return jnp.full(self.n_conditions if self.task.family.noise_per_condition else 1, _START_NOISE)
+
+    def best(self, objective: Objective, starts: list[Any], data: Any) -> Run:
+        """The fit with the greatest evidence."""
+        stopping = {"max_iterations": self.task.max_iterations, "tolerance": _TOLERANCE}
+        return max((maximise(objective, start, data, **stopping) for start in starts), key=lambda run: run.bound)
 
 
-def _prepared(problem: PaperProblem) -> _Prepared:
-    rows = problem.all_observations
-    scaling = scaling_of(rows.inputs, rows.outputs)
-    standardised = LabelledRows(scaling.inputs(rows.inputs), scaling.outputs(rows.outputs), rows.conditions)
-    return _Prepared(standardised, scaling, problem.n_conditions, problem.observed_test)
+class Baseline(NamedTuple):
+    """A fitted baseline in standardised units: moments of the function and noise variances at rows, and its report."""
+
+    marginals: Callable[[HostFloat, HostInt], Marginals]
+    noise: Callable[[HostInt], HostFloat]
+    report: dict[str, Any]
 
 
-def _start_kernels(task: Task, prepared: _Prepared) -> list[Kernel]:
-    lengthscales = _START_LENGTHSCALES[-1:] if task.quick else _START_LENGTHSCALES
-    return [complete(task.family.kernel(), prepared.scaling.input_scale, value) for value in lengthscales]
+def _in_units(fit: Callable[..., Baseline]) -> Callable[..., FittedMethod]:
+    # The baseline for a problem in its own units.
+    @functools.wraps(fit)
+    def fitted(task: Task, **settings: Any) -> FittedMethod:
+        rows = task.problem.all_observations
+        scaling = scaling_of(rows.inputs, rows.outputs)
+        standardised = LabelledRows(scaling.inputs(rows.inputs), scaling.outputs(rows.outputs), rows.conditions)
+        baseline = fit(Standardised(task, standardised, scaling), **settings)
 
+        def predict(inputs: HostFloat, conditions: HostInt) -> tuple[HostFloat, HostFloat]:
+            mean, variance = baseline.marginals(scaling.inputs(inputs), conditions)
+            if task.problem.observed_test:
+                variance = variance + baseline.noise(conditions)
+            return scaling.location(mean), np.sqrt(scaling.variance(variance))
 
-def _start_noise(task: Task, prepared: _Prepared) -> jax.Array:
-    return jnp.full(prepared.n_conditions if task.family.noise_per_condition else 1, _START_NOISE)
+        return FittedMethod(predict, baseline.report)
 
-
-def _best(objective: Objective, starts: list[Any], data: Any, task: Task) -> Run:
-    runs = [
-        maximise(objective, start, data, max_iterations=task.max_iterations, tolerance=_TOLERANCE) for start in starts
-    ]
-    return max(runs, key=lambda run: run.bound)
+    return fitted
 
 
 def _report(run: Run) -> dict[str, Any]:
     return {"bound": run.bound, "status": run.status.value}
 
 
-def _noise_at(noise: jax.Array, conditions: HostInt) -> HostFloat:
-    return np.asarray(coregionalised.noise_of(noise, jnp.asarray(conditions)))
+def _noise_at(noise: HostFloat, conditions: HostInt) -> HostFloat:
+    return np.broadcast_to(noise, max(len(noise), conditions.max() + 1))[conditions]
 
 
-def _dense(task: Task, relations: list[Relation], start_kernels: list[Kernel] | None = None) -> FittedMethod:
+def _dense(own: Standardised, relations: Sequence[Relation], kernels: list[Kernel] | None = None) -> Baseline:
     # An exact GP over all rows, from every start.
-    prepared = _prepared(task.problem)
-    rows = prepared.rows
-    data = Observed(jnp.asarray(rows.inputs), jnp.asarray(rows.outputs), jnp.asarray(rows.conditions))
-    noise = _start_noise(task, prepared)
-    kernels = start_kernels or _start_kernels(task, prepared)
-    starts = [Coregionalised(kernel, relation, noise) for kernel in kernels for relation in relations]
-    run = _best(coregionalised.log_evidence, starts, data, task)
-
-    def predict(inputs: HostFloat, conditions: HostInt) -> tuple[HostFloat, HostFloat]:
-        moments = coregionalised.predict(run.tree, data, prepared.scaling.inputs(inputs), conditions)
-        return prepared.back(moments, _noise_at(run.tree.noise_variance, conditions))
-
-    return FittedMethod(predict, _report(run))
+    data = Observed(*map(jnp.asarray, own.rows))
+    starts = [
+        Coregionalised(kernel, relation, own.noise()) for kernel in kernels or own.kernels() for relation in relations
+    ]
+    run = own.best(coregionalised.log_evidence, starts, data)
+    noise = np.asarray(run.tree.noise_variance)
+    return Baseline(partial(coregionalised.predict, run.tree, data), partial(_noise_at, noise), _report(run))
 
 
-def ignoring(task: Task) -> FittedMethod:
+@_in_units
+def ignoring(own: Standardised) -> Baseline:
     """GP-WO: one GP through all rows, whatever their condition."""
-    relation = Together(task.problem.n_conditions)
-    return _on_grid(task, [[relation]]) if _has_grid_form(task) else _dense(task, [relation])
+    relation = Together(own.n_conditions)
+    return _on_grid(own, [[relation]]) if own.has_grid_form else _dense(own, [relation])
 
 
-def one_hot(task: Task) -> FittedMethod:
+@_in_units
+def one_hot(own: Standardised) -> Baseline:
     """GP-OH: the condition as a one-hot input with its own lengthscales."""
-    levels = jnp.arange(task.problem.n_conditions)[:, None]
-    return _dense(task, [OneHot(levels, jnp.ones(task.problem.n_conditions))])
+    return _dense(own, [OneHot(jnp.arange(own.n_conditions)[:, None], jnp.ones(own.n_conditions))])
 
 
-def one_hot_factors(task: Task) -> FittedMethod:
+@_in_units
+def one_hot_factors(own: Standardised) -> Baseline:
     """GP-OH with each known factor of the conditions coded by itself."""
-    factors = task.problem.factors
+    factors = own.task.problem.factors
     assert factors is not None
     sizes = factors.max(axis=0) + 1
     levels = factors + np.cumsum([0, *sizes[:-1]])
-    return _dense(task, [OneHot(jnp.asarray(levels), jnp.ones(int(sizes.sum())))])
+    return _dense(own, [OneHot(jnp.asarray(levels), jnp.ones(int(sizes.sum())))])
 
 
-def apart_shared(task: Task) -> FittedMethod:
+@_in_units
+def apart_shared(own: Standardised) -> Baseline:
     """GP-ind: a GP for each condition, hyperparameters shared."""
-    prepared = _prepared(task.problem)
-    data = apart.stacked(*prepared.rows, prepared.n_conditions)
-    run = _apart_run(task, prepared, data)
-    noise = run.tree.noise_variance
-    parameters = [
-        apart.Apart(run.tree.kernel, noise if len(noise) == 1 else noise[number : number + 1])
-        for number in range(prepared.n_conditions)
-    ]
-    return FittedMethod(_apart_predict(prepared, data, parameters), _report(run))
+    run = _apart_run(own)
+    noise = np.broadcast_to(np.asarray(run.tree.noise_variance), own.n_conditions)
+    return _apart(own, [apart.Apart(run.tree.kernel, jnp.full(1, each)) for each in noise], _report(run))
 
 
-def _apart_run(task: Task, prepared: _Prepared, data: apart.Stacked) -> Run:
-    starts = [apart.Apart(kernel, _start_noise(task, prepared)) for kernel in _start_kernels(task, prepared)]
-    return _best(apart.log_evidence, starts, data, task)
+def _apart_run(own: Standardised) -> Run:
+    starts = [apart.Apart(kernel, own.noise()) for kernel in own.kernels()]
+    return own.best(apart.log_evidence, starts, own.by_condition)
 
 
-def apart_own(task: Task) -> FittedMethod:
+@_in_units
+def apart_own(own: Standardised) -> Baseline:
     """GP-ind: a GP for each condition with hyperparameters of its own."""
-    prepared = _prepared(task.problem)
-    data = apart.stacked(*prepared.rows, prepared.n_conditions)
-    starts = [apart.Apart(kernel, jnp.full(1, _START_NOISE)) for kernel in _start_kernels(task, prepared)]
-    counts = np.bincount(prepared.rows.conditions, minlength=prepared.n_conditions)
+    data = own.by_condition
+    starts = _one_noise_starts(own)
+    counts = np.bincount(own.rows.conditions, minlength=own.n_conditions)
     parameters, bound = [], 0.0
-    for number in range(prepared.n_conditions):
+    for number in range(own.n_conditions):
         if counts[number] == 0:
             parameters.append(starts[-1])  # nothing to learn from
             continue
-        run = _best(apart.log_evidence, starts, data.condition(number), task)
+        run = own.best(apart.log_evidence, starts, data.condition(number))
         parameters.append(run.tree)
         bound += run.bound
-    return FittedMethod(_apart_predict(prepared, data, parameters), {"bound": bound})
+    return _apart(own, parameters, {"bound": bound})
 
 
-def _apart_predict(prepared: _Prepared, data: apart.Stacked, parameters: list[apart.Apart]) -> Predict:
-    def predict(inputs: HostFloat, conditions: HostInt) -> tuple[HostFloat, HostFloat]:
-        moments = apart.predict(parameters, data, prepared.scaling.inputs(inputs), conditions)
-        noise = np.asarray([float(own.noise_variance[0]) for own in parameters])
-        return prepared.back(moments, noise[conditions])
-
-    return predict
+def _one_noise_starts(own: Standardised) -> list[apart.Apart]:
+    return [apart.Apart(kernel, jnp.full(1, _START_NOISE)) for kernel in own.kernels()]
 
 
-def coregionalisation(task: Task) -> FittedMethod:
+def _apart(own: Standardised, parameters: list[apart.Apart], report: dict[str, Any]) -> Baseline:
+    noise = np.asarray([float(each.noise_variance[0]) for each in parameters])
+    return Baseline(partial(apart.predict, parameters, own.by_condition), partial(_noise_at, noise), report)
+
+
+@_in_units
+def coregionalisation(own: Standardised) -> Baseline:
     """LMC: one kernel with a coregionalisation matrix of full rank, started from the independent GPs' kernel."""
-    prepared = _prepared(task.problem)
-    relations = _correlated_starts(task, prepared.n_conditions)
-    if _has_grid_form(task):
-        return _on_grid(task, [relations])
-    kernel = _apart_run(task, prepared, apart.stacked(*prepared.rows, prepared.n_conditions)).tree.kernel
-    return _dense(task, relations, [kernel])
+    one = np.eye(own.n_conditions)
+    correlations = _START_CORRELATIONS[:1] if own.task.quick else _START_CORRELATIONS
+    starts = [FullRank(jnp.asarray(np.linalg.cholesky((1 - value) * one + value))) for value in correlations]
+    return _on_grid(own, [starts]) if own.has_grid_form else _dense(own, starts, [_apart_run(own).tree.kernel])
 
 
-def _correlated_starts(task: Task, size: int) -> list[Relation]:
-    correlations = _START_CORRELATIONS[:1] if task.quick else _START_CORRELATIONS
-    return [FullRank(jnp.asarray(np.linalg.cholesky((1 - value) * np.eye(size) + value))) for value in correlations]
-
-
-def kronecker_icm(task: Task) -> FittedMethod:
+@_in_units
+def kronecker_icm(own: Standardised) -> Baseline:
     """The exact Kronecker ICM of Stegle et al. 2011: B = WWᵀ + diag(κ), the rank chosen by the BIC."""
-    size = task.problem.n_conditions
-    rng = np.random.default_rng(0)
-    ranks = _RANKS[1:2] if task.quick else _RANKS
-    return _on_grid(
-        task,
-        [[LowRank(jnp.asarray(rng.normal(size=(size, rank)) / np.sqrt(rank)), jnp.full(size, 0.3))] for rank in ranks],
-    )
+    size, rng = own.n_conditions, np.random.default_rng(0)
+    ranks = _RANKS[1:2] if own.task.quick else _RANKS
+    loadings = [rng.normal(size=(size, rank)) / np.sqrt(rank) for rank in ranks]
+    return _on_grid(own, [[LowRank(jnp.asarray(each), jnp.full(size, 0.3))] for each in loadings])
 
 
-def _has_grid_form(task: Task) -> bool:
-    return task.problem.is_grid and not task.family.noise_per_condition
-
-
-def _on_grid(task: Task, candidates: list[list[Relation]]) -> FittedMethod:
+def _on_grid(own: Standardised, candidates: Sequence[Sequence[Relation]]) -> Baseline:
     # Each candidate from its starts; the best by the BIC, ½ log n for each free number.
-    prepared = _prepared(task.problem)
-    size = prepared.n_conditions
-    inputs = prepared.rows.inputs[::size]
-    data = GridData(jnp.asarray(inputs), jnp.asarray(prepared.rows.outputs.reshape(-1, size)))
-    kernel = _apart_run(task, prepared, apart.stacked(*prepared.rows, size)).tree.kernel
+    data = GridData(*map(jnp.asarray, own.grid))
+    kernel = _apart_run(own).tree.kernel
     scored = []
     for relations in candidates:
         starts = [Coregionalised(kernel, relation, jnp.full(1, _START_NOISE)) for relation in relations]
-        run = _best(coregionalised.grid_log_evidence, starts, data, task)
+        run = own.best(coregionalised.grid_log_evidence, starts, data)
         n_free = sum(leaf.size for leaf in jax.tree.leaves(relations[0]))
         scored.append((run.bound - n_free * np.log(data.n_observations) / 2, run))
     run = max(scored, key=lambda pair: pair[0])[1]
+    noise = np.asarray(run.tree.noise_variance)
 
-    def predict(inputs: HostFloat, conditions: HostInt) -> tuple[HostFloat, HostFloat]:
-        points, place = np.unique(inputs, axis=0, return_inverse=True)
-        mean, variance = coregionalised.grid_predict(run.tree, data, jnp.asarray(prepared.scaling.inputs(points)))
-        moments = Marginals(np.asarray(mean)[place, conditions], np.asarray(variance)[place, conditions])
-        return prepared.back(moments, float(run.tree.noise_variance[0]))
+    def at_points(points: HostFloat) -> tuple[jax.Array, jax.Array]:
+        return coregionalised.grid_predict(run.tree, data, jnp.asarray(points))
 
-    return FittedMethod(predict, _report(run))
+    return Baseline(partial(_at_rows, at_points), partial(_noise_at, noise), _report(run))
 
 
-def style_and_content(task: Task) -> FittedMethod:
+def _at_rows(at_points: Callable[[HostFloat], Any], inputs: HostFloat, conditions: HostInt) -> Marginals:
+    # Rows out of moments at points under every condition.
+    points, place = np.unique(inputs, axis=0, return_inverse=True)
+    return Marginals(*(np.asarray(moments)[place, conditions] for moments in at_points(points)))
+
+
+@_in_units
+def style_and_content(own: Standardised) -> Baseline:
     """The bilinear model of Tenenbaum & Freeman 2000, its contents regressed by GPs."""
-    prepared = _prepared(task.problem)
-    size = prepared.n_conditions
-    starts = [apart.Apart(kernel, jnp.full(1, _START_NOISE)) for kernel in _start_kernels(task, prepared)]
-    model = bilinear.fit(
-        prepared.rows.inputs[::size],
-        prepared.rows.outputs.reshape(-1, size),
-        lambda contents: _best(apart.log_evidence, starts, contents, task).tree,
-    )
-
-    def predict(inputs: HostFloat, conditions: HostInt) -> tuple[HostFloat, HostFloat]:
-        points, place = np.unique(inputs, axis=0, return_inverse=True)
-        moments = bilinear.predict(model, prepared.scaling.inputs(points))
-        chosen = Marginals(moments.mean[place, conditions], moments.variance[place, conditions])
-        return prepared.back(chosen, model.noise_variance)
-
-    return FittedMethod(predict, {"rank": len(model.scales)})
+    starts = _one_noise_starts(own)
+    model = bilinear.fit(*own.grid, lambda contents: own.best(apart.log_evidence, starts, contents).tree)
+    noise = np.asarray([model.noise_variance])
+    at_points = partial(bilinear.predict, model)
+    return Baseline(partial(_at_rows, at_points), partial(_noise_at, noise), {"rank": len(model.scales)})
 
 
-def gpy_lvmogp(task: Task, *, n_latent: int, n_inducing: tuple[int, int], max_iterations: int) -> FittedMethod:
+@_in_units
+def gpy_lvmogp(own: Standardised, *, n_latent: int, n_inducing: tuple[int, int], max_iterations: int) -> Baseline:
     """GPy's LVMOGP, which knows plain RBF kernels only and is trained with conditions that come later."""
-    prepared = _prepared(task.problem)
     model = gpy.fit(
-        *prepared.rows,
-        n_conditions=prepared.n_conditions,
-        is_grid=task.problem.is_grid,
+        *own.rows,
+        n_conditions=own.n_conditions,
+        is_grid=own.task.problem.is_grid,
         n_latent=n_latent,
         n_inducing=n_inducing,
-        noise_per_condition=task.family.noise_per_condition,
+        noise_per_condition=own.task.family.noise_per_condition,
         max_iterations=max_iterations,
     )
-
-    def predict(inputs: HostFloat, conditions: HostInt) -> tuple[HostFloat, HostFloat]:
-        moments = model.predict(prepared.scaling.inputs(inputs), conditions)
-        return prepared.back(moments, model.noise_of(conditions))
-
-    return FittedMethod(predict, {"bound": model.bound})
+    return Baseline(model.predict, model.noise_of, {"bound": model.bound})

@@ -57,7 +57,7 @@ def results_in(path: Path) -> list[Result]:
     except (OSError, ValueError, RecursionError):
         document = None
     found = document.get("repeats", [document]) if isinstance(document, dict) else [document]
-    records = found if isinstance(found, list) else [found]
+    records: list[Any] = found if isinstance(found, list) else [found]
     good = [_unsealed(record) for record in records if _is_whole(record)]
     if len(good) < len(records):
         warn(

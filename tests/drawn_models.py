@@ -104,8 +104,7 @@ def fitted(
         outputs if transform is None else TRANSFORMS[transform].backward(1.3 + outputs),
         conditions,
         IDS,
-        None,
-        is_grid,
+        is_grid=is_grid,
         errors=None if error is None else np.full(len(outputs), error),
     )
     scaling = scaling_of(observations.inputs, observations.outputs, transform=TRANSFORMS[transform])

@@ -21,7 +21,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ import pandas as pd
 from lvmogp import LVMOGPRegressor
 from lvmogp.__about__ import __version__
 from lvmogp.cli.files.parquet import open_parquet
-from lvmogp.cli.files.roles import long_form, wide_form
+from lvmogp.cli.files.roles import Roles, complete_rows, wide_rows
 from lvmogp.cli.files.tables import read_table, table_bytes
 from lvmogp.errors import LVMOGPError, LVMOGPWarning
 from lvmogp.storage.checkpoints import Checkpoints
@@ -70,11 +70,6 @@ def damaged(good: bytes, rng: np.random.Generator) -> bytes:
     return DAMAGES[rng.integers(len(DAMAGES))](good, rng)
 
 
-def _piece(good: bytes, rng: np.random.Generator) -> tuple[int, int]:
-    start = int(rng.integers(len(good) + 1))
-    return start, min(len(good), start + int(rng.geometric(0.02)))
-
-
 def _cut(good: bytes, rng: np.random.Generator) -> bytes:
     return good[: rng.integers(len(good))]
 
@@ -91,19 +86,12 @@ def _flipped(good: bytes, rng: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-def _overwritten(good: bytes, rng: np.random.Generator) -> bytes:
-    start, end = _piece(good, rng)
-    return good[:start] + rng.bytes(end - start) + good[end:]
-
-
-def _taken_out(good: bytes, rng: np.random.Generator) -> bytes:
-    start, end = _piece(good, rng)
-    return good[:start] + good[end:]
-
-
-def _doubled(good: bytes, rng: np.random.Generator) -> bytes:
-    start, end = _piece(good, rng)
-    return good[:end] + good[start:]
+def _piece_changed(good: bytes, rng: np.random.Generator) -> bytes:
+    # A piece is overwritten, taken out or doubled.
+    start = int(rng.integers(len(good) + 1))
+    end = min(len(good), start + int(rng.geometric(0.02)))
+    piece = good[start:end]
+    return good[:start] + (rng.bytes(len(piece)), b"", 2 * piece)[rng.integers(3)] + good[end:]
 
 
 def _edited(good: bytes, rng: np.random.Generator) -> bytes:
@@ -116,7 +104,7 @@ def _edited(good: bytes, rng: np.random.Generator) -> bytes:
     return good[:start] + EDITS[rng.integers(len(EDITS))] + good[end:]
 
 
-DAMAGES = (_cut, _zeros_at_the_end, _flipped, _flipped, _overwritten, _taken_out, _doubled, _edited, _edited, _edited)
+DAMAGES = (_cut, _zeros_at_the_end, *[_flipped] * 2, *[_piece_changed] * 3, *[_edited] * 3)
 
 
 def vary_bytes(path: Path, good: bytes, rng: np.random.Generator) -> None:
@@ -300,18 +288,10 @@ def a_table() -> pd.DataFrame:
     return pd.DataFrame({"day": days, "x": rng.normal(size=24).round(3), "id": ids, "y": rng.normal(size=24).round(3)})
 
 
-def maker(suffix: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        path = folder / f"table{suffix}"
-        path.write_bytes(table_bytes(a_table(), suffix))
-        return path
-
-    return make
-
-
-def make_utf16(folder: Path) -> Path:
-    path = folder / "table.csv"
-    path.write_bytes(a_table().to_csv(sep=";", decimal=",", index=False).encode("utf-16"))
+def make_table(folder: Path, *, suffix: str, utf16: bool = False) -> Path:
+    path, table = folder / f"table{suffix}", a_table()
+    as_text = table.to_csv(sep=";", decimal=",", index=False).encode("utf-16") if utf16 else None
+    path.write_bytes(as_text or table_bytes(table, suffix))
     return path
 
 
@@ -320,10 +300,10 @@ def read_both_forms(path: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LVMOGPWarning)
         try:
-            found = long_form(table, output="y", condition="id", inputs=["day", "x"])
+            found = complete_rows(table, Roles(("day", "x"), "id", "y"))
         except LVMOGPError:
-            found = wide_form(table, inputs=["x"])
-    return found.X.to_csv(), found.y.to_csv()
+            found = wide_rows(table, ["x"])
+    return found.X.to_csv(), found.y.to_csv(), found.ids
 
 
 def read_in_pieces(path: Path) -> Any:
@@ -336,11 +316,11 @@ KINDS = {
     "model file with a right digest": Kind(make_model, use_model, vary_content, may_differ=True),
     "checkpoint": Kind(make_checkpoint, read_checkpoint, vary_bytes),
     "results": Kind(make_results, read_results, vary_bytes, agrees=are_among),
-    "CSV": Kind(maker(".csv"), read_both_forms, vary_bytes, may_differ=True),
-    "CSV in UTF-16": Kind(make_utf16, read_both_forms, vary_bytes, may_differ=True),
-    "Excel": Kind(maker(".xlsx"), read_both_forms, vary_bytes, may_differ=True),
-    "Parquet": Kind(maker(".parquet"), read_both_forms, vary_bytes, may_differ=True),
-    "Parquet in pieces": Kind(maker(".parquet"), read_in_pieces, vary_bytes, may_differ=True),
+    "CSV": Kind(partial(make_table, suffix=".csv"), read_both_forms, vary_bytes, may_differ=True),
+    "CSV in UTF-16": Kind(partial(make_table, suffix=".csv", utf16=True), read_both_forms, vary_bytes, may_differ=True),
+    "Excel": Kind(partial(make_table, suffix=".xlsx"), read_both_forms, vary_bytes, may_differ=True),
+    "Parquet": Kind(partial(make_table, suffix=".parquet"), read_both_forms, vary_bytes, may_differ=True),
+    "Parquet in pieces": Kind(partial(make_table, suffix=".parquet"), read_in_pieces, vary_bytes, may_differ=True),
 }
 
 

@@ -10,14 +10,17 @@ from hostile_sets import HostileSet, Recipe, made
 from small_models import grid_as_long
 
 from lvmogp import LVMOGPRegressor
+from lvmogp.conditions.closed_form import trained_grid_moments
 from lvmogp.errors import LVMOGPError, LVMOGPWarning
-from lvmogp.fitted.model import FittedModel, trained_model
+from lvmogp.fitted.model import FittedModel, fitted_model
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.covariances import diagonal
+from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.model.curve_moments import curve_moments, grid_marginals
 from lvmogp.model.layouts import Data, GridData, LongData, standardised
 from lvmogp.model.parameters import Parameters, of_conditions
-from lvmogp.model.posterior import curves_at, grid_marginals, posterior
+from lvmogp.model.posterior import posterior
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import differs_in_last_digits_only, scaling_of
 from lvmogp.tables.transforms import Transform
@@ -288,20 +291,16 @@ def rebuilt(trained: FittedModel, seen: Observations, parameters: Parameters) ->
     scaling = scaling_of(seen.inputs, seen.outputs, transform=trained.scaling.transform)
     found = _posterior(in_precision(parameters, "float64"), standardised(seen, scaling))
     found = in_precision(found, trained.posterior.mean.dtype)
-    return trained_model(found, trained.fit.outcome, ids=seen.ids, scaling=scaling, observations=seen)
+    schema, fit = trained.schema._replace(ids=seen.ids), trained.fit._replace(posterior=found)
+    return fitted_model(schema, scaling, fit, observations=seen)
 
 
 def moments(trained: FittedModel, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of the modelled quantity, points × conditions, standardised units undone."""
     scaling = trained.scaling
-    standard = jnp.asarray(scaling.inputs(points), trained.posterior.mean.dtype)
-    mean, variance = _grid_marginals(trained.posterior.input_basis, trained.curves, standard)
-    noise = trained.posterior.parameters.host_noise
-    total = np.asarray(variance, dtype=float) + noise
-    return scaling.location(np.asarray(mean, dtype=float)), np.sqrt(scaling.variance(total))
-
-
-_grid_marginals = compiled(grid_marginals)
+    mean, variance = trained_grid_moments(trained.ensemble.fit, scaling.inputs(points), with_variance=True)
+    total = variance + np.asarray(trained.posterior.parameters.noise_per_condition, dtype=float)
+    return scaling.location(mean), np.sqrt(scaling.variance(total))
 
 
 def _brought_back(found: tuple[np.ndarray, np.ndarray], told: Telling) -> tuple[np.ndarray, np.ndarray]:
@@ -353,6 +352,7 @@ def spreads(
 ) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
     """Variances of curves at the means of the latents, and those of the prior."""
     model = posterior(parameters, data)
-    shapes = curves_at(model, parameters.latents.mean)
+    latents = parameters.latents.mean
+    shapes = curve_moments(model, LatentGaussians(latents, jnp.zeros_like(latents)))
     prior = diagonal(model.input_basis.kernel, points)[:, None] * shapes.prior_variance
     return grid_marginals(model.input_basis, shapes, points)[1], prior

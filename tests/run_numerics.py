@@ -14,10 +14,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["JAX_ENABLE_X64"] = "1"
 
 import numpy as np
-from test_numerics import SWEEP, Errors, errors_of
 from trust_page import ROOT, write_pages
 
 import lvmogp
+
+sys.path.insert(0, str(Path(__file__).parent / "model"))
+from test_numerics import SWEEP, Errors, errors_of
 
 _DTYPES = ("float64", "float32")
 

@@ -1,9 +1,8 @@
 """The errors and warnings that users of the library meet."""
 
+import inspect
 import os
-import sys
 import warnings
-from types import FrameType
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
@@ -42,12 +41,12 @@ class ConvergenceWarning(LVMOGPWarning):
 
 def warn(message: str, category: type[Warning] = LVMOGPWarning) -> None:
     """Warn at the line of the user's code that called the library, however deep inside of it the warning arises."""
-    user = sys._getframe(1)
-    frame: FrameType | None = user
+    frame = user = inspect.currentframe()
     while frame is not None:  # what called the outermost of our own frames
         if frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
             user = frame.f_back
         frame = frame.f_back
+    assert user is not None  # every Python that we support has frames
     registry = user.f_globals.setdefault("__warningregistry__", {})
     name = user.f_globals.get("__name__")
     warnings.warn_explicit(message, category, user.f_code.co_filename, user.f_lineno, name, registry)

@@ -1,14 +1,13 @@
 """From observations and options to a trained model: at once, on from there to posterior draws, or by minibatches."""
 
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
 
-from lvmogp.errors import ConvergenceWarning, DataError, LVMOGPWarning, SettingError, warn
+from lvmogp.errors import ConvergenceWarning, DataError, SettingError, warn
 from lvmogp.fitted.model import Chains, Fit, FittedModel, Schema, fitted_model
 from lvmogp.fitted.model_file import encode_setting
 from lvmogp.fitted.origin import origin_here
@@ -105,11 +104,10 @@ def warn_unless_converged(outcome: Outcome) -> None:
     if outcome.converged:
         return
     advice = "let it run" if outcome.status is Status.INTERRUPTED else "raise max_iter"
-    warnings.warn(
+    warn(
         f"the fit did not converge: {outcome.status.value} ({outcome.n_iterations} iterations in all). "
         f"Predictions can be used, but {advice} for a better fit",
         ConvergenceWarning,
-        stacklevel=4,
     )
 
 
@@ -117,11 +115,9 @@ def warn_of_jitter(outcome: Outcome) -> None:
     """Say what had to be added to a diagonal, where that is worth knowing."""
     if outcome.notable_jitter is None:
         return
-    warnings.warn(
+    warn(
         f"{outcome.notable_jitter:.0e} of the variance had to be added to a diagonal to keep the algebra stable, and "
-        "predictions are that much less sharp: inducing points crowd, use fewer of them",
-        LVMOGPWarning,
-        stacklevel=4,
+        "predictions are that much less sharp: inducing points crowd, use fewer of them"
     )
 
 
@@ -256,11 +252,9 @@ def stored_in(model: Posterior, dtype: str) -> Posterior:
         exact, rounded = (np.asarray(_trained_means(each), dtype=float) for each in (model, stored))
         lost = float(np.max(np.abs(rounded - exact)))
         if not lost < _NOTABLE_ROUNDING:
-            warnings.warn(
+            warn(
                 f"single precision moves predictions by up to {lost:.2g} standard deviations of the output, since "
-                'there is hardly any noise; use dtype="float64"',
-                LVMOGPWarning,
-                stacklevel=7,
+                'there is hardly any noise; use dtype="float64"'
             )
     return stored
 

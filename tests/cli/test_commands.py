@@ -11,10 +11,9 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import failed, listening_to_ctrl_c, lvmogp, succeeded
 
 from lvmogp.__about__ import __version__
-from lvmogp.cli.app import app
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.inference.restarts import Progress
@@ -24,26 +23,6 @@ from lvmogp.progress import in_words, time_left
 SMALL = ["--latents", "1", "--restarts", "1", "--inducing-inputs", "6"]
 SETTINGS = {"n_latent": 1, "n_restarts": 1, "n_inducing_inputs": 6, "random_state": 0}
 ROLES = ["--output", "distance", "--condition", "tyre"]
-
-
-def lvmogp(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def succeeded(*arguments):
-    result = lvmogp(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def failed(*arguments, code=1):
-    """The one line that an error prints."""
-    result = lvmogp(*arguments)
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output
-    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1, result.stderr
-    return lines[0]
 
 
 def data():
@@ -256,22 +235,14 @@ def test_conditions_never_seen(folder, fitted, direct):
     np.testing.assert_allclose([row["mean"] for row in rows], prior.predict(pd.read_csv(folder / "new.csv"), "03"))
 
 
-def test_points_have_no_column_of_errors(folder, fitted):
-    points = ["--condition", "new", "--point", "speed=20,distance=30", "--error-column", "sd"]
-    assert "leave it out where there is no file of points" in failed("add-condition", folder / "brakes.lvmogp", *points)
-
-
-def test_a_condition_is_needed(folder, fitted):
-    line = failed("predict", folder / "brakes.lvmogp", folder / "new.csv")
-    assert "new.csv has no column 'tyre'; name another column with --condition-column, or one condition for" in line
-
-
-def test_models_that_are_none(folder, tmp_path):
-    assert "there is no model file at" in failed("predict", tmp_path / "m.lvmogp", folder / "new.csv")
-    assert "is not a model file, or it is damaged" in failed("conditions", folder / "new.csv")
-
-
-def test_errors_as_json(tmp_path):
+def test_predictions_that_cannot_be_made(folder, fitted, tmp_path):
+    model, new = folder / "brakes.lvmogp", folder / "new.csv"
+    words = "new.csv has no column 'tyre'; name another column with --condition-column, or one condition for all rows"
+    assert words in failed("predict", model, new)
+    assert "new.csv has no column 'wheel'" in failed("predict", model, new, "--condition-column", "wheel")
+    assert "level must lie between 0 and 1, got 1.0" in failed("predict", model, new, "--level", 1)
+    assert "there is no model file at" in failed("predict", tmp_path / "m.lvmogp", new)
+    assert "is not a model file, or it is damaged" in failed("conditions", new)
     result = lvmogp("conditions", tmp_path / "m.lvmogp", "--json")
     assert result.exit_code == 1
     assert "there is no model file" in json.loads(result.stdout)["error"]
@@ -310,11 +281,9 @@ def test_several_conditions_from_a_file_into_another_model(model, tmp_path):
     ("arguments", "message"),
     [
         ([], "give the points of the new condition as a file, or with --point, one of the two"),
+        (["--point", "speed=2,distance=3", "--error-column", "sd"], "leave it out where there is no file of points"),
         (["--point", "speed=2,distance=3"], "say which condition the points belong to with --condition NAME"),
-        (
-            ["--condition", "z", "--point", "speed=2"],
-            r"must be given as speed=…,distance=… \(decimals with a point\), got",
-        ),
+        (["--condition", "z", "--point", "speed=2"], r"given as speed=…,distance=… \(decimals with a point\), got"),
         (["--condition", "z", "--point", "speed=2,5,distance=3"], "must be given as speed=…,distance=…"),
         (["--condition", "z", "--point", "speed=two,distance=3"], "the values of a point must be numbers"),
         (["--condition", "003", "--point", "speed=2,distance=3"], "condition '003' was part of the training"),
@@ -428,10 +397,9 @@ def ctrl_c(monkeypatch):
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one start after the other
     monkeypatch.setattr(LVMOGPRegressor, "fit", fit)
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # which may have been ignored from the start
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, previous)
+    with listening_to_ctrl_c():
+        yield
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_ctrl_c_keeps_the_best_model_on_request(folder, tmp_path, ctrl_c, direct):

@@ -62,22 +62,20 @@ def test_bytes_that_no_other_encoding_knows_are_latin_1(tmp_path):
     assert table.frame["b"].tolist() == ["\x81ä"]
 
 
-def test_commas_in_the_header_do_not_hide_semicolons(tmp_path):
-    table = read(tmp_path, "speed, m/s;distance, m;tyre\n12,5;30,1;A\n13,5;31,1;B\n")
-    assert list(table.frame.columns) == ["speed, m/s", "distance, m", "tyre"]
-    assert table.frame["speed, m/s"].tolist() == [12.5, 13.5]
-
-
-def test_quoted_decimal_commas_between_commas(tmp_path):
-    table = read(tmp_path, 'x,y,tyre\n"1,5","2,25",A\n"2,5","3,75",B\n')
-    assert table.frame["y"].tolist() == [2.25, 3.75]
-    assert table.written.startswith("comma-separated, decimal comma")
-
-
-def test_one_column_with_decimal_commas(tmp_path):
-    table = read(tmp_path, "speed\n1,5\n2,5\n")
-    assert table.frame["speed"].tolist() == [1.5, 2.5]
-    assert table.written == "one column, decimal comma, UTF-8"
+@pytest.mark.parametrize(
+    ("text", "column", "values", "words"),
+    [
+        ("speed, m/s;y, m;tyre\n12,5;30,1;A\n13,5;31,1;B\n", "speed, m/s", [12.5, 13.5], "semicolon-separated"),
+        ('x,y,tyre\n"1,5","2,25",A\n"2,5","3,75",B\n', "y", [2.25, 3.75], "comma-separated, decimal comma"),
+        ("speed\n1,5\n2,5\n", "speed", [1.5, 2.5], "one column, decimal comma, UTF-8"),
+        ("a,b\n1,x\n2,\u0663.\u0665\n3,\n", "a", [1, 2, 3], "comma-separated, decimal point, UTF-8"),
+    ],
+    ids=["commas in the header", "quoted decimals", "one column", "digits of another script"],
+)
+def test_delimiters_and_decimal_marks_are_told_apart(tmp_path, text, column, values, words):
+    table = read(tmp_path, text)
+    assert table.frame[column].tolist() == values
+    assert table.written.startswith(words)
 
 
 def test_blank_lines_blank_fields_and_a_delimiter_at_the_end_of_each_line(tmp_path):
@@ -149,24 +147,6 @@ def test_offsets_count_in_utc(tmp_path):
     assert readable(table, "when", dates=True).values.dt.hour.tolist() == [10, 10]
 
 
-def test_dates_that_may_begin_with_day_or_month_are_refused(tmp_path):
-    table = read(tmp_path, "when,y\n03/04/2024,1\n05/06/2024,2\n")
-    with pytest.raises(DataError, match="'03/04/2024' that may begin with the day or with the month; write them as"):
-        readable(table, "when", dates=True)
-
-
-def test_a_date_that_cannot_be_read_has_its_line(tmp_path):
-    table = read(tmp_path, "when,y\n2024-04-03,1\n2024-04-04,1\n2024-04-31,1\n")
-    with pytest.raises(DataError, match="must hold numbers or dates, got '2024-04-31' in line 4; correct it"):
-        readable(table, "when", dates=True)
-
-
-def test_dates_are_no_outputs(tmp_path):
-    table = read(tmp_path, "when,y\n2024-04-03,1\n2024-04-04,1\n")
-    with pytest.raises(DataError, match="'when' of .* must hold numbers, got '2024-04-03' in line 2; choose another"):
-        readable(table, "when", dates=False)
-
-
 # Words for what is wrong
 
 
@@ -175,6 +155,7 @@ def test_dates_are_no_outputs(tmp_path):
     [
         ("", "data.csv is empty; it needs a line of column names"),
         ("\n \n\n", "data.csv is empty; it needs a line of column names"),
+        ('""\n""\n', "data.csv is empty; it needs a line of column names"),
         ("a,b\n", "has column names but no rows of data below them"),
         ("a,b,a\n1,2,3\n", "has two columns called 'a'; rename one of them"),
         (
@@ -207,15 +188,10 @@ def test_files_that_are_not_what_their_ending_says(tmp_path):
     for name in ("text.xlsx", "text.parquet"):
         with pytest.raises(DataError, match="cannot be read as"):
             read_table(written(tmp_path, "a,b\n1,2\n", name=name))
-
-
-def test_text_that_does_not_go_on_as_it_began_is_refused(tmp_path):
     path = written(tmp_path, as_text(";", ","), encoding="utf-16")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"data\.csv begins as UTF-16 text but does not go on so; it is damaged"):
         read_table(path)
-    with pytest.raises(DataError, match="is empty; it needs a line of column names"):
-        read(tmp_path, '""\n""\n')
 
 
 # Excel files that would do harm
@@ -263,41 +239,57 @@ def test_what_to_install_is_said(tmp_path, monkeypatch, suffix, library):
         read_table(path)
 
 
-def test_missing_columns(tmp_path):
-    table = read(tmp_path, "Speed,tyre,distance\n1,A,2\n")
-    with pytest.raises(
-        DataError, match=r"no column 'tire' \(did you mean 'tyre'\?\); its columns are: Speed, tyre, dis"
-    ):
-        table.check_columns(["tire"])
-    with pytest.raises(DataError, match=r"no column 'speed' \(did you mean 'Speed'\?\)"):
-        table.check_columns(["speed"])
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        (
+            "Speed,tyre,y\n1,A,2\n",
+            "tire",
+            r"no column 'tire' \(did you mean 'tyre'\?\); its columns are: Speed, tyre, y",
+        ),
+        ("Speed,tyre,y\n1,A,2\n", "speed", r"no column 'speed' \(did you mean 'Speed'\?\)"),
+        ("speed|tyre|y\n1|A|2\n", "speed", r"only one column, 'speed\|tyre\|y', was found; separate columns by"),
+    ],
+)
+def test_missing_columns(tmp_path, text, name, message):
+    with pytest.raises(DataError, match=message):
+        read(tmp_path, text).check_columns([name])
 
 
-def test_a_delimiter_that_is_not_known(tmp_path):
-    table = read(tmp_path, "speed|tyre|distance\n1|A|2\n")
-    with pytest.raises(DataError, match=r"only one column, 'speed\|tyre\|distance', was found; separate columns by"):
-        table.check_columns(["speed"])
+DATES = "when,y\n2024-04-03,1\n2024-04-04,1\n"
 
 
-def test_text_among_numbers_has_its_line_even_after_quoted_line_breaks(tmp_path):
-    table = read(tmp_path, 'x,comment\n1,"two\nlines"\n\n2,\nfast,\n3,\nslow,\n4,\n')
-    with pytest.raises(
-        DataError, match=r"must hold numbers, got 'fast' in line 6 \(and 1 more\); correct it, or leave"
-    ):
-        readable(table, "x", dates=False)
-
-
-@pytest.mark.parametrize("rest", ["2.5,900\n3.5,800\n", "2,900\n3,800\n"])
-def test_separators_of_thousands_are_explained(tmp_path, rest):
-    table = read(tmp_path, f'x,y\n1,"1,250"\n{rest}')
-    with pytest.raises(DataError, match="'1,250' in line 2; numbers are read here with a decimal point: leave out sep"):
-        readable(table, "y", dates=False)
-
-
-def test_a_column_without_values(tmp_path):
-    table = read(tmp_path, "x,y\n1,\n2,NA\n")
-    with pytest.raises(DataError, match="column 'y' of .* holds no values"):
-        readable(table, "y", dates=False)
+@pytest.mark.parametrize(
+    ("text", "name", "dates", "message"),
+    [
+        (
+            'x,comment\n1,"two\nlines"\n\n2,\nfast,\n3,\nslow,\n4,\n',  # lines count after quoted line breaks too
+            "x",
+            False,
+            r"must hold numbers, got 'fast' in line 6 \(and 1 more\); correct it, or leave",
+        ),
+        (
+            'x,y\n1,"1,250"\n2.5,900\n3.5,800\n',
+            "y",
+            False,
+            "'1,250' in line 2; numbers are read here with a decimal point",
+        ),
+        ('x,y\n1,"1,250"\n2,900\n3,800\n', "y", False, "a decimal point: leave out separators of thousands"),
+        ("x;y\n1,5;1.250,5\n2,5;900\n3,5;800\n", "y", False, "numbers are read here with a decimal comma"),
+        ("x,y\n1,\n2,NA\n", "y", False, "column 'y' of .* holds no values"),
+        (DATES + "2024-04-31,1\n", "when", True, "must hold numbers or dates, got '2024-04-31' in line 4; correct it"),
+        (DATES, "when", False, "'when' of .* must hold numbers, got '2024-04-03' in line 2; choose another"),
+        (
+            "when,y\n03/04/2024,1\n05/06/2024,2\n",
+            "when",
+            True,
+            "'03/04/2024' that may begin with the day or with the month; write them as",
+        ),
+    ],
+)
+def test_columns_that_cannot_be_read(tmp_path, text, name, dates, message):
+    with pytest.raises(DataError, match=message):
+        readable(read(tmp_path, text), name, dates=dates)
 
 
 # Ids of conditions
@@ -409,29 +401,26 @@ def test_named_inputs_only(tmp_path):
     assert found.n_points == 4
 
 
-def test_a_column_plays_one_part(tmp_path):
-    with pytest.raises(DataError, match="column 'speed' was named twice"):
-        complete_rows(read(tmp_path, LONG), Roles(("speed",), "tyre", "speed"))
-
-
-def test_text_in_an_input_is_an_error_also_where_inputs_are_not_named(tmp_path):
-    text = LONG.replace("2.5,", "fast,")
-    with pytest.raises(
-        DataError, match="got 'fast' in line 3; correct .*; or leave the column out by naming the inputs"
-    ):
-        complete_rows(read(tmp_path, text), ROLES)
-
-
-def test_no_input_is_left(tmp_path):
-    table = read(tmp_path, "tyre,y,comment\nA,1,x\nB,2,y\n")
-    with pytest.raises(DataError, match="no column of numbers or dates left to be an input beside tyre and y"):
-        complete_rows(table, Roles((), "tyre", "y"))
-
-
-def test_no_row_is_complete(tmp_path):
-    table = read(tmp_path, "tyre,y,x\nA,1,\n,2,3\n")
-    with pytest.raises(DataError, match="no row of .* has all of x, tyre, y"):
-        complete_rows(table, Roles((), "tyre", "y"))
+@pytest.mark.parametrize(
+    ("text", "roles", "message"),
+    [
+        (LONG, Roles(("speed",), "tyre", "speed"), "column 'speed' was named twice"),
+        (
+            LONG.replace("2.5,", "fast,"),
+            ROLES,
+            "got 'fast' in line 3; correct .*; or leave the column out by naming the inputs",
+        ),
+        (
+            "tyre,distance,comment\nA,1,x\nB,2,y\n",
+            ROLES,
+            "no column of numbers or dates left to be an input beside tyre and distance",
+        ),
+        ("tyre,distance,x\nA,1,\n,2,3\n", ROLES, "no row of .* has all of x, tyre, distance"),
+    ],
+)
+def test_tables_without_what_is_needed(tmp_path, text, roles, message):
+    with pytest.raises(DataError, match=message):
+        complete_rows(read(tmp_path, text), roles)
 
 
 @pytest.mark.parametrize(
@@ -476,9 +465,8 @@ def test_wide_form_with_named_inputs(tmp_path):
     found = wide_rows(read(tmp_path, "a,x,b\n1,0.5,3\n2,1.5,4\n"), ["x"])
     assert list(found.X.columns) == ["x"]
     assert found.y.to_dict("list") == {"a": [1.0, 2.0], "b": [3.0, 4.0]}
-
-
-def test_wide_form_without_conditions(tmp_path):
+    with pytest.raises(DataError, match="column 't' was named twice"):
+        wide_rows(read(tmp_path, WIDE), ["t", "t"])
     with pytest.raises(DataError, match="has no column of numbers beside t; is it in long form?"):
         wide_rows(read(tmp_path, "t,a\n0,x\n1,y\n"), [])
 

@@ -1,6 +1,6 @@
 """Compiled programs: few, whole steps, kept for the next process, forgotten where there are many; threads; children."""
 
-import functools
+import itertools
 import json
 import os
 import subprocess
@@ -11,19 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_models import small_model
+from drawn_models import of_kind
 
 from benchmarks.endurance import State as MemoryState
 from benchmarks.endurance import endured, growth, same
 from lvmogp import LVMOGPRegressor
-from lvmogp.fitted.model import trained_model
 from lvmogp.ground import compiling
 from lvmogp.ground.cache import cache_folder
-from lvmogp.inference.optimise import Status
-from lvmogp.inference.restarts import Outcome
 from lvmogp.insight.summary import summary
-from lvmogp.tables.reading import Observations
-from lvmogp.tables.scaling import Scaling
 
 # What is compiled.
 
@@ -209,20 +204,6 @@ def test_the_folder_of_the_home_is_taken_without_the_variable(monkeypatch, tmp_p
 POINTS = np.random.default_rng(0).uniform(-2, 2, (300, 2))
 
 
-@functools.cache
-def small_estimator():
-    """An estimator of four conditions that needed no fit."""
-    fitted_posterior = small_model()
-    outcome = Outcome(fitted_posterior.parameters, 0.0, Status.CONVERGED, (), 0.0, 0.0, 0.0)
-    scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0)
-    observed = Observations(POINTS[:4], np.zeros(4), np.arange(4), (0, 1, 2, 3), None, False)
-    estimator = LVMOGPRegressor(n_latent=1)
-    estimator.model_ = trained_model(
-        fitted_posterior, outcome, ids=(0, 1, 2, 3), scaling=scaling, observations=observed
-    )
-    return estimator
-
-
 def n_alive():
     return len(jax.devices()[0].client.live_executables())
 
@@ -236,19 +217,19 @@ def test_predictions_of_varying_shapes_keep_few_programs_and_all_of_the_users(mo
         return 3 * values
 
     of_the_user(np.ones(2))
-    model = small_estimator()
-    at_start = model.predict(POINTS, 1, return_std=True)
+    model = of_kind("fit on long data")
+    at_start = model.predict(POINTS, "b", return_std=True)
     compiling.forget_all_programs()
     monkeypatch.setattr(compiling, "MOST_PROGRAMS", 2)
     alive_before, held, alive = n_alive(), [], []
     for n_rows in (1, 5, 10, 20, 40, 80, 160, 300) * 2:
-        model.predict(POINTS[:n_rows], 1, return_std=True)
+        model.predict(POINTS[:n_rows], "b", return_std=True)
         held.append(compiling.n_programs())
         alive.append(n_alive() - alive_before)
     assert max(held) == 3  # the call that goes beyond the limit ends first
-    assert sum(later < earlier for earlier, later in zip(held, held[1:], strict=False)) >= 4
+    assert sum(later < earlier for earlier, later in itertools.pairwise(held)) >= 4
     assert max(alive) <= 3
-    assert same(list(model.predict(POINTS, 1, return_std=True)), list(at_start))
+    assert same(list(model.predict(POINTS, "b", return_std=True)), list(at_start))
     of_the_user(np.ones(2))
     assert traced == [(2,)]
 
@@ -275,9 +256,9 @@ def test_growth_is_that_from_the_second_quarter_to_the_last():
 
 
 def test_eight_threads_predict_as_one_bit_for_bit_even_while_programs_are_forgotten(monkeypatch):
-    model = small_estimator()
+    model = of_kind("fit on long data")
     rng = np.random.default_rng(0)
-    questions = [(POINTS[: int(n)], int(rng.integers(4))) for n in rng.integers(1, 300, 40)]
+    questions = [(POINTS[: int(n)], "abcde"[rng.integers(5)]) for n in rng.integers(1, 300, 40)]
 
     def answer(question):
         return list(model.predict(*question, return_std=True))
@@ -301,16 +282,16 @@ from lvmogp import LVMOGPRegressor
 if __name__ == "__main__":
     points = np.linspace(-2, 2, 14).reshape(7, 2)
     model = LVMOGPRegressor.load(sys.argv[1])
-    expected = model.predict(points, 1).tobytes()
+    expected = model.predict(points, "b").tobytes()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply_async(model.predict, (points, 1)).get(600).tobytes() == expected
-    (found,) = joblib.Parallel(n_jobs=2, timeout=600)([joblib.delayed(model.predict)(points, 1)])
+        assert pool.apply_async(model.predict, (points, "b")).get(600).tobytes() == expected
+    (found,) = joblib.Parallel(n_jobs=2, timeout=600)([joblib.delayed(model.predict)(points, "b")])
     assert found.tobytes() == expected
 """
 
 
 @pytest.mark.long
 def test_spawned_children_answer_as_their_parent(tmp_path):
-    small_estimator().save(tmp_path / "model")
+    of_kind("fit on long data").save(tmp_path / "model")
     (tmp_path / "children.py").write_text(CHILDREN)
     subprocess.run([sys.executable, tmp_path / "children.py", tmp_path / "model"], check=True, timeout=1800)

@@ -11,83 +11,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from small_models import MISSING, described_parameters, grid_case, long_case
-from test_commands import succeeded
+from command_line import failed, succeeded
+from drawn_models import with_draws
 
 from lvmogp import LVMOGPRegressor
-from lvmogp.algebra.constraints import join, split
-from lvmogp.cli.files.features import read_features
-from lvmogp.cli.table_work import add_described, add_points, predict_table
-from lvmogp.conditions.evidence import evidence
-from lvmogp.conditions.new_condition import log_posterior, noise_prior
+from lvmogp.cli.files.roles import read_features
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditionError
-from lvmogp.fitted.model import latent_gaussian, with_draws
+from lvmogp.fitted.model import added_latents
 from lvmogp.ground.compiling import compiled
 from lvmogp.insight.relevance import feature_relevance, latent_relevance
-from lvmogp.kernels.covariances import RBF
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.draws import Draws
 from lvmogp.model.layouts import standardised
-from lvmogp.model.parameters import Parameters
-from lvmogp.model.posterior import curves_at
 from lvmogp.plots import plot_latent_space, plot_latents, plot_new_condition, plot_relevance
-from paper.baselines.relations import OneHot
-
-compiled_bound = compiled(collapsed)
-
-
-def all_coordinates(parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of all coordinates, put together in a loop."""
-    known = parameters.known
-    mean = np.hstack([parameters.latent_mean, known.values])
-    variance = np.hstack([parameters.latent_variance, np.zeros(known.values.shape)])
-    for place, (condition, coordinate) in enumerate(zip(*MISSING, strict=True)):
-        mean[condition, 1 + coordinate] = known.missing_mean[place]
-        variance[condition, 1 + coordinate] = known.missing_variance[place]
-    return mean, variance
-
-
-# The bound
-
-
-@pytest.mark.parametrize("case", [grid_case, long_case])
-def test_known_coordinates_are_latents_of_no_variance_and_no_cost(case):
-    parameters = described_parameters()
-    mean, variance = all_coordinates(parameters)
-    plain = Parameters(
-        input_kernel=parameters.input_kernel,
-        latent_kernel=parameters.latent_kernel,
-        inducing_inputs=parameters.inducing_inputs,
-        inducing_latents=parameters.inducing_latents,
-        latent_mean=jnp.asarray(mean),
-        latent_variance=jnp.asarray(np.maximum(variance, 1e-13)),
-        noise_variance=parameters.noise_variance,
-    )
-    found, expected = compiled_bound(parameters, case().data), compiled_bound(plain, case().data)
-    np.testing.assert_allclose(found.fit, expected.fit, rtol=1e-10)
-    unknown = variance > 0
-    divergences = (mean**2 + variance - np.log(np.where(unknown, variance, 1.0)) - 1) / 2
-    np.testing.assert_allclose(found.kl_latents, divergences[unknown].sum(), rtol=1e-12)
-
-
-def test_gradients_are_those_of_finite_differences_and_known_values_are_not_free():
-    parameters, data = described_parameters(), long_case().data
-    vector, fixed, structure = split(parameters)
-    n_known = parameters.known.values.size + 2 * len(MISSING[0])
-    n_numbers = sum(np.size(leaf) for leaf in jax.tree.leaves(parameters))
-    assert len(vector) == n_numbers - n_known
-
-    def bound(free):
-        return collapsed(join(free, fixed, structure), data).total
-
-    gradient = jax.jit(jax.grad(bound))(vector)
-    value = jax.jit(bound)
-    step = 1e-5
-    for place in range(len(vector)):
-        nudge = jnp.zeros(len(vector)).at[place].set(step)
-        slope = (value(vector + nudge) - value(vector - nudge)) / (2 * step)
-        np.testing.assert_allclose(gradient[place], slope, rtol=2e-5, atol=2e-6)
-
 
 # The special case without latents: a GP over inputs beside one-hot factors
 
@@ -117,16 +53,8 @@ def exact_gp(model: LVMOGPRegressor, frame: pd.DataFrame, y: np.ndarray, table: 
         ]
     )
     lengthscales = np.asarray(parameters.latent_kernel.lengthscale) * fitted.descriptions.scale  # in units of 0 and 1
-    if isinstance(parameters.latent_kernel, RBF):
-        relation = OneHot(
-            jnp.asarray(np.stack([np.argmax(levels[:, :3], axis=1), 3 + np.argmax(levels[:, 3:], axis=1)], axis=1)),
-            jnp.asarray(lengthscales),
-        )
-        correlation = np.asarray(relation.matrix())
-    else:
-        steps = (levels[:, None].astype(float) - levels[None]) / lengthscales
-        distance = np.sqrt(3 * np.sum(steps**2, axis=2))
-        correlation = (1 + distance) * np.exp(-distance)  # Matérn 3/2
+    steps = (levels[:, None].astype(float) - levels[None]) / lengthscales
+    correlation = np.exp(-np.sum(steps**2, axis=2) / 2)
     between = correlation * float(parameters.latent_kernel.variance)
 
     def prior(first, second):
@@ -152,24 +80,19 @@ def exact_gp(model: LVMOGPRegressor, frame: pd.DataFrame, y: np.ndarray, table: 
     return evidence, predict
 
 
-def without_latents(latent_kernel: str):
+@pytest.fixture(scope="module")
+def factors():
     """A model without latents, with as many inducing points as there are inputs and conditions."""
     frame, y, table = factor_data()
-    model = LVMOGPRegressor(n_latent=0, condition="linkage", n_inducing_inputs=30, latent_kernel=latent_kernel)
+    model = LVMOGPRegressor(n_latent=0, condition="linkage", n_inducing_inputs=30)
     return model.fit(frame, y, condition_features=table), frame, y, table
 
 
-@pytest.fixture(scope="module")
-def factors():
-    return without_latents("rbf")
-
-
-@pytest.mark.parametrize("latent_kernel", ["rbf", pytest.param("matern32", marks=pytest.mark.long)])
-def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp(factors, latent_kernel):
-    model, frame, y, table = factors if latent_kernel == "rbf" else without_latents(latent_kernel)
+def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp(factors):
+    model, frame, y, table = factors
     evidence, predict = exact_gp(model, frame, y, table)
     data = standardised(model.model_.observations, model.model_.scaling)
-    bound = compiled_bound(model.outcome_.parameters, data)
+    bound = compiled(collapsed)(model.outcome_.parameters, data)
     np.testing.assert_allclose(bound.total, evidence, atol=2e-3)
     np.testing.assert_allclose(bound.penalised, model.outcome_.bound, rtol=1e-9)
     grid = np.linspace(0, 1, 12)
@@ -230,52 +153,18 @@ def test_features_leave_the_rest_to_the_latents(slopes):
     assert latent_relevance(model)["relevance"][0] > 0.1
 
 
-def test_a_new_condition_keeps_its_known_coordinates_and_integrates_the_others(slopes):
-    model, _, _ = slopes
-    posterior = model.model_.posterior
-    scaling, descriptions = model.model_.scaling, model.model_.descriptions
-    X, y = np.array([[-0.5], [0.8]]), np.array([0.9, 0.2])
-    seen = evidence(posterior, scaling.inputs(X), scaling.outputs(y))
-    value = float(descriptions.standardised(np.array([-0.6]))[0])
-    grid = np.linspace(-6, 6, 4001)
-    thetas = jnp.asarray(np.column_stack([grid, np.full(len(grid), value)]))
-    projected, prior = posterior.covariance.projection(seen.features), noise_prior(posterior)
-    heights = jax.jit(jax.vmap(lambda theta: log_posterior(theta, posterior, seen, projected, prior)))(thetas)
-    density = np.exp(heights - heights.max())
-    density /= density.sum()
-    mean = density @ grid
-    sd = np.sqrt(density @ (grid - mean) ** 2)
-    for method, tolerance in (("exact", 0.02), ("gaussian", 0.2)):
-        added = copy.copy(model).add_condition("new", X, y, features={"slope": -0.6}, method=method)
-        latents = latent_gaussian(added.model_, added.model_.added["new"])
-        np.testing.assert_allclose(latents.mean[0], [mean, value], atol=tolerance * sd)
-        np.testing.assert_allclose(latents.variance[0, 1], 0.0, atol=1e-20)
-        np.testing.assert_allclose(np.sqrt(latents.variance[0, 0]), sd, rtol=0.03 if method == "exact" else 0.3)
-        row = added.condition_features_.iloc[-1]
-        assert row["condition"] == "new"
-        assert row["slope"] == -0.6
-        assert row["added"]
-
-
 def test_a_condition_without_data_is_predicted_from_its_features_and_the_prior_of_its_latents(slopes):
     model, _, _ = slopes
-    posterior, descriptions = model.model_.posterior, model.model_.descriptions
     X = np.linspace(-1, 1, 5)[:, None]
     mean, std = model.predict(X, "never", condition_features={"never": {"slope": 0.7}}, return_std=True)
     # Gauss–Hermite over the latent, the feature held.
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    value = float(descriptions.standardised(np.array([0.7]))[0])
     at = [model.predict_at_latent(X, [node], features=[0.7], return_std=True) for node in nodes]
     weights = weights / weights.sum()
     expected = weights @ np.array([each[0] for each in at])
     second = weights @ np.array([each[1] ** 2 + each[0] ** 2 for each in at])
     np.testing.assert_allclose(mean, expected, atol=2e-3)
     np.testing.assert_allclose(std, np.sqrt(second - expected**2), rtol=5e-3)
-    direct = curves_at(posterior, jnp.array([[nodes[7], value]]))
-    features = posterior.input_basis.features(jnp.asarray(model.model_.scaling.inputs(X)))
-    np.testing.assert_allclose(
-        at[7][0], model.model_.scaling.location(np.asarray(features @ direct.weights[0])), rtol=1e-10
-    )
     # Everything else that can be asked of a described condition, through the same door.
     asked = {"conditions": "never", "condition_features": {"never": [0.7]}}
     lower, upper = model.predict_interval(X, **asked)
@@ -309,7 +198,7 @@ def test_all_known_and_no_latents_needs_no_particles():
     X, added = frame.drop(columns="linkage").iloc[few], copy.copy(model)
     for method in ("exact", "gaussian"):
         added.add_condition(method, X, y[few], features=table.loc["z"], method=method)
-    assert len(added.model_.added["exact"].posterior.weights) == 1
+    assert added.model_.added["exact"].condition.weights.shape == (1, 1)
     # The dense GP with those two observations as well.
     rows = [*np.flatnonzero(~left_out), *few]
     _, predict = exact_gp(model, frame.iloc[rows], y[rows], table)
@@ -345,7 +234,7 @@ def test_a_model_with_features_survives_saving_pickling_and_absorbing(slopes, tm
     absorbed = copy.copy(full).absorb()
     np.testing.assert_allclose(absorbed.latents_["mean_1"], before["mean_1"], rtol=1e-12)
     latents = absorbed.model_.posterior.parameters.latents
-    added = [latent_gaussian(full.model_, full.model_.added[name]) for name in ("known", "unknown")]
+    added = [added_latents(full.model_, full.model_.added[name]) for name in ("known", "unknown")]
     np.testing.assert_allclose(latents.mean[-2:], np.vstack([each.mean for each in added]), rtol=1e-12)
     np.testing.assert_allclose(latents.variance[-2:], np.vstack([each.variance for each in added]), atol=1e-20)
     assert absorbed.condition_features_["slope"].tolist()[-2:] == [0.4, pytest.approx(np.nan, nan_ok=True)]
@@ -390,57 +279,43 @@ def test_pictures_of_a_model_without_latents_say_so(factors):
     plt.close("all")
 
 
-@pytest.mark.long
-def test_the_density_of_a_described_condition_is_that_of_its_latent(slopes):
-    model, _, _ = slopes
-    X, y = np.array([[0.3]]), np.array([0.5])
-    panels = plot_new_condition(model, X, y, steps=[1], features=[-0.6])
-    grid, density = panels[0, 0].lines[0].get_data()
-    added = copy.copy(model).add_condition("new", X, y, features=[-0.6])
-    latent = added.model_.added["new"].posterior
-    np.testing.assert_allclose(density @ grid / density.sum(), latent.latent_mean[0], atol=0.02)
-    panels = plot_new_condition(model, X, y, steps=[1])  # without its feature: a histogram of the particles
-    heights, edges, _ = panels[0, 0].patches[0].get_data()
-    found = copy.copy(model).add_condition("new", X, y).model_.added["new"].posterior.latent_mean[0]
-    np.testing.assert_allclose(heights @ (edges[1:] + edges[:-1]) / 2 / heights.sum(), found, atol=0.05)
-    plt.close("all")
-
-
 def test_files_of_features_predict_and_add_conditions(factors, tmp_path):
     model, _, _, _ = factors
-    (tmp_path / "linkages.csv").write_text("linkage;screw;motor\nz;False;C\nnew;True;\nother;False;B\n")
-    features = read_features(tmp_path / "linkages.csv", condition="linkage", known=model.conditions_)
+    file, saved = tmp_path / "linkages.csv", tmp_path / "m.lvmogp"
+    file.write_text("linkage;screw;motor\nz;False;C\nnew;True;\nother;False;B\n")
+    features = read_features(file, condition="linkage", known=model.conditions_)
     assert features.index.tolist() == ["z", "new", "other"]
     assert features["motor"].isna().tolist() == [False, True, False]
     assert features["motor"].dropna().tolist() == ["C", "B"]
     (tmp_path / "asked.csv").write_text("linkage,x\nother,0.5\nz,0.5\n")
-    settings = {"condition": None, "condition_column": None, "level": 0.95, "function": False, "unseen": "error"}
-    own = copy.copy(model)
-    found = predict_table(own, tmp_path / "asked.csv", condition_features=tmp_path / "linkages.csv", **settings)
+    model.save(saved)
+    described = ["--condition-features", file, "--json"]
+    rows = json.loads(succeeded("predict", saved, tmp_path / "asked.csv", *described).stdout)["rows"]
     asked = pd.DataFrame({"x": [0.5]})
     expected = model.predict(asked, "other", condition_features={"other": {"motor": "B", "screw": False}})
-    np.testing.assert_allclose(found.frame["mean"], [expected[0], model.predict(asked, "z")[0]], rtol=1e-12)
-    described = ["--condition-features", tmp_path / "linkages.csv", "--json"]
-    own.save(tmp_path / "m.lvmogp")
-    suggested = succeeded("suggest", tmp_path / "m.lvmogp", "--condition", "other", "--grid", "x=-1:1:5", *described)
+    np.testing.assert_allclose([row["mean"] for row in rows], [expected[0], model.predict(asked, "z")[0]], rtol=1e-12)
+    suggested = succeeded("suggest", saved, "--condition", "other", "--grid", "x=-1:1:5", *described)
     best = model.suggest("other", np.linspace(-1, 1, 5)[:, None], condition_features=features)
     assert json.loads(suggested.stdout)["measurements"][0]["x"] == best.inputs[0, 0]
     assert json.loads(suggested.stdout)["sd_before"] == pytest.approx(best.sd_before, rel=1e-9)
     (tmp_path / "seen.csv").write_text("linkage,x,y\nother,0.5,1\nz,0.5,2\n")
-    checked = succeeded("calibration", tmp_path / "m.lvmogp", tmp_path / "seen.csv", "--output", "y", *described)
+    checked = succeeded("calibration", saved, tmp_path / "seen.csv", "--output", "y", *described)
     errors = np.array([expected[0] - 1, model.predict(asked, "z")[0] - 2])
     assert json.loads(checked.stdout)["rmse"] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-9)
-    added = add_described(own, features, condition=None)
-    assert added.points == {"new": 0, "other": 0}
+    added = json.loads(succeeded("add-condition", saved, *described).stdout)["added"]
+    assert [(row["condition"], row["points"]) for row in added] == [("new", 0), ("other", 0)]
+    own = LVMOGPRegressor.load(saved)
     np.testing.assert_allclose(own.predict(asked, "other"), expected, rtol=1e-12)
     assert own.condition_features_["motor"].iloc[-2:].fillna("missing").tolist() == ["missing", "B"]
-    with pytest.raises(DataError, match="have no row for condition 'third'"):
-        add_points(own, ["x=0.5,y=1"], condition="third", output="y", features=features)
-    with pytest.raises(DataError, match="describes no condition that is new to the model and called 'z'"):
-        add_described(own, features, condition="z")
-    (tmp_path / "linkages.csv").write_text("linkage;screw\nz;False\n;True\n")
+    third = ["--condition", "third", "--point", "x=0.5,y=1", "--output", "y"]
+    for more, words in (
+        (third, "have no row for condition 'third'"),
+        (["--condition", "z"], "describes no condition that is new to the model and called 'z'"),
+    ):
+        assert words in failed("add-condition", saved, *described, *more)
+    file.write_text("linkage;screw\nz;False\n;True\n")
     with pytest.raises(DataError, match="has no id in column 'linkage' in line 3"):
-        read_features(tmp_path / "linkages.csv", condition="linkage", known=())
+        read_features(file, condition="linkage", known=())
 
 
 def test_whole_numbers_in_files_are_the_ids_of_the_table_of_features(factors, tmp_path):
@@ -454,13 +329,13 @@ def test_whole_numbers_in_files_are_the_ids_of_the_table_of_features(factors, tm
         y,
         condition_features=pd.concat([table.rename(index=numbers), later]),
     )
+    whole.save(tmp_path / "m.lvmogp")
     (tmp_path / "asked.csv").write_text("linkage,x\n777,0.5\n")
-    settings = {"condition_features": None, "condition_column": None, "level": 0.95, "function": False}
-    asked = pd.DataFrame({"x": [0.5]})
-    expected = whole.predict(asked, 777, condition_features=later)
-    for condition in (None, "777"):
-        found = predict_table(whole, tmp_path / "asked.csv", condition=condition, unseen="prior", **settings)
-        np.testing.assert_allclose(found.frame["mean"], expected, rtol=1e-9)
+    expected = whole.predict(pd.DataFrame({"x": [0.5]}), 777, condition_features=later)
+    for more in ([], ["--condition", "777"]):
+        asked = ["predict", tmp_path / "m.lvmogp", tmp_path / "asked.csv", "--unseen", "prior", "--json", *more]
+        (row,) = json.loads(succeeded(*asked).stdout)["rows"]
+        np.testing.assert_allclose(row["mean"], expected[0], rtol=1e-9)
 
 
 def test_relevance_under_draws_moves_the_coordinates_of_a_category_together(factors):
@@ -488,17 +363,14 @@ def test_relevance_under_draws_moves_the_coordinates_of_a_category_together(fact
 
 def test_features_are_refused_where_they_cannot_be_used(slopes):
     X, y, ids = np.zeros((4, 1)), np.arange(4.0), list("aabb")
-    with pytest.raises(SettingError, match="n_latent=0 leaves nothing"):
+    with pytest.raises(SettingError, match="n_latent=0 leaves nothing to tell conditions apart"):
         LVMOGPRegressor(n_latent=0).fit(X, y, ids)
     with pytest.raises(SettingError, match="cannot take condition_features"):
         LVMOGPRegressor(inference="stochastic").fit(X, y, ids, condition_features=[[1], [2]])
     model, _, _ = slopes
     with pytest.raises(DataError, match="need all features"):
         model.predict_at_latent([[0.0]], [0.0])
-
-
-def test_a_model_without_features_wants_none(slopes):
-    model = copy.copy(slopes[0])
+    model = copy.copy(model)
     model.model_ = model.model_._replace(descriptions=None)
     assert model.condition_features_ is None
     with pytest.raises(DataError, match="fitted without features"):

@@ -12,11 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.integrate import cumulative_simpson
-from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.metrics import r2_score
-from sklearn.model_selection import GroupKFold, cross_val_score
 
 from lvmogp import RBF, ConvergenceWarning, DataError, LVMOGPRegressor, LVMOGPWarning, Periodic, UnknownConditionError
 
@@ -54,9 +51,15 @@ def few_points(factor, count, seed=1):
     return x, curve(x[:, 0], factor) + 0.05 * rng.normal(size=count)
 
 
-@pytest.fixture(scope="module")
-def fitted():
+@functools.cache
+def grid_model():
+    """The model that is asked most questions; also those of other files."""
     return regressor().fit(X, Y, conditions=NAMES)
+
+
+@pytest.fixture
+def fitted():
+    return grid_model()
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +72,11 @@ def model(fitted):
     return copy.copy(fitted)  # what is added to a copy does not reach the others
 
 
-@pytest.fixture
-def log_model(log_fitted):
-    return copy.copy(log_fitted)
-
-
 @pytest.fixture(scope="module")
-def fitted_with_new(fitted, log_fitted):
+def fitted_with_new(log_fitted):
     """Both models with a condition "new" added from two points."""
     x, y = few_points(0.9, 2)
-    plain = copy.copy(fitted).add_condition("new", x, y)
+    plain = copy.copy(grid_model()).add_condition("new", x, y)
     return {"plain": plain, "log": copy.copy(log_fitted).add_condition("new", x, np.exp(y))}
 
 
@@ -124,55 +122,26 @@ def test_a_grid_with_gaps_equals_its_observed_cells_in_long_form():
     assert_allclose(hidden, curve(X[[0, 3, 3, 11], 0], FACTORS[[1, 0, 5, 2]]), atol=0.15)
 
 
-def test_without_conditions_a_grid_predicts_all_of_them(fitted):
-    mean, std = fitted.predict(X_NEW, return_std=True)
-    assert mean.shape == std.shape == (4, D)
-    low, high = fitted.predict_interval(X_NEW)
-    for column, name in enumerate(NAMES):
-        one = fitted.predict(X_NEW, name, return_std=True)
-        assert_allclose((mean[:, column], std[:, column]), one, rtol=1e-9)
-        assert_allclose((low[:, column], high[:, column]), fitted.predict_interval(X_NEW, name), rtol=1e-9)
-
-
-def test_rows_of_several_conditions_are_predicted_each_for_its_own(fitted_with_new):
-    model = fitted_with_new["plain"]
-    ids = ["f", "new", "a", "f"]
-    mean, std = model.predict(X_NEW, ids, return_std=True)
-    for row, name in enumerate(ids):
-        one = model.predict(X_NEW[[row]], name, return_std=True)
-        assert_allclose((mean[row], std[row]), np.ravel(one), rtol=1e-9)
-
-
 @pytest.mark.parametrize(
     "names",
     [
-        [40, 7, -3, 1000, 12, 5],
-        [2.5, -1.0, 0.0, 3.0, 1e9, 7.0],
         [("b", 2), ("a", 10), ("a", 2), ("c", 1), ("b", 1), ("a", 1)],
-        [datetime.date(2020, 1, day) for day in (9, 3, 5, 1, 7, 2)],
         ["ä", 3, (1, 2), datetime.datetime(2020, 1, 1), 0.5, ""],
     ],
-    ids=["int", "float", "tuple", "date", "mixed"],
+    ids=["tuple", "mixed"],
 )
 def test_ids_of_any_type_with_gaps_and_in_any_order(names, fitted):
     x, y, _ = long_form()
     ids = [name for name in names for _ in range(N)]
     model = regressor().fit(x, y, conditions=pd.Series(ids, dtype=object))
     assert set(model.conditions_) == set(names)
+    assert list(model.latents_["condition"]) == list(model.similarities().index) == list(model.conditions_)
     for column, name in enumerate(names):
         # The order of the names decides where the optimiser starts, so equal to its tolerance only.
         assert_allclose(model.predict(X_NEW, name), fitted.predict(X_NEW, NAMES[column]), atol=1e-3 * SPREAD)
 
 
-def test_new_names_in_the_same_order_change_nothing(fitted):
-    x, y, _ = long_form()
-    ids = np.repeat([f"tyre-{number}" for number in range(D)], N)
-    model = regressor().fit(x, y, conditions=ids)
-    assert_allclose(model.predict(X_NEW, "tyre-2"), fitted.predict(X_NEW, "c"), rtol=1e-6)
-    assert_allclose(model.predict(X_NEW, np.str_("tyre-4")), fitted.predict(X_NEW, "e"), rtol=1e-6)
-
-
-@pytest.mark.parametrize(("scale", "shift"), [(0.37, 11.0), (1e6, 1e9), (1e-5, -4.0)])
+@pytest.mark.parametrize(("scale", "shift"), [(1e6, 1e9), (1e-5, -4.0)])
 def test_units_of_inputs_do_not_matter(fitted, scale, shift):
     model = regressor().fit(X * scale + shift, Y, conditions=NAMES)
     mean, std = model.predict(X_NEW * scale + shift, return_std=True)
@@ -185,7 +154,7 @@ def test_units_of_inputs_do_not_matter(fitted, scale, shift):
     assert_allclose(by_variance * scale, expected[1], atol=1e-5 * np.abs(expected[1]).max() + 1e-8)
 
 
-@pytest.mark.parametrize(("scale", "shift"), [(0.37, 11.0), (1e6, 1e9), (-1e-5, -4.0)])
+@pytest.mark.parametrize(("scale", "shift"), [(1e6, 1e9), (-1e-5, -4.0)])
 def test_units_of_outputs_are_those_of_the_user(fitted, scale, shift):
     model = regressor().fit(X, Y * scale + shift, conditions=NAMES)
     mean, std = model.predict(X_NEW, return_std=True)
@@ -217,12 +186,6 @@ def test_noise_is_that_of_the_data_and_the_same_everywhere(fitted):
     assert 0.05 / 1.5 < np.sqrt(variances[0]) < 0.05 * 1.5
 
 
-def test_noise_does_not_move_the_mean(fitted_with_new):
-    model = fitted_with_new["plain"]
-    for name in ("b", "new"):
-        assert_array_equal(model.predict(X_NEW, name), model.predict(X_NEW, name, include_noise=False))
-
-
 @pytest.mark.parametrize("include_noise", [True, False])
 def test_the_diagonal_of_the_covariance_is_the_squared_deviation(either, include_noise):
     ids = ["b", "new", "b", "d"]
@@ -232,27 +195,6 @@ def test_the_diagonal_of_the_covariance_is_the_squared_deviation(either, include
     assert_allclose(np.diag(cov), std**2, rtol=1e-9)
     assert_allclose(cov, cov.T, rtol=1e-9)
     assert np.linalg.eigvalsh(cov).min() > -1e-9 * cov.max()
-
-
-@pytest.mark.parametrize("name", ["b", "new"])
-def test_two_rows_at_one_point_are_one_value_of_the_function(either, name):
-    _, cov = either.predict(np.array([[2.7], [2.7]]), name, return_cov=True, include_noise=False)
-    assert_allclose(cov, cov[0, 0], rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["b", "new"])
-def test_noise_is_independent_between_rows(fitted_with_new, name):
-    model = fitted_with_new["plain"]
-    _, with_noise = model.predict(X_NEW, name, return_cov=True)
-    _, without = model.predict(X_NEW, name, return_cov=True, include_noise=False)
-    difference = with_noise - without
-    assert_allclose(np.diag(difference), noise_variance(model, name), rtol=1e-6)
-    assert_allclose(difference - np.diag(np.diag(difference)), 0, atol=1e-12)
-
-
-def test_predictions_are_surer_near_data_than_away_from_them(fitted):
-    _, std = fitted.predict([[5.0], [14.0], [30.0]], "c", return_std=True, include_noise=False)
-    assert std[0] < 0.2 * std[1] < 0.4 * std[2]
 
 
 # Distributions
@@ -288,29 +230,6 @@ def test_as_much_lies_below_a_quantile_as_its_level_says(either, name):
     assert_allclose(either.predict_interval(X_NEW, name, level=0.98)[0], found[:, 1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["b", "new"])
-def test_intervals_are_nested(either, name):
-    ends = [either.predict_interval(X_NEW, name, level=level) for level in (0.1, *LEVELS, 0.999)]
-    lows, highs = np.array([low for low, _ in ends]), np.array([high for _, high in ends])
-    assert np.all(np.diff(lows, axis=0) < 0)
-    assert np.all(np.diff(highs, axis=0) > 0)
-    assert np.all(lows[0] < highs[0])
-
-
-@pytest.mark.parametrize("name", ["b", "new"])
-def test_intervals_of_the_function_lie_within_those_of_observations(either, name):
-    low, high = either.predict_interval(X_NEW, name)
-    inner_low, inner_high = either.predict_interval(X_NEW, name, include_noise=False)
-    assert np.all((low < inner_low) & (inner_low < inner_high) & (inner_high < high))
-
-
-def test_intervals_of_a_condition_with_certain_latents_are_gaussian(fitted):
-    mean, std = fitted.predict(X_NEW, "c", return_std=True)
-    low, high = fitted.predict_interval(X_NEW, "c", level=0.9)
-    assert_allclose(low, mean + norm.ppf(0.05) * std, atol=0.02 * std.max())
-    assert_allclose(high, mean + norm.ppf(0.95) * std, atol=0.02 * std.max())
-
-
 def test_positive_outputs_stay_positive(fitted_with_new):
     model = fitted_with_new["log"]
     far = np.array([[-20.0], [40.0]])  # where nothing is known, a Gaussian would reach below zero
@@ -332,66 +251,7 @@ def test_moments_of_samples_are_those_predicted(either, name, include_noise):
     assert_allclose(draws.std(axis=0), std, rtol=0.15)
 
 
-def test_the_mean_under_a_logarithm_is_not_the_median(log_fitted):
-    far = np.array([[14.0]])
-    mean = log_fitted.predict(far, "b")[0]
-    low, high = log_fitted.predict_interval(far, "b", level=1e-6)
-    assert mean > 1.05 * high[0] > 1.05 * low[0]
-
-
-def test_samples_covary_as_predicted_within_and_across_conditions(fitted_with_new):
-    model = fitted_with_new["plain"]
-    x, ids = np.array([[2.7], [3.1], [14.0], [14.0], [14.0]]), ["b", "b", "b", "c", "new"]
-    draws = model.sample(x, ids, N_DRAWS, random_state=4)
-    _, cov = model.predict(x, ids, return_cov=True, include_noise=False)
-    deviation = np.sqrt(np.diag(cov))
-    correlation = cov / np.outer(deviation, deviation)
-    assert correlation[2, 3] > 0.3  # neighbours in the latent space vary together where no data are
-    assert_allclose(np.corrcoef(draws.T), correlation, atol=4.5 / np.sqrt(N_DRAWS))
-
-
-def test_samples_are_functions(fitted_with_new):
-    """Draws at neighbouring points hang together; with noise they do not."""
-    model = fitted_with_new["plain"]
-    x = np.array([[5.0], [5.0 + 1e-4]])
-    for name in ("b", "new"):
-        smooth = model.sample(x, name, 50, random_state=0)
-        rough = model.sample(x, name, 50, random_state=0, include_noise=True)
-        assert np.abs(np.diff(smooth, axis=1)).max() < 1e-3
-        assert np.abs(np.diff(rough, axis=1)).max() > 0.05
-
-
-def test_samples_depend_on_the_seed_alone(model):
-    first = model.sample(X_NEW, "b", 3, random_state=5)
-    assert first.shape == (3, 4)
-    assert_array_equal(first, model.sample(X_NEW, "b", 3, random_state=5))
-    assert np.all(first != model.sample(X_NEW, "b", 3, random_state=6))
-
-
 # Densities and scores
-
-
-def test_density_of_a_condition_with_certain_latents_is_gaussian(fitted):
-    assert fitted.latents_["sd_1"][2] < 0.05
-    mean, std = fitted.predict(X_NEW, "c", return_std=True)
-    y = mean + np.array([-2.0, -0.5, 0.0, 1.5]) * std
-    assert_allclose(fitted.log_predictive_density(X_NEW, y, "c"), norm.logpdf(y, mean, std), atol=0.02)
-
-
-@pytest.mark.parametrize("name", ["b", "new"])
-@pytest.mark.parametrize("include_noise", [True, False])
-def test_density_integrates_to_the_distribution_and_has_the_predicted_moments(either, name, include_noise):
-    x = np.array([[6.1]])
-    low, high = either.predict_interval(x, name, level=1 - 1e-9, include_noise=include_noise)
-    y = np.linspace(low[0], high[0], 513)
-    asked = (np.repeat(x, len(y), axis=0), y, name)
-    density = np.exp(either.log_predictive_density(*asked, include_noise=include_noise))
-    below = cumulative_simpson(density, x=y, initial=0)
-    assert_allclose(below[-1], 1, atol=1e-5)
-    assert_allclose(either.predictive_cdf(*asked, include_noise=include_noise), below, atol=1e-5)
-    mean, std = either.predict(x, name, return_std=True, include_noise=include_noise)
-    assert_allclose(np.trapezoid(density * y, y), mean, rtol=1e-3)
-    assert_allclose(np.sqrt(np.trapezoid(density * (y - mean) ** 2, y)), std, rtol=1e-3)
 
 
 def test_score_is_the_coefficient_of_determination(fitted, log_fitted, rng):
@@ -401,11 +261,7 @@ def test_score_is_the_coefficient_of_determination(fitted, log_fitted, rng):
     weights = rng.random(N)
     weighted = r2_score(np.exp(y[:, 1]), log_fitted.predict(X, "b"), sample_weight=weights)
     assert log_fitted.score(X, np.exp(y[:, 1]), weights, conditions="b") == pytest.approx(weighted)
-
-
-def test_missing_outputs_do_not_count_in_the_score(fitted):
-    y = Y.copy()
-    y[3:7, 2] = np.nan
+    y[3:7, 2] = np.nan  # what is missing does not count
     known = np.isfinite(y)
     assert fitted.score(X, y) == pytest.approx(r2_score(y[known], fitted.predict(X)[known]))
 
@@ -413,14 +269,13 @@ def test_missing_outputs_do_not_count_in_the_score(fitted):
 # Gradients
 
 
-@pytest.mark.parametrize("include_noise", [True, False])
 @pytest.mark.parametrize("name", ["b", "new"])
-def test_gradients_are_those_of_the_predictions(either, name, include_noise):
+def test_gradients_are_those_of_the_predictions(either, name):
     step = 1e-4
-    by_mean, by_variance = either.predict_gradient(X_NEW, name, include_noise=include_noise)
+    by_mean, by_variance = either.predict_gradient(X_NEW, name)
 
     def moments(x):
-        mean, std = either.predict(x, name, return_std=True, include_noise=include_noise)
+        mean, std = either.predict(x, name, return_std=True)
         return mean, std**2
 
     (mean_after, variance_after), (mean_before, variance_before) = moments(X_NEW + step), moments(X_NEW - step)
@@ -432,17 +287,6 @@ def test_gradients_are_those_of_the_predictions(either, name, include_noise):
 # Latents
 
 
-def test_latents_predict_as_their_condition(fitted):
-    table = fitted.latents_.set_index("condition")
-    for name in NAMES:
-        assert table.loc[name, "sd_1"] < 0.05
-        mean, std = fitted.predict(X_NEW, name, return_std=True)
-        at_mean, at_std = fitted.predict_at_latent(X_NEW, [table.loc[name, "mean_1"]], return_std=True)
-        assert_allclose(at_mean, mean, atol=0.1 * std.min())
-        assert np.all(at_std < std)  # the latent itself is certain
-        assert_allclose(at_std, std, rtol=0.2)
-
-
 def test_latents_come_once_or_one_a_row(fitted):
     rows = np.array([[-1.0], [0.0], [1.0], [0.0]])
     mean, std = fitted.predict_at_latent(X_NEW, rows, return_std=True)
@@ -451,11 +295,6 @@ def test_latents_come_once_or_one_a_row(fitted):
         assert_allclose((mean[row], std[row]), np.ravel(one), rtol=1e-9)
     _, without = fitted.predict_at_latent(X_NEW, rows, return_std=True, include_noise=False)
     assert_allclose(std**2 - without**2, noise_variance(fitted, "a"), rtol=1e-6)
-
-
-def test_latents_under_a_logarithm_predict_in_the_units_of_the_output(log_fitted):
-    latent = log_fitted.latents_["mean_1"][[3]]
-    assert_allclose(log_fitted.predict_at_latent(X_NEW, latent), log_fitted.predict(X_NEW, "d"), rtol=0.01)
 
 
 def test_the_table_of_latents_names_each_condition(fitted_with_new, fitted):
@@ -479,14 +318,6 @@ def test_similarities_are_correlations_that_fade_with_distance(fitted_with_new):
     assert values.min() >= -1
     assert values.max() <= 1
     assert np.all(np.diff(values[0, :D]) < 0)
-
-
-def test_ids_that_are_tuples_name_rows_of_the_tables():
-    names = [("tyre", number) for number in range(D)]
-    x, y, _ = long_form()
-    model = regressor().fit(x, y, conditions=[name for name in names for _ in range(N)])
-    assert list(model.latents_["condition"]) == names
-    assert list(model.similarities().index) == names
 
 
 # Conditions never seen
@@ -521,7 +352,7 @@ def test_a_condition_added_from_no_points_is_the_prior(model):
 
 
 @pytest.mark.parametrize("count", [1, 5])
-@pytest.mark.parametrize("factor", [-1.2, 0.3, 1.1])
+@pytest.mark.parametrize("factor", [-1.2, 1.1])
 def test_a_few_points_tell_what_a_new_condition_is(model, count, factor):
     x, y = few_points(factor, count)
     prior = copy.copy(model).set_params(unseen="prior")
@@ -573,27 +404,6 @@ def test_a_new_condition_leaves_the_others_as_they_are(model, method):
     pd.testing.assert_frame_equal(model.latents_[:D], before[2])
 
 
-def test_one_gaussian_agrees_with_the_exact_posterior_where_that_has_one_peak(model):
-    x, y = few_points(0.7, 5)
-    model.add_condition("exact", x, y).add_condition("gaussian", x, y, method="gaussian")
-    exact, gaussian = (model.predict(X_NEW, name, return_std=True) for name in ("exact", "gaussian"))
-    assert_allclose(gaussian[0], exact[0], atol=0.06)
-    assert_allclose(gaussian[1], exact[1], rtol=0.35)
-    table = model.latents_.set_index("condition")
-    assert table.loc["gaussian", "mean_1"] == pytest.approx(table.loc["exact", "mean_1"], abs=0.1)
-
-
-def test_one_gaussian_serves_all_kinds_of_predictions(model):
-    model.add_condition("new", *few_points(0.7, 5), method="gaussian")
-    mean, std = model.predict(X_NEW, "new", return_std=True)
-    draws = draws_of(model, "new", True)
-    assert np.all(np.abs(draws.mean(axis=0) - mean) < 4.5 * std / np.sqrt(N_DRAWS))
-    low, high = model.predict_interval(X_NEW, "new")
-    assert_allclose((high - low) / (2 * 1.96), std, rtol=0.05)
-    _, cov = model.predict(X_NEW, "new", return_cov=True)
-    assert_allclose(np.diag(cov), std**2, rtol=1e-9)
-
-
 def test_a_removed_condition_is_forgotten(model, fitted):
     x, y = few_points(0.7, 3)
     model.add_condition("new", x, y).add_condition("other", x, y).remove_condition("new")
@@ -622,22 +432,10 @@ def test_absorbing_folds_new_conditions_into_the_model(model):
         model.remove_condition("new")
 
 
-@pytest.mark.long
-def test_absorbed_points_pull_the_curve_towards_them(fitted):
-    """A condition like "c" but for a bump that the latents cannot express."""
-    x = np.linspace(4, 6, 5)[:, None]
-    y = curve(x[:, 0], FACTORS[2]) + 0.3
-    model = copy.copy(fitted).add_condition("new", x, y)
-    expected_near = fitted.predict_at_latent(x, model.latents_["mean_1"][[D]])
-    moved = model.absorb().predict(x, "new")
-    assert np.abs(moved - y).mean() < 0.5 * np.abs(expected_near - y).mean()
-
-
 def test_absorbing_nothing_changes_nothing(model, fitted):
     assert_array_equal(model.absorb().predict(X_NEW, return_std=True), fitted.predict(X_NEW, return_std=True))
 
 
-@pytest.mark.long
 @pytest.mark.long
 def test_a_new_condition_with_many_points_is_as_good_as_trained():
     rng = np.random.default_rng(8)
@@ -705,14 +503,6 @@ def test_a_loaded_model_predicts_bit_by_bit_the_same(either, path):
     assert_array_equal(loaded.predict_at_latent(X_NEW, latents), either.predict_at_latent(X_NEW, latents))
 
 
-@pytest.mark.long
-def test_one_gaussian_survives_saving(model, path):
-    model.add_condition("new", *few_points(0.7, 5), method="gaussian").save(path)
-    loaded = LVMOGPRegressor.load(path)
-    for expected, found in zip(all_predictions(model, "new"), all_predictions(loaded, "new"), strict=True):
-        assert_array_equal(found, expected)
-
-
 def test_a_loaded_model_takes_in_new_conditions(fitted_with_new, path):
     model = copy.copy(fitted_with_new["plain"])
     model.save(path)
@@ -730,47 +520,9 @@ def test_a_loaded_model_knows_how_it_was_fitted(fitted, path):
     loaded = LVMOGPRegressor.load(path)
     assert str(loaded.outcome_) == str(fitted.outcome_)
     assert loaded.outcome_.history == fitted.outcome_.history
+    assert loaded.bounds_by_n_latent_ == fitted.bounds_by_n_latent_
     assert loaded.n_latent_ == fitted.n_latent_
     assert loaded.n_features_in_ == fitted.n_features_in_
-
-
-def test_a_loaded_model_knows_the_bounds_it_was_chosen_by(fitted, path):
-    fitted.save(path)
-    assert LVMOGPRegressor.load(path).bounds_by_n_latent_ == fitted.bounds_by_n_latent_
-
-
-def test_settings_survive_saving(fitted, path):
-    model = copy.copy(fitted)
-    settings = {
-        "input_kernel": RBF() + Periodic(24.0),
-        "unseen": "prior",
-        "n_inducing_inputs": np.int64(9),
-        "noise": "per-condition",
-        "max_iter": 77,
-        "random_state": 5,
-        "verbose": True,
-    }
-    model.set_params(**settings).save(path)
-    loaded = LVMOGPRegressor.load(path).get_params()
-    assert eqx.tree_equal(loaded.pop("input_kernel"), settings["input_kernel"])
-    assert loaded == {name: value for name, value in model.get_params().items() if name != "input_kernel"}
-    refitted = LVMOGPRegressor.load(path).set_params(**fitted.get_params()).fit(X, Y, conditions=NAMES)
-    assert_array_equal(refitted.predict(X_NEW), fitted.predict(X_NEW))
-
-
-def test_data_are_saved_unless_left_out(fitted, tmp_path):
-    fitted.save(tmp_path / "with")
-    fitted.save(tmp_path / "without", include_data=False)
-    loaded = LVMOGPRegressor.load(tmp_path / "with").model_.observations
-    for column in range(D):
-        rows = loaded.conditions == column
-        assert_array_equal(loaded.inputs[rows], X)
-        assert_array_equal(loaded.outputs[rows], Y[:, column])
-    without = LVMOGPRegressor.load(tmp_path / "without")
-    assert without.model_.observations is None
-    assert Y[3, 2].tobytes() not in (tmp_path / "without").read_bytes()
-    assert Y[3, 2].tobytes() in (tmp_path / "with").read_bytes()
-    assert_array_equal(without.predict(X_NEW), fitted.predict(X_NEW))
 
 
 def test_a_long_form_model_saved_without_data_still_asks_for_conditions(path):
@@ -869,14 +621,6 @@ def test_the_outcome_accounts_for_the_fit(fitted):
     assert f"bound {outcome.bound:.2f}, converged; best of 2 starts" in str(outcome)
 
 
-def test_the_same_seed_gives_the_same_answer_bit_by_bit(fitted):
-    again = regressor().fit(X, Y, conditions=NAMES)
-    assert_array_equal(again.predict(X_NEW, return_std=True), fitted.predict(X_NEW, return_std=True))
-    assert again.outcome_.history == fitted.outcome_.history
-    unset = regressor(random_state=None).fit(X, Y, conditions=NAMES)
-    assert_array_equal(unset.predict(X_NEW), fitted.predict(X_NEW))
-
-
 def test_another_seed_starts_elsewhere(fitted):
     other = regressor(random_state=1).fit(X, Y, conditions=NAMES)
     assert other.outcome_.history[0] != fitted.outcome_.history[0]
@@ -885,22 +629,14 @@ def test_another_seed_starts_elsewhere(fitted):
     assert first.outcome_.history[0] != second.outcome_.history[0]
 
 
-def test_fitting_leaves_the_global_random_state_alone():
-    before = np.random.get_state()[1].copy()  # noqa: NPY002 - the state others use
-    regressor(random_state=None).fit(X, Y, conditions=NAMES)
-    assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
-
-
-def test_the_user_s_arrays_are_left_alone():
+def test_a_fit_leaves_everything_else_alone(capfd):
     x, y, ids = X.copy(), Y.copy(), NAMES.copy()
-    regressor().fit(x, y, conditions=ids)
+    before = np.random.get_state()[1].copy()  # noqa: NPY002 - the state others use
+    regressor(random_state=None).fit(x, y, conditions=ids)
+    assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
     assert_array_equal(x, X)
     assert_array_equal(y, Y)
     assert ids == NAMES
-
-
-def test_nothing_is_printed_unless_asked_for(capfd):
-    regressor().fit(X, Y, conditions=NAMES)
     assert capfd.readouterr() == ("", "")
 
 
@@ -913,29 +649,15 @@ def test_parameters_can_be_read_set_and_cloned(fitted):
     assert copied.get_params() == settings
     assert not hasattr(copied, "model_")
     assert copied.set_params(n_latent=3).get_params() == settings | {"n_latent": 3}
-
-
-def test_kernels_survive_cloning():
-    estimator = regressor(input_kernel=RBF(2.0) + Periodic(24.0))
-    assert eqx.tree_equal(clone(estimator).input_kernel, estimator.input_kernel)
-
-
-def test_cross_validation_works_with_a_condition_column():
-    x = np.linspace(0.0, 10.0, 2 * N)[:, None]
-    x, y, ids = long_form(curve(x, FACTORS), x=x)
-    table = pd.DataFrame({"x": x[:, 0], "tyre": ids})
-    every_other = np.tile(np.arange(2 * N) % 2, D)
-    scores = cross_val_score(regressor(condition="tyre"), table, y, groups=every_other, cv=GroupKFold(2))
-    assert scores.shape == (2,)
-    assert scores.min() > 0.95
+    kernel = RBF(2.0) + Periodic(24.0)
+    assert eqx.tree_equal(clone(regressor(input_kernel=kernel)).input_kernel, kernel)
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:the fit did not converge")  # exact data can always be had more exactly
-@pytest.mark.parametrize("seed", [0, 1])
-def test_exact_data_are_learnt_exactly(seed):
+def test_exact_data_are_learnt_exactly():
     """Where there is no noise, rounding errors are all that a search could be misled by."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     x, (shift, scale) = np.sort(rng.uniform(0, 10, 100)), rng.normal(size=(2, 50))
 
     def curves(x):

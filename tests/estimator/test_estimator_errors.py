@@ -1,16 +1,14 @@
 """Bad input gets a clear error before any work starts, odd input works with a word of warning, nothing is lost."""
 
 import copy
-import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-from test_estimator import FACTORS, NAMES, SPREAD, X_NEW, D, N, X, Y, curve, few_points, long_form, regressor
+from test_estimator import FACTORS, NAMES, SPREAD, X_NEW, D, N, X, Y, curve, few_points, grid_model, regressor
 
 from lvmogp import (
     RBF,
@@ -39,9 +37,9 @@ def no_fitting(monkeypatch):
     monkeypatch.setattr("lvmogp.inference.restarts.fit", fail)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def fitted():
-    return regressor().fit(X, Y, conditions=NAMES)
+    return grid_model()
 
 
 @pytest.fixture
@@ -59,26 +57,14 @@ def with_value(values, place, value):
 
 BAD_DATA = {
     "inputs of one dimension": ((X[:, 0], Y1, IDS), "X must be two-dimensional .* got shape .12,"),
-    "inputs of three dimensions": ((X[None], Y1, IDS), "X must be two-dimensional .* got shape .1, 12, 1."),
     "inputs without columns": ((np.empty((N, 0)), Y1, IDS), "X has 0 feature.s. .shape=.12, 0.. while a minimum of 1"),
-    "outputs of three dimensions": ((X, Y[:, :, None], None), "y must have one dimension .* got shape .12, 6, 1."),
-    "a number for outputs": ((X, 3.0, None), r"y must have one dimension .* got shape \(\)"),
     "outputs too few": ((X, Y1[:-1], IDS), "X has 12 rows but y has 11; each row of X needs its output"),
-    "outputs the wrong way round": ((X, Y.T, None), "X has 12 rows but y has 6; each row of X needs its output"),
-    "conditions too few": ((X, Y1, IDS[:-1]), "conditions has 11 entries for 12 rows of X; give one id, or one a row"),
-    "names of columns too few": ((X, Y, NAMES[:-1]), "conditions has 5 entries for 6 columns of y; give one a column"),
     "no rows": ((X[:0], Y1[:0], []), "X has no rows; at least one observation is needed"),
     "no outputs": ((X, None), "fit.X, y, conditions=…. requires y to be passed, but the target y is None"),
-    "no output observed": ((X, np.full(N, nan), IDS), "every output is NaN; at least one observation is needed"),
     "an infinite output": ((X, with_value(Y1, 3, inf), IDS), "y is infinite in row 3; outputs must be finite, or NaN"),
-    "an infinite cell": ((X, with_value(Y, (5, 2), -inf), NAMES), "y is infinite in row 5; outputs must be finite"),
     "an infinite input": ((with_value(X, 4, inf), Y1, IDS), "X holds 1 NaN or infinite values, the first in row 4"),
     "an input missing": ((with_value(X, 4, nan), Y1, IDS), "X holds 1 NaN .* inputs must be finite .only outputs may"),
-    "words for outputs": ((X, ["wet"] * N, IDS), "y must hold numbers, got .*'wet'.* in row 0"),
-    "words for inputs": (([["wet"]] * N, Y1, IDS), "X must hold real numbers in a rectangular array, got list"),
     "an id missing": ((X, Y1, [None, *IDS[1:]]), "a condition id is missing .None or NaN.; drop those rows or give"),
-    "an id of another type": ((X, Y1, [b"a", *IDS[1:]]), "a condition id must be str, int, .* got bytes b'a'"),
-    "two columns of one name": ((X, Y, ["a"] * D), "two columns of y have the same name; each condition needs"),
 }
 
 
@@ -87,32 +73,6 @@ BAD_DATA = {
 def test_bad_data_fail_in_words_before_any_work(data, text):
     with pytest.raises(DataError, match=text):
         regressor().fit(*data)
-
-
-@pytest.mark.usefixtures("no_fitting")
-def test_bad_frames_fail_in_words_before_any_work():
-    table = pd.DataFrame({"x": X[:, 0], "tyre": IDS, "road": ["wet"] * N})
-    with pytest.raises(
-        DataError, match="column 'road' of X must hold numbers or dates, got 'wet'; drop it, encode it, or name"
-    ):
-        regressor(condition="tyre").fit(table, Y1)
-    with pytest.raises(DataError, match=r"the condition column 'tire' is not among the columns \['x', 'tyre'\]"):
-        regressor(condition="tire").fit(table[["x", "tyre"]], Y1)
-    with pytest.raises(
-        DataError, match="condition='tyre' names a column, so X must be a pandas or polars DataFrame, got ndarr"
-    ):
-        regressor(condition="tyre").fit(X, Y1)
-    with pytest.raises(
-        DataError, match="conditions were given twice: in the column 'tyre' and as conditions=; use one"
-    ):
-        regressor(condition="tyre").fit(table[["x", "tyre"]], Y1, conditions=IDS)
-
-
-@pytest.mark.usefixtures("no_fitting")
-def test_a_logarithm_of_outputs_that_are_not_positive_fails_in_words_before_any_work():
-    count = int(np.sum(Y <= 0))
-    with pytest.raises(DataError, match=f'output_transform="log" needs positive outputs, but {count} of 72 are zero'):
-        regressor(output_transform="log").fit(X, Y)
 
 
 def test_errors_are_value_errors_of_the_library():
@@ -129,6 +89,7 @@ BAD_SETTINGS = {
     "n_inducing_latents": [0, "few"],
     "n_restarts": [0, "none"],
     "max_iter": [0, -5, 1e3],
+    "n_chains": [0],
 }
 
 
@@ -140,12 +101,6 @@ def test_a_count_that_is_none_fails_in_words_before_any_work(name, value):
     text = f'{name} must be a whole number of at least 1 or "auto", got {value!r}'
     with pytest.raises(SettingError, match=text):
         regressor(**{name: value}).fit(X, Y)
-
-
-@pytest.mark.usefixtures("no_fitting")
-def test_no_latents_need_features():
-    with pytest.raises(SettingError, match="n_latent=0 leaves nothing to tell conditions apart"):
-        regressor(n_latent=0).fit(X, Y)
 
 
 CHOICES = {
@@ -182,13 +137,6 @@ def test_priors_that_are_none_fail_in_words_before_any_work(priors, text):
 
 
 @pytest.mark.usefixtures("no_fitting")
-@pytest.mark.parametrize("name", ["n_chains", "n_warmup", "n_draws"])
-def test_numbers_of_chains_and_draws_are_counts(name):
-    with pytest.raises(SettingError, match=f'{name} must be a whole number of at least 1 or "auto", got 0'):
-        regressor(inference="nuts", **{name: 0}).fit(X, Y)
-
-
-@pytest.mark.usefixtures("no_fitting")
 def test_chains_on_very_many_observations_fail_in_words_before_any_work(monkeypatch):
     monkeypatch.setattr("lvmogp.inference.options._MOST_ON_A_GRID", 5)
     text = (
@@ -206,13 +154,7 @@ def test_a_full_covariance_over_too_many_inducing_points_fails_in_words_before_a
         regressor(inference="full", n_inducing_inputs=150, n_inducing_latents=20).fit(x, y)
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        "seven",
-        -1,
-    ],
-)
+@pytest.mark.parametrize("seed", ["seven", -1])
 @pytest.mark.usefixtures("no_fitting")
 def test_a_seed_that_is_none_fails_before_any_work(seed):
     with pytest.raises(ValueError, match="seed|random_state"):
@@ -240,41 +182,37 @@ def test_an_unknown_keyword_fails():
         LVMOGPRegressor(2, "tyre")
     with pytest.raises(ValueError, match="Invalid parameter 'n_latents'"):
         regressor().set_params(n_latents=2)
-
-
-def test_an_unknown_keyword_of_a_prediction_fails(fitted):
     with pytest.raises(TypeError, match="unexpected keyword argument 'return_var'"):
-        fitted.predict(X_NEW, "a", return_var=True)
+        grid_model().predict(X_NEW, "a", return_var=True)
 
 
 # Before the fit
 
 BEFORE = {
-    "predict": lambda model: model.predict(X_NEW, "a"),
-    "predict_interval": lambda model: model.predict_interval(X_NEW, "a"),
-    "predict_gradient": lambda model: model.predict_gradient(X_NEW, "a"),
-    "predict_at_latent": lambda model: model.predict_at_latent(X_NEW, [0.0]),
-    "log_predictive_density": lambda model: model.log_predictive_density(X_NEW, np.zeros(4), "a"),
-    "score": lambda model: model.score(X_NEW, np.zeros(4), conditions="a"),
-    "sample": lambda model: model.sample(X_NEW, "a"),
-    "add_condition": lambda model: model.add_condition("new", [[1.0]], [1.0]),
-    "add_conditions": lambda model: model.add_conditions([[1.0]], [1.0], ["new"]),
-    "remove_condition": lambda model: model.remove_condition("new"),
-    "absorb": lambda model: model.absorb(),
-    "similarities": lambda model: model.similarities(),
-    "latents_": lambda model: model.latents_,
-    "conditions_": lambda model: model.conditions_,
-    "outcome_": lambda model: model.outcome_,
-    "n_latent_": lambda model: model.n_latent_,
-    "save": lambda model: model.save("never-written.lvmogp"),
+    "predict": (X_NEW, "a"),
+    "predict_interval": (X_NEW, "a"),
+    "predict_gradient": (X_NEW, "a"),
+    "predict_at_latent": (X_NEW, [0.0]),
+    "log_predictive_density": (X_NEW, np.zeros(4), "a"),
+    "score": (X_NEW, np.zeros(4)),
+    "sample": (X_NEW, "a"),
+    "add_condition": ("new", [[1.0]], [1.0]),
+    "add_conditions": ([[1.0]], [1.0], ["new"]),
+    "remove_condition": ("new",),
+    "absorb": (),
+    "similarities": (),
+    "save": ("never-written.lvmogp",),
 }
 
 
-@pytest.mark.parametrize("use", BEFORE.values(), ids=BEFORE.keys())
-def test_use_before_the_fit_fails_in_words(use):
+def test_use_before_the_fit_fails_in_words():
     text = r"this LVMOGPRegressor is not fitted yet; call fit\(X, y, conditions=…\) first"
-    with pytest.raises(NotFittedError, match=text):
-        use(regressor())
+    for name, arguments in BEFORE.items():
+        with pytest.raises(NotFittedError, match=text):
+            getattr(regressor(), name)(*arguments)
+    for name in ("latents_", "conditions_", "outcome_", "n_latent_"):
+        with pytest.raises(NotFittedError, match=text):
+            getattr(regressor(), name)
 
 
 # Predictions
@@ -313,7 +251,6 @@ BAD_ROWS = {
     "words": (([["wet"]] * 4, "a"), "X must hold real numbers in a rectangular array"),
     "ids too few": ((X_NEW, ["a", "b"]), "conditions has 2 entries for 4 rows of X; give one id, or one a row"),
     "an id missing": ((X_NEW, ["a", "b", None, "c"]), "a condition id is missing"),
-    "an id of another type": ((X_NEW, [b"a"] * 4), "a condition id must be str, int, .* got bytes"),
 }
 
 
@@ -324,39 +261,9 @@ def test_rows_that_cannot_be_predicted_fail_in_words(use, rows, text, fitted):
         use(fitted, *rows)
 
 
-def test_frames_that_cannot_be_predicted_fail_in_words():
-    x, y, ids = long_form()
-    model = regressor(condition="tyre").fit(pd.DataFrame({"speed": x[:, 0], "tyre": ids}), y)
-    with pytest.raises(DataError, match=r"X must have the columns \['speed'\], got \['velocity'\]"):
-        model.predict(pd.DataFrame({"velocity": [1.0], "tyre": "a"}))
-    with pytest.raises(DataError, match="the condition column 'tyre' is not among the columns"):
-        model.predict(pd.DataFrame({"speed": [1.0]}))
-    with pytest.raises(DataError, match="condition='tyre' names a column, so X must be a pandas or polars DataFrame"):
-        model.predict([[1.0]])
-    assert_array_equal(model.predict([[1.0]], "a"), model.predict(pd.DataFrame({"speed": [1.0], "tyre": "a"})))
-
-
-def test_a_long_form_model_asks_for_the_conditions():
-    x, y, ids = long_form()
-    model = regressor().fit(x, y, conditions=ids)
-    text = "predict needs to know the condition of each row: pass conditions=, one id for all rows or one a row"
-    with pytest.raises(DataError, match=text):
-        model.predict(X_NEW)
-
-
-@pytest.mark.parametrize("use", [USES["predict"], USES["predict_interval"], USES["predict_gradient"]])
+@pytest.mark.parametrize("use", [USES[name] for name in ("predict", "predict_interval", "predict_gradient")])
 def test_no_rows_give_no_predictions(use, fitted):
     assert np.size(use(fitted, np.empty((0, 1)), "a")) == 0
-
-
-@pytest.mark.parametrize("use", [USES["return_cov"], USES["sample"]])
-def test_no_rows_give_no_predictions_or_fail_in_words(use, fitted):
-    try:
-        result = use(fitted, np.empty((0, 1)), "a")
-    except DataError as error:
-        assert "row" in str(error)  # noqa: PT017 - no predictions would be as good
-    else:
-        assert all(np.size(part) == 0 for part in (result if isinstance(result, tuple) else (result,)))
 
 
 def test_settings_of_predictions_that_make_no_sense_fail_in_words(fitted):
@@ -373,20 +280,14 @@ def test_settings_of_predictions_that_make_no_sense_fail_in_words(fitted):
             fitted.sample(X_NEW, "a", n)
 
 
-@pytest.mark.parametrize("latents", [[0.0, 1.0], [[0.0], [1.0]], np.zeros((4, 2)), np.zeros((1, 4, 1))])
-def test_latents_of_a_wrong_shape_fail_in_words(fitted, latents):
-    with pytest.raises(DataError, match="H must hold 1 latent coordinates, once or for each of the 4 rows, got shape"):
-        fitted.predict_at_latent(X_NEW, latents)
-
-
-@pytest.mark.parametrize("latent", [nan, inf])
-def test_latents_that_are_not_finite_fail_in_words(fitted, latent):
+def test_latents_that_cannot_be_fail_in_words(fitted):
+    for latents in ([0.0, 1.0], [[0.0], [1.0]], np.zeros((4, 2)), np.zeros((1, 4, 1))):
+        text = "H must hold 1 latent coordinates, once or for each of the 4 rows, got shape"
+        with pytest.raises(DataError, match=text):
+            fitted.predict_at_latent(X_NEW, latents)
     with pytest.raises(DataError, match="H holds NaN or infinite values; latents must be finite"):
-        fitted.predict_at_latent(X_NEW, [latent])
-
-
-def test_latents_that_are_no_numbers_fail_in_words(fitted):
-    with pytest.raises(DataError, match="H must hold"):
+        fitted.predict_at_latent(X_NEW, [nan])
+    with pytest.raises(DataError, match="H must hold numbers"):
         fitted.predict_at_latent(X_NEW, ["left"])
 
 
@@ -394,12 +295,6 @@ def test_latents_that_are_no_numbers_fail_in_words(fitted):
 def test_outputs_that_have_no_density_fail_in_words(fitted, y):
     with pytest.raises(DataError, match="^y |rows but y has"):
         fitted.log_predictive_density(X_NEW, y, "a")
-
-
-def test_outputs_that_cannot_be_have_no_density_under_a_logarithm():
-    model = regressor(output_transform="log").fit(X, np.exp(Y), conditions=NAMES)
-    density = model.log_predictive_density(X_NEW, [-1.0, 0.0, 1.0, 2.0], "a")
-    assert_array_equal(np.isneginf(density), [True, True, False, False])
 
 
 # New conditions
@@ -417,17 +312,14 @@ def assert_unchanged(model, before):
 BAD_NEW = {
     "part of the training": (("a", [[1.0]], [1.0]), "condition 'a' was part of the training; its curve is already"),
     "no name": ((None, [[1.0]], [1.0]), "a condition id is missing"),
-    "a name of another type": ((b"new", [[1.0]], [1.0]), "a condition id must be str, int, .* got bytes"),
-    "a list for a name": ((["new"], [[1.0]], [1.0]), "a condition id must be str, int, .* got list"),
+    "two columns of outputs": (
+        ("new", [[1.0], [2.0]], [[1.0, 2.0], [3.0, 4.0]]),
+        "condition 'new' needs one output for each of its 2 rows, got 4",
+    ),
     "lengths that differ": (("new", [[1.0], [2.0]], [1.0]), "X has 2 rows but y has 1; each row of X needs its output"),
-    "no inputs but an output": (("new", [], [1.0]), "X has 0 rows but y has 1"),
     "inputs of one dimension": (("new", [1.0, 2.0], [1.0, 2.0]), "X must be two-dimensional"),
     "columns too many": (("new", [[1.0, 2.0]], [1.0]), "X has 2 features, but LVMOGPRegressor is expecting 1 features"),
-    "a number for the output": (("new", [[1.0]], 1.0), "y must have one dimension"),
     "an infinite output": (("new", [[1.0]], [inf]), "y is infinite in row 0; outputs must be finite, or NaN"),
-    "an input missing": (("new", [[nan]], [1.0]), "X holds 1 NaN or infinite values, the first in row 0"),
-    "words for outputs": (("new", [[1.0]], ["wet"]), "y must hold numbers, got .*'wet'.* in row 0"),
-    "words for inputs": (("new", [["wet"]], [1.0]), "X must hold real numbers"),
 }
 
 
@@ -437,18 +329,6 @@ def test_a_bad_new_condition_fails_in_words_and_changes_nothing(model, condition
     before = everything(model)
     with pytest.raises(DataError, match=text):
         model.add_condition(*condition)
-    assert_unchanged(model, before)
-
-
-def test_a_new_condition_with_two_columns_of_outputs_fails_in_words(model):
-    before = everything(model)
-    with pytest.raises(DataError, match="condition 'new' needs one output for each of its 2 rows, got 4"):
-        model.add_condition("new", [[1.0], [2.0]], [[1.0, 2.0], [3.0, 4.0]])
-    assert_unchanged(model, before)
-
-
-def test_an_unknown_method_fails_in_words_and_changes_nothing(model):
-    before = everything(model)
     with pytest.raises(SettingError, match=r"method must be one of \['exact', 'gaussian'\], got 'variational'"):
         model.add_condition("new", [[1.0]], [1.0], method="variational")
     assert_unchanged(model, before)
@@ -463,12 +343,9 @@ def test_of_several_new_conditions_all_or_none_are_taken_in(model):
         model.add_conditions([[1.0], [2.0]], [[1.0, 0.5], [1.0, 2.0]], ["new", "other"])
     with pytest.raises(DataError, match="conditions has 1 entries for 2 rows of X"):
         model.add_conditions([[1.0], [2.0]], [1.0, 0.5], ["new"])
-    assert_unchanged(model, before)
-
-
-def test_several_new_conditions_without_names_fail_in_words(model):
     with pytest.raises(DataError, match="condition"):
         model.add_conditions([[1.0], [2.0]], [1.0, 0.5])
+    assert_unchanged(model, before)
 
 
 def test_a_failure_in_the_middle_of_inference_changes_nothing(model, monkeypatch):
@@ -482,13 +359,6 @@ def test_a_failure_in_the_middle_of_inference_changes_nothing(model, monkeypatch
         model.add_condition("new", [[1.0]], [1.0])
     monkeypatch.undo()
     assert_unchanged(model, before)
-
-
-def test_a_new_condition_that_is_not_positive_fails_in_words_under_a_logarithm():
-    model = regressor(output_transform="log").fit(X, np.exp(Y), conditions=NAMES)
-    with pytest.raises(DataError, match="condition 'new' has outputs that are zero or negative; output_tra"):
-        model.add_condition("new", [[1.0], [2.0]], [1.0, 0.0])
-    assert "new" not in model.conditions_
 
 
 def test_what_cannot_be_removed_fails_in_words(model):
@@ -508,11 +378,6 @@ def test_an_earlier_fit_survives_bad_data(model):
     for data in ((X, with_value(Y, (0, 0), inf)), (X[:0], Y1[:0]), (X, Y.T)):
         with pytest.raises(DataError):
             model.fit(*data)
-    assert_unchanged(model, before)
-
-
-def test_an_earlier_fit_survives_bad_settings(model):
-    before = everything(model)
     with pytest.raises(SettingError):
         model.set_params(noise="loud").fit(X, Y)
     assert_unchanged(model, before)
@@ -601,11 +466,10 @@ def test_a_prediction_that_cannot_be_computed_fails_in_words(fitted, monkeypatch
         fitted.predict(X_NEW, "a")
 
 
-@pytest.mark.parametrize("ids", [None, "only", ["only"] * N])
-def test_one_condition_is_a_plain_gp_with_a_warning(ids):
+def test_one_condition_is_a_plain_gp_with_a_warning():
     text = "there is one condition only, so nothing can be shared between conditions; this is a plain sparse GP"
     with pytest.warns(LVMOGPWarning, match=text) as caught:
-        model = regressor().fit(X, Y1, conditions=ids)
+        model = regressor().fit(X, Y1, conditions="only")
     assert len(caught) == 1
     plain = GaussianProcessRegressor(ConstantKernel() * Matern(nu=np.inf) + WhiteKernel(0.01), normalize_y=True)
     plain.fit(X, Y1)
@@ -615,7 +479,7 @@ def test_one_condition_is_a_plain_gp_with_a_warning(ids):
     assert mean.shape == (21,)
     assert_allclose(mean, expected_mean, atol=0.03 * np.ptp(Y1))
     assert_allclose(std, expected_std, rtol=0.5)
-    assert_array_equal(mean, model.predict(x, "only" if ids is not None else 0))
+    assert_array_equal(mean, model.predict(x, "only"))
 
 
 def test_one_observation_works():
@@ -646,13 +510,6 @@ def test_inputs_that_repeat_work():
     assert_allclose(model.predict(X[::2]), curve(X[::2], FACTORS), atol=0.1)
 
 
-def test_inputs_that_repeat_work_in_a_new_condition(model):
-    model.add_condition("new", [[0.5], [0.5], [0.5]], [0.5, 0.6, 0.7])
-    assert_allclose(model.predict([[0.5]], "new"), 0.6, atol=0.1)
-    again = model.add_condition("new", np.full((2, 1), 0.5), [0.6, 0.6])
-    assert_allclose(again.predict([[0.5]], "new"), 0.6, atol=0.1)
-
-
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
@@ -667,11 +524,4 @@ def test_more_inducing_points_than_points_are_capped_with_a_warning(fitted, sett
     with pytest.warns(LVMOGPWarning, match=text) as caught:
         model = regressor(**settings).fit(X, Y, conditions=NAMES)
     assert len(caught) == 1
-    assert_allclose(model.predict(X_NEW), fitted.predict(X_NEW), atol=1e-6 * SPREAD)
-
-
-def test_as_many_inducing_points_as_points_need_no_warning(fitted):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model = regressor(n_inducing_inputs=N, n_inducing_latents=D).fit(X, Y, conditions=NAMES)
     assert_allclose(model.predict(X_NEW), fitted.predict(X_NEW), atol=1e-6 * SPREAD)

@@ -1,13 +1,15 @@
 """Fully Bayesian inference through the estimator, on data small enough to know what to expect."""
 
+import copy
 import json
-import pickle
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from drawn_models import with_draws
 from typer.testing import CliRunner
 
 from lvmogp import LVMOGPRegressor, Priors, SettingError, StopFit
@@ -32,31 +34,6 @@ def outputs():
 @pytest.fixture(scope="module")
 def model():
     return LVMOGPRegressor(1, **SETTINGS).fit(X, outputs(), conditions=list("abcde"))
-
-
-def rbf(kernel, first, second):
-    scaled = (first[:, None] - second[None]) / kernel.lengthscale
-    return kernel.variance * np.exp(-np.sum(scaled**2, axis=-1) / 2)
-
-
-def dense_predictions(model, x):
-    """Posterior mean of each condition's curve, averaged over draws: one dense system a draw."""
-    draws, scaling = model.model_.draws, model.model_.scaling
-    inputs, asked = scaling.inputs(X), scaling.inputs(x)
-    y = scaling.outputs(outputs()).T.ravel()
-    total = 0.0
-    for number in range(draws.n_draws):
-        input_kernel, latent_kernel = jax.tree.map(
-            lambda leaf, number=number: np.asarray(leaf[number]), (draws.input_kernel, draws.latent_kernel)
-        )
-        latents = np.asarray(draws.latents[number])
-        among = rbf(latent_kernel, latents, latents)
-        noise = np.asarray(draws.noise_variance[number])
-        covariance = np.kron(among, rbf(input_kernel, inputs, inputs)) + noise * np.eye(N * D)
-        between = np.kron(among, rbf(input_kernel, asked, inputs))
-        weight = np.exp(float(draws.log_weight[number]))
-        total = total + weight * (between @ np.linalg.solve(covariance, y)).reshape(D, -1).T
-    return scaling.location(total)
 
 
 @pytest.mark.parametrize(
@@ -101,10 +78,13 @@ def test_draws_explain_the_data(model):
     assert account.completed
     assert set(account.agreement) == {"log posterior", "predictions", "latent kernel matrix", "noise"}
     between = X[:-1] + 0.19
-    np.testing.assert_allclose(dense_predictions(model, between), 10 + np.sin(2 * between) * FACTORS, atol=0.25)
+    np.testing.assert_allclose(model.predict(between), 10 + np.sin(2 * between) * FACTORS, atol=0.25)
     # Noise of 0.1, known from 45 observations to about a fifth.
     noise = np.sqrt(np.median(draws.noise_variance)) * model.model_.scaling.output_scale
     assert 0.07 < noise < 0.15
+    found = summary(model)
+    assert found.n_draws == 80
+    assert set(account.remarks) <= set(found.remarks)
 
 
 def test_the_variance_that_is_redundant_stays_one_and_kernels_are_as_described(model):
@@ -112,17 +92,6 @@ def test_the_variance_that_is_redundant_stays_one_and_kernels_are_as_described(m
     np.testing.assert_array_equal(draws.latent_kernel.variance, 1)
     assert draws.latent_kernel.fixed == ()
     assert jax.tree.structure(draws.latent_kernel) == jax.tree.structure(model.latent_kernel_)
-
-
-def test_the_same_seed_gives_the_same_draws(model):
-    again = LVMOGPRegressor(1, **SETTINGS).fit(X, outputs(), conditions=list("abcde"))
-    np.testing.assert_array_equal(again.model_.draws.latents, model.model_.draws.latents)
-
-
-def test_draws_survive_pickling(model):
-    again = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(again.model_.draws.latents, model.model_.draws.latents)
-    assert again.sampling_.remarks == model.sampling_.remarks
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # ArviZ announces its next version
@@ -136,12 +105,6 @@ def test_a_file_keeps_the_draws_and_how_they_were_found(model, tmp_path):
     assert after.agreement == before.agreement
     for one, other in zip(after.statistics, before.statistics, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_remarks_of_chains_are_among_those_of_the_model(model):
-    found = summary(model)
-    assert found.n_draws == 80
-    assert set(model.sampling_.remarks) <= set(found.remarks)
 
 
 def test_the_command_line_draws_from_the_posterior(tmp_path, model):
@@ -185,15 +148,13 @@ def test_arviz_reads_the_draws(model):
     np.testing.assert_array_equal(data.sample_stats["log_weight"].sel(chain=1), draws.log_weight[40:])
 
 
-def test_arviz_has_nothing_to_read_without_draws():
-    variational = LVMOGPRegressor(1, n_restarts=1).fit(X, outputs())
+def test_arviz_has_nothing_to_read_without_draws(model, monkeypatch):
+    variational = copy.copy(model)
+    variational.model_ = with_draws(model.model_, None)
     assert variational.sampling_ is None
     with pytest.raises(SettingError, match="there are no draws to hand to ArviZ"):
         variational.to_arviz()
-
-
-def test_without_arviz_the_error_says_how_to_install_it(model, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "arviz", None)
+    monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(SettingError, match=r'to_arviz needs ArviZ.*pip install "lvmogp\[arviz\]"'):
         model.to_arviz()
 

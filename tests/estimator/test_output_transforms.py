@@ -19,7 +19,6 @@ ROOTS = 1.2 + np.sin(X + 0.5 * FACTORS) * (1 + 0.3 * FACTORS)  # some near zero
 NOISE = 0.1 * np.random.default_rng(0).normal(size=(N, D))
 X_NEW = np.array([[0.4], [2.7], [6.1], [9.3]])
 NAMES = [name for name in ("a", "new") for _ in range(2)]
-N_DRAWS = 4000
 
 
 def regressor(**settings):
@@ -32,11 +31,6 @@ def fitted():
     return model.add_condition("new", [[0.5], [4.0]], (1.2 + np.sin([0.95, 4.45]) * 1.27) ** 2)
 
 
-@pytest.fixture(scope="module")
-def draws(fitted):
-    return fitted.sample(X_NEW, NAMES, N_DRAWS, include_noise=True, random_state=1)
-
-
 def test_a_square_root_is_what_is_fitted(fitted):
     plain = regressor().fit(X, np.abs(ROOTS + NOISE), conditions=list("abcdef"))
     assert fitted.outcome_.bound == pytest.approx(plain.outcome_.bound, rel=1e-9)
@@ -47,57 +41,12 @@ def test_a_square_root_is_what_is_fitted(fitted):
     assert plain.output_transform_ is None
 
 
-def test_samples_are_as_predicted(fitted, draws):
-    mean, covariance = fitted.predict(X_NEW, NAMES, return_cov=True)
-    scale = np.sqrt(np.diag(covariance))
-    assert np.all(draws >= 0)
-    assert np.all(np.abs(draws.mean(axis=0) - mean) < 4.5 * scale / np.sqrt(N_DRAWS))
-    assert_allclose(np.cov(draws.T) / np.outer(scale, scale), covariance / np.outer(scale, scale), atol=0.12)
-    lower, upper = fitted.predict_interval(X_NEW, NAMES, level=0.8)
-    assert_allclose(np.mean(draws < lower, axis=0), 0.1, atol=0.02)
-    assert_allclose(np.mean(draws > upper, axis=0), 0.1, atol=0.02)
-    assert_allclose(np.mean(draws <= mean, axis=0), fitted.predictive_cdf(X_NEW, mean, NAMES), atol=0.03)
-
-
-def test_quantiles_are_inverse_to_probabilities_and_densities_their_slopes(fitted):
-    found = fitted.predict_quantiles(X_NEW, NAMES, levels=[0.02, 0.5, 0.9])
-    for level, values in zip((0.02, 0.5, 0.9), np.asarray(found).T, strict=True):
-        assert_allclose(fitted.predictive_cdf(X_NEW, values, NAMES), level, rtol=1e-6)
-        step = 1e-5 * values
-        ends = [fitted.predictive_cdf(X_NEW, values + side * step, NAMES) for side in (-1, 1)]
-        density = fitted.log_predictive_density(X_NEW, values, NAMES)
-        assert_allclose(np.exp(density), (ends[1] - ends[0]) / (2 * step), rtol=1e-5)
-
-
-def test_gradients_are_finite_differences(fitted):
-    by_mean, by_variance = fitted.predict_gradient(X_NEW, NAMES)
-    step = 1e-5
-    ends = [fitted.predict(X_NEW + side * step, NAMES, return_std=True) for side in (-1, 1)]
-    assert_allclose(by_mean[:, 0], (ends[1][0] - ends[0][0]) / (2 * step), rtol=1e-4, atol=1e-6)
-    assert_allclose(by_variance[:, 0], (ends[1][1] ** 2 - ends[0][1] ** 2) / (2 * step), rtol=1e-4, atol=1e-6)
-
-
-def test_latents_predict_in_the_units_of_the_output(fitted):
-    there, std = fitted.predict_at_latent(X_NEW, [[0.3]], return_std=True)
-    parts = regressor().set_params(output_transform=None)
-    parts.model_ = fitted.model_._replace(scaling=fitted.model_.scaling._replace(transform=None))
-    root, spread = parts.predict_at_latent(X_NEW, [[0.3]], return_std=True)
-    gaussian = jnp.asarray(root), jnp.asarray(spread**2)
-    assert_allclose(there, SquareRoot().mean(*gaussian), rtol=1e-9)
-    assert_allclose(std**2, SquareRoot().variance(*gaussian), rtol=1e-9)
-
-
 def test_a_file_keeps_the_transform(fitted, tmp_path):
     fitted.save(tmp_path / "roots.lvmogp")
     loaded = LVMOGPRegressor.load(tmp_path / "roots.lvmogp")
     assert loaded.output_transform_ == "sqrt"
     assert loaded.bounds_by_transform_ == fitted.bounds_by_transform_
     assert_array_equal(loaded.predict(X_NEW, NAMES), fitted.predict(X_NEW, NAMES))
-
-
-def test_absorbed_conditions_stay_in_their_units(fitted):
-    absorbed = copy.copy(fitted).absorb()
-    assert_allclose(absorbed.predict(X_NEW, "new"), fitted.predict(X_NEW, "new"), rtol=0.2)
 
 
 def test_zeros_have_a_root_and_negative_outputs_none(fitted, tmp_path):
@@ -120,14 +69,6 @@ def test_zeros_have_a_root_and_negative_outputs_none(fitted, tmp_path):
         model.add_condition("negative", [[1.0]], [-0.1])
     with pytest.raises(DataError, match='output_transform="sqrt" needs outputs of zero or more, but 1 of 2 are neg'):
         regressor(output_transform="sqrt").fit([[1.0], [2.0]], [1.0, -1.0], ["a", "b"])
-
-
-def test_a_calibration_knows_the_transform(fitted):
-    rng = np.random.default_rng(3)
-    rows = np.tile(X_NEW, (50, 1))
-    outputs = fitted.sample(X_NEW, "b", 50, include_noise=True, random_state=rng.integers(1000)).reshape(-1)
-    found = fitted.calibration(rows, outputs, ["b"] * len(rows))
-    assert not found.intervals_are_off
 
 
 # The transform that the bound prefers
@@ -206,15 +147,3 @@ def test_minibatches_do_not_choose():
         regressor(output_transform="auto").fit(store)
     with pytest.raises(SettingError, match='output_transform="auto" compares fits to all observations'):
         regressor(output_transform="auto", inference="stochastic").fit(X, np.exp(ROOTS))
-
-
-def test_where_roots_may_be_negative_intervals_reach_zero(fitted):
-    far = np.array([[60.0]])
-    (lower,), (upper,) = fitted.predict_interval(far, "a", level=0.98)
-    values = fitted.sample(far, "a", 20_000, include_noise=True, random_state=5)[:, 0]
-    assert lower == 0
-    assert_allclose(np.mean(values > upper), 0.01, atol=0.003)
-    at_zero = fitted.predictive_cdf(far, [0.0], "a")[0]
-    assert 0.02 < at_zero < 0.9
-    assert_allclose(np.mean(values == 0), at_zero, atol=0.01)
-    assert_allclose(fitted.log_predictive_density(far, [0.0], "a"), np.log(at_zero), rtol=1e-9)

@@ -78,19 +78,19 @@ def test_a_model_file_knows_its_seed_versions_and_machine(tmp_path):
     fitted(SHAPE, 17).save(tmp_path / "model")
     stored = read(tmp_path / "model").document
     assert ["random_state", {"int": 17}] in stored["settings"]
-    assert stored["origin"]["seed"] == 17
-    assert stored["origin"]["machine"] == f"{platform.machine()} cpu"
+    assert stored["fit"]["origin"]["seed"] == 17
+    assert stored["fit"]["origin"]["machine"] == f"{platform.machine()} cpu"
     versions = {"lvmogp": __version__, "python": platform.python_version(), "jax": jax.__version__}
-    assert dict(stored["origin"]["versions"]).items() >= {**versions, "numpy": np.__version__}.items()
+    assert dict(stored["fit"]["origin"]["versions"]).items() >= {**versions, "numpy": np.__version__}.items()
 
 
 def test_a_model_saved_again_keeps_what_its_fit_was_made_with(tmp_path):
     fitted(SHAPE, 17).save(tmp_path / "model")
     content = read(tmp_path / "model")
-    content.document["origin"]["versions"].append(["abacus", "0.0.1"])
+    content.document["fit"]["origin"]["versions"].append(["abacus", "0.0.1"])
     write(tmp_path / "model", content)
     LVMOGPRegressor.load(tmp_path / "model").add_condition("new", [[1.0]], [0.0]).save(tmp_path / "again")
-    assert read(tmp_path / "again").document["origin"] == content.document["origin"]
+    assert read(tmp_path / "again").document["fit"]["origin"] == content.document["fit"]["origin"]
 
 
 def test_a_generator_of_numbers_is_asked_for_one_seed_which_makes_the_same_fit(tmp_path):

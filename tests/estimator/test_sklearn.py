@@ -142,15 +142,6 @@ def test_tables_of_polars_give_the_same_answers(shuffled):
     assert_array_equal(model.predict(theirs.select("x"), theirs["line"]), expected)
 
 
-def test_dates_are_inputs(shuffled):
-    table, y = shuffled
-    dated = table.assign(x=pd.Timestamp("2026-03-01") + pd.to_timedelta(table["x"], unit="D"))
-    model = LVMOGPRegressor(condition="line", **QUICK).fit(dated, y)
-    assert model.model_.schema.date_columns == ("x",)
-    same = LVMOGPRegressor(condition="line", **QUICK).fit(table, y)
-    assert_allclose(model.predict(dated), same.predict(table), rtol=0, atol=1e-4 * np.ptp(y))
-
-
 def test_a_pickle_keeps_its_precision_where_float64_is_off(shuffled, tmp_path):
     table, y = shuffled
     model = LVMOGPRegressor(condition="line", **QUICK).fit(table, y).add_condition("new", [[5.0]], [9.0])

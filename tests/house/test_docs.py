@@ -207,7 +207,7 @@ def spoken(paths):
             text = constants.get(ast.unparse(node.args[0]), node.args[0])
             if called in ("warnings.warn", "warn"):
                 warned.append(template(text))
-            elif called in vars(lvmogp.errors):
+            elif called in vars(lvmogp.errors) and not isinstance(text, ast.Name):  # one of a table of faults
                 errors.append((called, template(text)))
     return errors, warned
 
@@ -224,7 +224,7 @@ def remarked():
     found = []
     trees = [ast.parse((SOURCE / f"{module}.py").read_text()) for module in REMARKS]
     for function in (node for tree in trees for node in tree.body):
-        if isinstance(function, ast.FunctionDef) and function.name.startswith("_about"):
+        if isinstance(function, ast.FunctionDef) and function.name.startswith(("_about", "_remarks")):
             texts = [node for node in ast.walk(function) if isinstance(node, ast.JoinedStr | ast.Constant)]
             parts = {part for text in texts if isinstance(text, ast.JoinedStr) for part in text.values}
             found += [str(template(text)) for text in texts if text not in parts]

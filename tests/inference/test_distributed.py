@@ -13,13 +13,13 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import listening_to_ctrl_c
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.cli.app import app
 from lvmogp.cli.files.parquet import Part, open_parquet
-from lvmogp.cli.large_work import Processes
 from lvmogp.errors import SettingError
 from lvmogp.inference.minibatch.distributed import (
     Rendezvous,
@@ -30,7 +30,7 @@ from lvmogp.inference.minibatch.distributed import (
     merged_moments,
     summed,
 )
-from lvmogp.inference.minibatch.fit import Fitted, fit_large
+from lvmogp.inference.minibatch.fit import fit_minibatches
 from lvmogp.inference.minibatch.prefetch import Feed, Shards, minibatch
 from lvmogp.tables.ids import numbers_of
 from lvmogp.tables.observations import Observations
@@ -66,16 +66,17 @@ def begun(data: Path, model: Path, *options: str) -> list[subprocess.Popen]:
     """The same command twice, but for the number of the process."""
     meeting = ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--json"]
     roles = ["--output", "y", "--condition", "id", "--model", str(model)]
-    return [
-        subprocess.Popen(
-            [*RUN, "fit", str(data), *roles, *OPTIONS, *meeting, "--process", str(number), *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
-        )
-        for number in range(2)
-    ]
+    with listening_to_ctrl_c():
+        return [
+            subprocess.Popen(
+                [*RUN, "fit", str(data), *roles, *OPTIONS, *meeting, "--process", str(number), *options],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
+            )
+            for number in range(2)
+        ]
 
 
 def in_two_processes(data: Path, model: Path, *options: str) -> list[subprocess.CompletedProcess]:
@@ -86,7 +87,7 @@ def in_two_processes(data: Path, model: Path, *options: str) -> list[subprocess.
 
 def ended(running: list[subprocess.Popen]) -> list[subprocess.CompletedProcess]:
     try:
-        spoken = [process.communicate(timeout=240) for process in running]
+        spoken = [process.communicate(timeout=600) for process in running]
     finally:
         for process in running:
             process.kill()
@@ -107,7 +108,7 @@ def in_one_process(data: Path):
         counts = np.zeros(len(ids), int)
         for store, own in zip((first, second), numbers, strict=True):
             counts[own] += store.counts
-        return fit_large(Shards((first, second), numbers, counts, scaling, 2, 0), model._options())
+        return fit_minibatches(Shards((first, second), numbers, counts, scaling, 2, 0), model._options())
 
 
 @pytest.fixture(scope="module")
@@ -123,13 +124,13 @@ def test_two_processes_find_what_one_finds(together):
     _, folder = together
     alone, outcome = in_one_process(folder / "data.parquet")
     model = LVMOGPRegressor.load(folder / "model.lvmogp").model_
-    assert model.outcome.n_iterations == 100
+    assert model.fit.outcome.n_iterations == 100
     leaves, expected = jax.tree.leaves(model.posterior.parameters), jax.tree.leaves(alone.parameters)
     assert len(leaves) == len(expected) >= 8
     for leaf, other in zip(leaves, expected, strict=True):
         np.testing.assert_allclose(leaf, other, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(model.posterior.mean, alone.mean, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(model.outcome.bound, outcome.bound, rtol=1e-8)
+    np.testing.assert_allclose(model.fit.outcome.bound, outcome.bound, rtol=1e-8)
 
 
 def test_ids_spread_unevenly_are_those_of_one_model(together):
@@ -175,69 +176,51 @@ def test_two_processes_go_on_from_the_checkpoints_of_the_first(together, tmp_pat
 # Processes that are lost
 
 
-def worker_of(process: subprocess.Popen) -> int:
-    """The process that works, of which the one that was started tells how it ended."""
-    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return int(child)
-
-
 def disturbed(data: Path, model: Path, disturb) -> list[subprocess.CompletedProcess]:
     """A fit that goes on for long, disturbed after its first checkpoint."""
     kept = model.parent / "kept"
     running = begun(data, model, "--max-iter", "100000", "--checkpoint", str(kept), "--checkpoint-seconds", "0")
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while not list(kept.glob("steps-*.checkpoint")):
             assert [each.poll() for each in running] == [None, None], "the fit ended before it could be disturbed"
-            assert time.monotonic() < until, "no checkpoint within two minutes"
+            assert time.monotonic() < until, "no checkpoint within ten minutes"
             time.sleep(0.01)
         disturb(running)
     except BaseException:
         for process in running:
             process.kill()
+            process.communicate()
         raise
     return ended(running)
 
 
 DISTURBANCES = {
-    "worker 0 killed": lambda running: os.kill(worker_of(running[0]), signal.SIGKILL),
-    "worker 1 killed": lambda running: os.kill(worker_of(running[1]), signal.SIGKILL),
-    "process 0 killed": lambda running: running[0].kill(),
-    "process 1 killed": lambda running: running[1].kill(),
+    "0 killed": lambda running: running[0].kill(),
+    "1 killed": lambda running: running[1].kill(),
     "Ctrl-C in 0": lambda running: running[0].send_signal(signal.SIGINT),
     "Ctrl-C in 1": lambda running: running[1].send_signal(signal.SIGINT),
     "Ctrl-C in both": lambda running: [each.send_signal(signal.SIGINT) for each in running],
 }
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for the children of a process")
 @pytest.mark.long
 @pytest.mark.parametrize("name", DISTURBANCES)
-def test_all_processes_end_in_words_when_one_is_lost(tmp_path, name):
+def test_all_processes_end_when_one_is_lost(tmp_path, name):
+    """One that was interrupted says so; of another that was lost, JAX may end a process in words of its own."""
     model, kept = tmp_path / "model.lvmogp", tmp_path / "kept"
     both = disturbed(write_uneven(tmp_path), model, DISTURBANCES[name])
     way_on = f"the same command with --resume goes on from the last checkpoint in {kept}"
     for number, each in enumerate(both):
-        if name == f"process {number} killed":  # it has no words left, but what worked for it is gone
+        assert each.returncode != 0
+        if name == f"{number} killed":
             assert each.returncode == -signal.SIGKILL
-            continue
-        words = [line for line in each.stderr.splitlines() if line.startswith("error: ")]
-        assert len(words) == 1, each.stderr
-        assert json.loads(each.stdout) == {"error": words[0].removeprefix("error: ")}
-        assert "Traceback" not in each.stderr
-        lost = "another process of this fit was lost" in words[0] and each.returncode == 1
-        if name == "Ctrl-C in both":  # the end of the one may reach the other before its own Ctrl-C
-            assert lost or (each.returncode, words[0]) == (130, f"error: interrupted; {way_on}")
         elif name == f"Ctrl-C in {number}":
-            assert (each.returncode, words[0]) == (130, f"error: interrupted; {way_on}")
-        elif name == f"worker {number} killed":
-            assert each.returncode == 1
-            assert "this process was ended from outside (SIGKILL)" in words[0]
-        else:
-            assert lost, each.stderr
-        assert "--resume" in words[0]
+            assert (each.returncode, json.loads(each.stdout)) == (130, {"error": f"interrupted; {way_on}"})
+        elif each.returncode == 1:
+            assert "another process of this fit was lost" in json.loads(each.stdout)["error"]
+            assert "Traceback" not in each.stderr
     assert not model.exists()
-    assert {path.name for path in tmp_path.iterdir()} == {"data.parquet", "kept"}
     assert len(list(kept.glob("steps-*.checkpoint"))) > 0
 
 
@@ -247,8 +230,11 @@ def test_all_processes_end_in_words_when_one_is_lost(tmp_path, name):
 def test_one_process_has_everything():
     rows = Observations(np.zeros((2, 1)), np.arange(2.0), np.zeros(2, int))
     moments = rows.moments()
-    assert gathered_rows(rows) is rows
-    assert merged_moments(moments) is moments
+    found = gathered_rows(rows)
+    for name in ("inputs", "outputs", "conditions"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(rows, name))
+    for merged, own in zip(merged_moments(moments), moments, strict=True):
+        np.testing.assert_array_equal(merged, own)
     assert gathered_documents(["a"]) == [["a"]]
     np.testing.assert_array_equal(summed(np.arange(3)), np.arange(3))
     assert first_bytes(b"abc") == b"abc"
@@ -260,7 +246,7 @@ def test_every_device_has_the_same_number_of_observations(batch_size, n_shards, 
     part = Observations(rng.normal(size=(40, 1)), rng.normal(size=40), rng.integers(0, 3, 40))
     scaling = Scaling(np.zeros(1), np.ones(1), 0.0, 1.0, None)
     shards = Shards([part], [np.arange(3)], np.bincount(part.conditions), scaling, n_shards, 0)
-    feed = Feed(shards, n_devices, batch_size, "float64", 0)
+    feed = Feed(shards, batch_size, n_devices, "float64", 0)
     found = minibatch(feed, 0)
     assert len(found.outputs) % n_devices == 0
     assert len(found.outputs) * n_shards >= batch_size
@@ -298,4 +284,5 @@ def test_processes_that_cannot_work_together_are_refused(tmp_path, monkeypatch):
     words = "--distributed fits Parquet files by minibatches; give a .parquet file or a folder of them"
     assert words in refused("data.csv", "--inference", "stochastic", "--distributed")
     assert words in refused("data.parquet", "--distributed")
-    assert Processes(False, Rendezvous()).total(7) == 7
+    words = "--keep-on-interrupt is not for --distributed; keep --checkpoint, and go on with --resume"
+    assert words in refused("data.parquet", "--inference", "stochastic", "--distributed", "--keep-on-interrupt")

@@ -21,69 +21,67 @@ NOISES = [SHARED, PER_CONDITION]
 by_noise = pytest.mark.parametrize("noise", NOISES, ids=["shared noise", "noise per condition"])
 
 
-def small_unknowns(noise, n_latent=2):
+def small_point(noise, n_latent=2):
     parameters = small_parameters(n_latent, noise=noise)
     return chain_parameters(parameters, parameters.latent_mean)
 
 
-def dense(unknowns, observations):
+def dense(point, observations):
     """Covariance of the function at all observations, noise of each, and outputs, one observation after the other."""
-    latents = np.asarray(unknowns.latents)
-    noise = np.broadcast_to(np.asarray(unknowns.noise.variance), len(latents))
+    latents = np.asarray(point.latents)
+    noise = np.broadcast_to(np.asarray(point.noise.variance), len(latents))
     rows = [(d, x, y) for d, (inputs, outputs) in enumerate(observations) for x, y in zip(inputs, outputs, strict=True)]
     condition = np.asarray([d for d, _, _ in rows])
     inputs = np.stack([x for _, x, _ in rows])
-    among = references.covariance(unknowns.latent_kernel, latents[condition], latents[condition])
-    signal = among * references.covariance(unknowns.input_kernel, inputs, inputs)
+    among = references.covariance(point.latent_kernel, latents[condition], latents[condition])
+    signal = among * references.covariance(point.input_kernel, inputs, inputs)
     return signal, noise[condition], np.asarray([y for _, _, y in rows])
 
 
-def dense_log_likelihood(unknowns, observations):
-    signal, noise, outputs = dense(unknowns, observations)
+def dense_log_likelihood(point, observations):
+    signal, noise, outputs = dense(point, observations)
     return multivariate_normal(np.zeros(len(outputs)), signal + np.diag(noise)).logpdf(outputs)
 
 
-def dense_fitted(unknowns, observations):
-    signal, noise, outputs = dense(unknowns, observations)
+def dense_fitted(point, observations):
+    signal, noise, outputs = dense(point, observations)
     return signal @ np.linalg.solve(signal + np.diag(noise), outputs)
 
 
 @by_noise
 def test_a_grid_is_one_multivariate_normal(noise):
-    unknowns, case = small_unknowns(noise), grid_case()
+    point, case = small_point(noise), grid_case()
     np.testing.assert_allclose(
-        _log_likelihood(unknowns, case.data), dense_log_likelihood(unknowns, case.observations), rtol=1e-12
+        _log_likelihood(point, case.data), dense_log_likelihood(point, case.observations), rtol=1e-12
     )
 
 
 @by_noise
 def test_scattered_observations_are_one_multivariate_normal(noise):
-    unknowns, case = small_unknowns(noise), long_case()
+    point, case = small_point(noise), long_case()
     rows = scattered(case.data)
     assert len(rows.outputs) > rows.present.sum() == 18  # some places are empty
-    np.testing.assert_allclose(
-        _log_likelihood(unknowns, rows), dense_log_likelihood(unknowns, case.observations), rtol=1e-12
-    )
+    np.testing.assert_allclose(_log_likelihood(point, rows), dense_log_likelihood(point, case.observations), rtol=1e-12)
 
 
 @pytest.mark.parametrize("case", [grid_case, long_case], ids=["grid", "long"])
 @by_noise
 def test_sparse_likelihoods_are_exact_with_all_points_as_inducing_points(case, noise):
-    unknowns, case = small_unknowns(noise), case()
+    point, case = small_point(noise), case()
     points = np.unique(np.concatenate([inputs for inputs, _ in case.observations]), axis=0)
     sparse = SparseData(case.data, jnp.asarray(points), jnp.arange(D))
-    exact = dense_log_likelihood(unknowns, case.observations)
+    exact = dense_log_likelihood(point, case.observations)
     # Up to the jitter of the gram matrices of the inducing points.
-    np.testing.assert_allclose(_log_likelihood(unknowns, sparse), exact, rtol=1e-4)
+    np.testing.assert_allclose(_log_likelihood(point, sparse), exact, rtol=1e-4)
     fewer = SparseData(case.data, jnp.asarray(points[:5]), jnp.asarray([0, 2]))
-    assert _log_likelihood(unknowns, fewer) < exact - 0.1
+    assert _log_likelihood(point, fewer) < exact - 0.1
 
 
 @pytest.mark.parametrize("case", [grid_case, long_case], ids=["grid", "long"])
 def test_sparse_likelihoods_are_the_collapsed_bound_as_variances_vanish(case):
     data, observations = case()
     parameters = small_parameters(2, noise=PER_CONDITION)
-    unknowns = chain_parameters(parameters, parameters.latent_mean)
+    point = chain_parameters(parameters, parameters.latent_mean)
     chosen = jnp.asarray([0, 1, 3])
     certain = eqx.tree_at(
         lambda tree: (tree.inducing_latents, tree.latent_variance, tree.input_kernel, tree.latent_kernel),
@@ -91,13 +89,13 @@ def test_sparse_likelihoods_are_the_collapsed_bound_as_variances_vanish(case):
         (
             parameters.latent_mean[chosen],
             jnp.full_like(parameters.latent_variance, 1e-12),
-            unknowns.input_kernel,
-            unknowns.latent_kernel,
+            point.input_kernel,
+            point.latent_kernel,
         ),
     )
     bound = references.dense_collapsed(certain, observations) + references.latent_kl(certain)
     sparse = SparseData(data, parameters.inducing_inputs, chosen)
-    np.testing.assert_allclose(_log_likelihood(unknowns, sparse), bound, rtol=1e-5)
+    np.testing.assert_allclose(_log_likelihood(point, sparse), bound, rtol=1e-5)
 
 
 def small_data(kind):
@@ -119,11 +117,11 @@ KINDS = ["grid", "grid with inputs twice", "scattered", "sparse grid", "sparse l
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_finite_differences(kind):
-    unknowns, data = small_unknowns(PER_CONDITION), small_data(kind)
+    point, data = small_point(PER_CONDITION), small_data(kind)
     if kind == "grid with inputs twice":
         # Two conditions at the same place, too: K_H and K_X both have eigenvalues zero.
-        unknowns = eqx.tree_at(lambda tree: tree.latents, unknowns, unknowns.latents.at[1].set(unknowns.latents[0]))
-    vector, fixed_leaves, structure = split(unknowns)
+        point = eqx.tree_at(lambda tree: tree.latents, point, point.latents.at[1].set(point.latents[0]))
+    vector, fixed_leaves, structure = split(point)
 
     @jax.jit
     def objective(vector):
@@ -140,10 +138,10 @@ def test_gradients_are_finite_differences(kind):
 @pytest.mark.parametrize("kind", ["grid", "scattered"])
 @by_noise
 def test_fitted_values_are_the_posterior_mean(kind, noise):
-    unknowns = small_unknowns(noise)
+    point = small_point(noise)
     case = grid_case() if kind == "grid" else long_case()
-    found = np.asarray(_fitted_values(unknowns, small_data(kind)))
-    expected = dense_fitted(unknowns, case.observations)
+    found = np.asarray(_fitted_values(point, small_data(kind)))
+    expected = dense_fitted(point, case.observations)
     if kind == "grid":
         np.testing.assert_allclose(found.T.ravel(), expected, rtol=1e-9, atol=1e-12)
     else:
@@ -152,10 +150,10 @@ def test_fitted_values_are_the_posterior_mean(kind, noise):
 
 @pytest.mark.parametrize("kind", ["grid", "long"])
 def test_fitted_values_of_sparse_likelihoods_are_exact_with_all_inducing_points(kind):
-    unknowns, case = small_unknowns(PER_CONDITION), grid_case() if kind == "grid" else long_case()
+    point, case = small_point(PER_CONDITION), grid_case() if kind == "grid" else long_case()
     points = np.unique(np.concatenate([inputs for inputs, _ in case.observations]), axis=0)
-    found = _fitted_values(unknowns, SparseData(case.data, jnp.asarray(points), jnp.arange(D)))
-    expected = dense_fitted(unknowns, case.observations)
+    found = _fitted_values(point, SparseData(case.data, jnp.asarray(points), jnp.arange(D)))
+    expected = dense_fitted(point, case.observations)
     present = np.asarray(case.data.present) > 0 if kind == "long" else None
     values = np.asarray(found)[present] if kind == "long" else np.asarray(found).T.ravel()
     np.testing.assert_allclose(values, expected, atol=1e-4)
@@ -175,10 +173,10 @@ def test_the_form_follows_the_size(rng):
 
 def test_the_variance_of_a_stationary_latent_kernel_moves_to_the_input_kernel():
     parameters = small_parameters(2)
-    unknowns = chain_parameters(parameters, parameters.latent_mean)
-    np.testing.assert_allclose(unknowns.input_kernel.variance, 1.2 * 0.9)
-    assert unknowns.latent_kernel.variance == 1
-    vector, _, _ = split(unknowns)
+    point = chain_parameters(parameters, parameters.latent_mean)
+    np.testing.assert_allclose(point.input_kernel.variance, 1.2 * 0.9)
+    assert point.latent_kernel.variance == 1
+    vector, _, _ = split(point)
     assert len(vector) == 2 + 1 + 2 + 2 * D + 1  # lengthscales, one variance, lengthscales, latents, noise
 
 
@@ -194,17 +192,17 @@ def test_variances_of_composite_input_kernels(kernel, scaled):
     parameters = small_parameters(2)
     latent_kernel = Periodic(number(3.0), number(1.0), number(2.0))
     parameters = eqx.tree_at(lambda tree: (tree.input_kernel, tree.latent_kernel), parameters, (kernel, latent_kernel))
-    unknowns = chain_parameters(parameters, parameters.latent_mean)
+    point = chain_parameters(parameters, parameters.latent_mean)
     if scaled is None:  # held by the user, so the other one is not redundant
-        assert eqx.tree_equal(unknowns.input_kernel, kernel)
-        assert eqx.tree_equal(unknowns.latent_kernel, latent_kernel)
+        assert eqx.tree_equal(point.input_kernel, kernel)
+        assert eqx.tree_equal(point.latent_kernel, latent_kernel)
     else:
-        assert [float(term.variance) for term in unknowns.input_kernel.terms] == scaled
-        assert unknowns.latent_kernel.variance == 1
+        assert [float(term.variance) for term in point.input_kernel.terms] == scaled
+        assert point.latent_kernel.variance == 1
     points = np.asarray(parameters.latent_mean)
     product = [
         references.covariance(each.input_kernel, points, points)
         * references.covariance(each.latent_kernel, points, points)
-        for each in (parameters, unknowns)
+        for each in (parameters, point)
     ]
     np.testing.assert_allclose(product[1], product[0], rtol=1e-12)

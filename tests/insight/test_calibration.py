@@ -6,7 +6,6 @@ import scipy.stats
 
 from lvmogp import DataError, LVMOGPRegressor, LVMOGPWarning, SettingError
 from lvmogp.fitted.calibration import LEVELS, Forecasts, calibration
-from lvmogp.insight.summary import leave_out, leave_out_calibration
 
 LEVEL_ARRAY = np.asarray(LEVELS)
 
@@ -137,15 +136,6 @@ def test_a_model_is_checked_by_its_own_intervals(model):
 def test_noisier_observations_than_promised_are_a_warning(model):
     with pytest.warns(LVMOGPWarning, match="predictions are not calibrated: .* intervals hold only .* too narrow"):
         model.calibration(*curves(1, noise=0.3))
-
-
-def test_the_training_data_are_checked_when_left_out(model):
-    found, whole = leave_out_calibration(model, levels=[0.95]), leave_out(model)
-    assert found.coverage["coverage"][0] == whole.coverage
-    assert found.rmse == pytest.approx(whole.rmse)
-    assert found.log_density == pytest.approx(whole.log_density)
-    assert list(found.by_condition["condition"]) == list(range(8))
-    assert found.by_condition["n"].sum() == whole.n_observations
 
 
 def test_what_cannot_be_checked(model):

@@ -2,55 +2,59 @@
 
 import json
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from drawn_models import (
+    DenseCondition,
+    dense_ensemble,
+    fitted,
+    forgetting,
+    made_draws,
+    mixed,
+    nothing_seen,
+    trained_points,
+    with_draws,
+)
 from numpy.testing import assert_allclose
+from scipy.special import logsumexp
+from scipy.stats import norm
 from sklearn.exceptions import NotFittedError
 
 from lvmogp import LVMOGPRegressor
-from lvmogp.conditions.predictions import gaussian_moments
+from lvmogp.conditions.search import normal_nodes
 from lvmogp.errors import SettingError
-from lvmogp.insight.leave_out import _folds, _without_inducing, leave_out_calibration
+from lvmogp.inference.optimise import Status
 from lvmogp.insight.summary import (
-    _about_the_fit,
     input_relevance,
     latent_relevance,
     leave_out,
+    leave_out_calibration,
     noise,
     remarks,
     summary,
 )
-from lvmogp.model.layouts import GridData, long_data
-from lvmogp.model.posterior import posterior, trained_curves
-
-# Lines need few inducing inputs; more lie so close in what they say that answers are known to fewer digits.
-QUICK = {"n_restarts": 1, "max_iter": 400, "n_inducing_inputs": 3, "n_inducing_latents": 3}
 
 
-def curves(seed=0, n_each=8, slopes=(1.0, 2.0, 3.0, 4.0)):
+def changed(model, **parts):
+    """A copy of the estimator whose model has other parts."""
+    copied = forgetting(model)
+    copied.model_ = model.model_._replace(**parts)
+    return copied
+
+
+@pytest.fixture(scope="module")
+def lines():
     """Lines whose slope is the condition's; the second input does nothing."""
-    rng = np.random.default_rng(seed)
-    n = n_each * len(slopes)
-    inputs = pd.DataFrame({"x": rng.uniform(0, 1, n), "idle": rng.uniform(0, 1, n)})
-    inputs["line"] = np.repeat([f"line {number}" for number in range(len(slopes))], n_each)
-    outputs = np.repeat(slopes, n_each) * (inputs["x"] + 0.5) + 0.05 * rng.standard_normal(n)
-    return inputs, outputs.rename("height")
-
-
-@pytest.fixture(scope="module")
-def fitted():
-    return LVMOGPRegressor(n_latent=1, condition="line", **QUICK).fit(*curves())
-
-
-@pytest.fixture(scope="module")
-def fitted_grid():
-    rng = np.random.default_rng(3)
-    X = np.linspace(0, 1, 11)[:, None]
-    Y = np.exp(X * np.array([0.5, 1.0, 1.5]) + 0.02 * rng.standard_normal((11, 3)))
-    return LVMOGPRegressor(n_latent=1, output_transform="log", **(QUICK | {"n_inducing_latents": 3})).fit(X, Y)
+    rng = np.random.default_rng(0)
+    inputs = pd.DataFrame({"x": rng.uniform(0, 1, 32), "idle": rng.uniform(0, 1, 32)})
+    inputs["line"] = np.repeat([f"line {number}" for number in range(4)], 8)
+    outputs = np.repeat([1.0, 2.0, 3.0, 4.0], 8) * (inputs["x"] + 0.5) + 0.05 * rng.standard_normal(32)
+    model = LVMOGPRegressor(1, condition="line", n_restarts=1, n_inducing_inputs=3, n_inducing_latents=3, max_iter=400)
+    return model.fit(inputs, outputs.rename("height"))
 
 
 @pytest.mark.parametrize("question", [summary, remarks, noise, leave_out, input_relevance, latent_relevance])
@@ -62,13 +66,17 @@ def test_a_model_that_is_not_fitted_says_so(question):
 # Relevance
 
 
-def test_relevance_is_the_total_effect_of_each_coordinate(fitted):
-    model = fitted.model_
+def relevance(model):
+    return np.array([*input_relevance(model)["relevance"], *latent_relevance(model)["relevance"]])
+
+
+def test_relevance_is_the_total_effect_of_each_coordinate(lines):
+    model = lines.model_
     inputs, latents = model.observations.inputs, np.asarray(model.posterior.parameters.latent_mean)
     points = np.hstack([inputs, latents[model.observations.conditions]])
 
     def predicted(rows):
-        return fitted.predict_at_latent(rows[:, :2], rows[:, 2:])
+        return lines.predict_at_latent(rows[:, :2], rows[:, 2:])
 
     # All pairs of observations, where the library draws some.
     here, other = np.repeat(points, len(points), axis=0), np.tile(points, (len(points), 1))
@@ -77,156 +85,217 @@ def test_relevance_is_the_total_effect_of_each_coordinate(fitted):
         moved = here.copy()
         moved[:, q] = other[:, q]
         expected.append(np.mean((predicted(moved) - values) ** 2) / (2 * np.var(values)))
-    found = [*input_relevance(fitted)["relevance"], *latent_relevance(fitted)["relevance"]]
+    found = relevance(lines)
     assert_allclose(found, expected, rtol=0.08, atol=1e-4)  # four standard errors of 4096 pairs
     assert found[0] > 0.2
     assert found[1] < 0.01
     assert found[2] > 0.4
 
 
-def test_relevance_needs_no_data(fitted, tmp_path):
-    fitted.save(tmp_path / "m", include_data=False)
+def test_relevance_under_draws_is_the_mean_of_that_under_each():
+    model = fitted("long", n_columns=2, n_latent=2)
+    draws = made_draws(model.model_, n_draws=3)
+    some = forgetting(model)
+    some.model_ = with_draws(model.model_, draws)
+    each = []
+    for number in range(3):
+        one = jax.tree.map(lambda leaf, number=number: leaf[number : number + 1], draws)
+        alone = forgetting(model)
+        alone.model_ = with_draws(model.model_, eqx.tree_at(lambda tree: tree.log_weight, one, jnp.zeros(1)))
+        each.append(relevance(alone))
+    assert_allclose(relevance(some), np.exp(np.asarray(draws.log_weight)) @ each, rtol=1e-6)
+
+
+def test_relevance_needs_no_data(lines, tmp_path):
+    lines.save(tmp_path / "m", include_data=False)
     found = input_relevance(LVMOGPRegressor.load(tmp_path / "m"))
     assert list(found["input"]) == ["x", "idle"]
     assert found["relevance"][0] > 0.2
     assert found["relevance"][1] < 0.01
 
 
+def test_nothing_matters_where_all_predictions_are_alike(lines):
+    posterior = lines.model_.posterior
+    flat = eqx.tree_at(lambda fit: fit.mean, posterior, jnp.zeros_like(posterior.mean))
+    silent = forgetting(lines)
+    silent.model_ = with_draws(lines.model_._replace(fit=lines.model_.fit._replace(posterior=flat)), None)
+    assert list(relevance(silent)) == [0, 0, 0]
+
+
 # Noise
 
 
-def test_noise_is_what_separates_an_observation_from_the_function(fitted):
-    table = noise(fitted)
-    X, _ = curves()
-    _, of_observation = fitted.predict(X, return_std=True)
-    _, of_function = fitted.predict(X, return_std=True, include_noise=False)
-    by_row = table.set_index("condition")["noise_sd"].loc[X["line"]].to_numpy()
-    assert_allclose(by_row, np.sqrt(of_observation**2 - of_function**2), rtol=1e-6)
+@pytest.mark.parametrize("answers", ["fit", "draws"])
+def test_noise_is_what_separates_an_observation_from_the_function(answers):
+    model = fitted("long", answers=answers, noise="per-condition")
+    found = noise(model)
+    for condition, own in found.itertuples(index=False):
+        of_observation, of_function = (
+            model.predict([[0.5]], condition, return_std=True, include_noise=include)[1] for include in (True, False)
+        )
+        assert_allclose(own, np.sqrt(of_observation**2 - of_function**2)[0], rtol=1e-6)
 
 
 # Observations left out
 
-
-def left_out_by_hand(model, data_of):
-    """The mean and variance of each observation given the other folds, from data made anew for each fold."""
-    seen = model.model_.observations
-    scaling = model.model_.scaling
-    whole = data_of is grid_of
-    folds = _folds(seen, n_folds=5, whole_inputs=whole)
-    parameters = _without_inducing(model.model_.posterior.parameters)
-    mean, variance = np.empty(len(folds)), np.empty(len(folds))
-    for fold in range(5):
-        rest, out = folds != fold, folds == fold
-        data = data_of(scaling.inputs(seen.inputs[rest]), scaling.outputs(seen.outputs[rest]), seen.conditions[rest])
-        anew = posterior(parameters, data)
-        noises = np.asarray(parameters.noise_per_condition)
-        found = gaussian_moments(
-            anew, trained_curves(anew), noises, scaling.inputs(seen.inputs[out]), seen.conditions[out]
-        )
-        mean[out], variance[out] = found.mean, found.variance + found.noise
-    return scaling.location(mean), scaling.variance(variance), seen.outputs
+LEFT_OUT = {
+    "long": {"form": "long", "answers": "fit", "noise": "per-condition"},
+    "grid": {"form": "grid", "answers": "fit", "transform": "log"},
+    "draws": {"form": "long", "error": 0.2},
+    "draws on a grid": {"form": "grid"},
+}
 
 
-def long_of(inputs, outputs, conditions):
-    return long_data(inputs, outputs, conditions, 4)
+def left_out_by_hand(model):
+    """Weights, means and variances of each observation given all others; on a grid, given all other inputs."""
+    own = model.model_
+    seen, x = own.observations, own.scaling.inputs(own.observations.inputs)
+    found = []
+    for row, number in enumerate(seen.conditions):
+        out = np.all(seen.inputs == seen.inputs[row], axis=1) if seen.is_grid else np.arange(len(x)) == row
+        dense = dense_ensemble(own._replace(observations=seen.some(~out)))
+        points = trained_points(dense, number, normal_nodes(128, dense.latents.shape[2]), np.full(128, 1 / 128))
+        mixture = mixed(dense, DenseCondition(points, nothing_seen(1)), x[row : row + 1])
+        errors = 0.0 if seen.errors is None else (seen.errors[row] / own.scaling.output_scale) ** 2
+        found.append((mixture.weights, mixture.means[:, 0], mixture.variances(include_noise=True)[:, 0] + errors))
+    return found
 
 
-def grid_of(inputs, outputs, conditions):
-    order = np.lexsort((conditions, inputs[:, 0]))
-    return GridData(jnp.asarray(inputs[order][::3]), jnp.asarray(outputs[order].reshape(-1, 3)))
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_observations_left_out_are_predicted_from_the_rest(case):
+    model = fitted(**LEFT_OUT[case])
+    scaling, actual = model.model_.scaling, model.model_.observations.outputs
+    below, density, predicted = [], [], []
+    slopes = 1 / actual if scaling.transform else np.ones(len(actual))
+    rows = zip(left_out_by_hand(model), scaling.outputs(actual), slopes / scaling.output_scale, strict=True)
+    for (weights, means, variances), y, slope in rows:
+        below.append(weights @ norm.cdf(y, means, np.sqrt(variances)))
+        density.append(logsumexp(norm.logpdf(y, means, np.sqrt(variances)), b=weights) + np.log(slope))
+        location, scale = scaling.output_mean + scaling.output_scale * means, scaling.output_scale**2 * variances
+        predicted.append(weights @ (np.exp(location + scale / 2) if scaling.transform else location))
+    whole = leave_out(model, n_folds=1000)
+    found = leave_out_calibration(model, levels=[0.95], n_folds=1000)
+    assert_allclose(found.probability_below, below, rtol=1e-5, atol=1e-8)
+    expected = {
+        "rmse": np.sqrt(np.mean((np.array(predicted) - actual) ** 2)),
+        "coverage": np.mean(np.abs(np.array(below) - 0.5) <= 0.475),
+        "log_density": np.mean(density),
+        "spread": np.std(actual),
+        "n_observations": len(actual),
+    }
+    for name, value in expected.items():
+        assert getattr(whole, name) == pytest.approx(value, rel=1e-6)
+    assert found.rmse == pytest.approx(whole.rmse)
+    assert found.log_density == pytest.approx(whole.log_density)
+    assert found.coverage["coverage"][0] == whole.coverage
+    assert list(found.by_condition["condition"]) == list(model.model_.ids)
 
 
-def test_long_data_left_out_are_predicted_from_the_rest(fitted):
-    with jax.enable_x64(True):
-        mean, variance, actual = left_out_by_hand(fitted, long_of)
-    found = leave_out(fitted)
-    error = actual - mean
-    assert_allclose(found.rmse, np.sqrt(np.mean(error**2)), rtol=1e-9)
-    assert_allclose(found.coverage, np.mean(np.abs(error) < 1.959964 * np.sqrt(variance)), rtol=1e-12)
-    density = -0.5 * np.mean(np.log(2 * np.pi * variance) + error**2 / variance)
-    assert_allclose(found.log_density, density, rtol=1e-9)
-    assert_allclose(found.spread, np.std(actual), rtol=1e-12)
-    assert found.n_observations == 32
+def test_fewer_folds_leave_less_to_predict_from():
+    model = fitted(**LEFT_OUT["long"])
+    errors = [leave_out(model, n_folds=n_folds).rmse for n_folds in (2, 5, 1000)]
+    assert errors[1] == leave_out(model).rmse
+    assert len(set(errors)) == 3
 
 
-@pytest.mark.long
-def test_inputs_of_a_grid_left_out_are_predicted_from_the_rest(fitted_grid):
-    with jax.enable_x64(True):
-        mean, variance, actual = left_out_by_hand(fitted_grid, grid_of)
-    found = leave_out(fitted_grid)
-    assert_allclose(found.rmse, np.sqrt(np.mean((np.exp(mean + variance / 2) - actual) ** 2)), rtol=1e-9)
-    error = np.log(actual) - mean
-    density = np.mean(-0.5 * (np.log(2 * np.pi * variance) + error**2 / variance) - np.log(actual))
-    assert_allclose(found.log_density, density, rtol=1e-9)
-
-
-def test_without_its_data_a_model_cannot_be_checked(fitted, tmp_path):
-    fitted.save(tmp_path / "m", include_data=False)
-    assert leave_out(LVMOGPRegressor.load(tmp_path / "m")) is None
-
-
-@pytest.mark.parametrize("y_std", [None, 0.1])
-def test_an_only_input_cannot_be_left_out(y_std):
-    model = LVMOGPRegressor(1, **QUICK | {"n_inducing_inputs": 1}).fit([[0.5]], [[1.0, 2.0, 4.0]], y_std=y_std)
-    assert leave_out(model) is None
-
-
-def test_what_is_left_out_is_predicted_from_something(fitted):
+def test_what_cannot_be_checked_by_leaving_out(lines):
+    assert leave_out(changed(lines, observations=None)) is None
+    assert leave_out_calibration(changed(lines, observations=None)) is None
+    grid = fitted("grid", answers="fit")
+    seen = grid.model_.observations
+    one_input = seen.some(np.all(seen.inputs == seen.inputs[0], axis=1))
+    assert leave_out(changed(grid, observations=one_input)) is None
     for check in (leave_out, leave_out_calibration):
         with pytest.raises(SettingError, match="n_folds must be a whole number from 2 on, got 1"):
-            check(fitted, n_folds=1)
+            check(lines, n_folds=1)
 
 
 # Remarks and summary
 
 
-def remarked(X, y, **settings):
-    return " ".join(remarks(LVMOGPRegressor(condition="line", **(QUICK | settings)).fit(X, y)))
+def with_outcome(model, **parts):
+    fit = model.model_.fit
+    return changed(model, fit=fit._replace(outcome=fit.outcome._replace(**parts)))
 
 
-def test_a_jitter_worth_knowing_of_is_remarked(fitted):
-    jittered = fitted.outcome_._replace(jitter_latents=2e-4)
-    found = _about_the_fit(fitted.model_._replace(outcome=jittered))
-    assert found[0].startswith("A jitter of 2e-04 of the variance was needed to keep the algebra stable; use fewer")
-    assert not any("jitter" in remark for remark in _about_the_fit(fitted.model_))
+def with_noise(model, standard_deviations):
+    """The noise of each condition as a share of the scale of the outputs."""
+    ensemble = model.model_.ensemble
+    variances = jnp.asarray(np.broadcast_to(standard_deviations, ensemble.noise.shape)) ** 2
+    return changed(model, ensemble=eqx.tree_at(lambda tree: tree.noise, ensemble, variances))
 
 
-@pytest.mark.filterwarnings("ignore::lvmogp.ConvergenceWarning")
-def test_remarks_say_what_a_careful_reader_would_ask():
-    X, y = curves()
-    assert "The fit did not converge (" in remarked(X, y, max_iter=2)
+def test_remarks_tell_of_the_fit(lines):
+    (restart,) = lines.outcome_.restarts
+    apart = [restart._replace(bound=bound) for bound in (4.0, 1.0, np.nan)]
+    assert "not converge" not in " ".join(remarks(lines))
+    found = remarks(
+        with_outcome(lines, status=Status.ITERATION_LIMIT, jitter_latents=2e-4, restarts=(*apart, *apart[1:]))
+    )
+    assert found[0].startswith("The fit did not converge (")
+    assert found[1].startswith("A jitter of 2e-04 of the variance was needed to keep the algebra stable; use fewer")
+    assert found[2].startswith("Only one of 3 starts reached the best bound (4.0; the next 1.0); more starts")
+    near = [restart._replace(bound=bound) for bound in (4.0, 2.1)]
+    assert "Only one" not in " ".join(remarks(with_outcome(lines, restarts=tuple(near))))
 
-    X, _ = curves(n_each=40)
-    nothing = remarked(X, pd.Series(np.random.default_rng(0).standard_normal(len(X))))
-    assert "the inputs and conditions explain little" in nothing
-    assert "no latent dimension is used" in nothing
 
-
-def test_remarks_name_what_is_not_used(fitted):
-    text = " ".join(remarks(fitted))
-    assert "Input 'idle' hardly matters" in text
+def test_remarks_tell_what_is_not_used(lines):
+    text = " ".join(remarks(lines))
+    assert "Input 'idle' hardly matters (relevance 0.0" in text
     assert "Input 'x'" not in text
+    assert "Latent" not in text
 
 
-@pytest.mark.long
-def test_remarks_count_conditions_with_one_observation():
-    X, y = curves()
-    lonely = pd.concat([X, pd.DataFrame({"x": [0.5], "idle": [0.5], "line": ["lonely"]})], ignore_index=True)
-    assert "1 of 5 conditions had a single observation." in remarked(lonely, pd.Series([*y, 2.0]))
+@pytest.mark.parametrize(
+    ("deviations", "words"),
+    [
+        (0.98, "The noise is 96 % of the variance of the output: the inputs and conditions explain little."),
+        (1e-4, "The noise is nearly zero. With exact data that is right; otherwise the model follows the noise."),
+        (
+            [0.1, 5e-4, 0.1, 0.1],
+            "The noise of condition 'line 1' is nearly zero; the model may follow the noise there.",
+        ),
+        (0.1, None),
+    ],
+)
+def test_remarks_tell_of_the_noise(lines, deviations, words):
+    about = [remark for remark in remarks(with_noise(lines, deviations)) if remark.startswith("The noise")]
+    assert about == ([] if words is None else [words])
 
 
-@pytest.mark.filterwarnings("ignore::lvmogp.LVMOGPWarning")
-def test_remarks_name_conditions_without_observations():
-    X, y = curves()
-    y[X["line"] == "line 2"] = np.nan
-    assert "condition 'line 2' had no observation" in remarked(X, y)
+def test_remarks_tell_of_observations_left_out(lines):
+    seen = lines.model_.observations
+    shuffled = np.random.default_rng(0).permutation(seen.outputs)
+    text = " ".join(remarks(changed(lines, observations=seen._replace(outputs=shuffled))))
+    assert "Observations left out are predicted no better than by their mean." in text
+    assert "% of the observations left out: they are too narrow. Try noise='per-condition'" in text
+    assert "left out" not in " ".join(remarks(lines))
 
 
-def test_the_summary_holds_what_json_can_hold(fitted):
-    found = summary(fitted)
+def test_remarks_count_the_observations_of_conditions(lines):
+    seen = lines.model_.observations
+    rest = seen.some((seen.conditions != 2) & (np.arange(32) > 6))
+    found = remarks(changed(lines, observations=rest))
+    assert found[-2:] == [
+        "condition 'line 2' had no observation; only the prior speaks for that.",
+        "1 of 4 conditions had a single observation.",
+    ]
+
+
+def test_conditions_that_do_not_differ_are_told():
+    rng = np.random.default_rng(0)
+    inputs, conditions = rng.uniform(0, 1, (60, 1)), np.repeat(np.arange(3), 20)
+    model = LVMOGPRegressor(1, n_restarts=1, n_inducing_inputs=3, n_inducing_latents=3)
+    model.fit(inputs, inputs[:, 0] + 0.1 * rng.standard_normal(60), conditions)
+    assert "The conditions hardly differ: no latent dimension is used." in remarks(model)
+
+
+def test_the_summary_holds_what_json_can_hold(lines):
+    found = summary(lines)
     assert (found.n_observations, found.n_conditions, found.output) == (32, 4, "height")
     assert found.inputs == ["x", "idle"]
-    assert found.bound == fitted.outcome_.bound
+    assert found.bound == lines.outcome_.bound
+    assert found.noise_sd == pytest.approx(np.sqrt(np.mean(found.noise["noise_sd"] ** 2)))
     document = json.loads(json.dumps(found.as_dict()))
     assert document["leave_out"]["rmse"] == found.leave_out.rmse
     assert document["noise"][1] == {"condition": "line 1", "noise_sd": found.noise["noise_sd"][1]}

@@ -3,8 +3,10 @@
 import json
 import re
 import shutil
+import subprocess
 from functools import partial
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -18,9 +20,8 @@ from sklearn.exceptions import NotFittedError
 import lvmogp.page.data
 import lvmogp.page.report
 from lvmogp import LVMOGPRegressor
-from lvmogp.conditions.predictions import trained_condition
 from lvmogp.errors import SettingError
-from lvmogp.fitted.model import AddedCondition, trained_model
+from lvmogp.fitted.model import Fit, Schema, fitted_model
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome
@@ -46,6 +47,7 @@ from lvmogp.tables.transforms import Logarithm, SquareRoot, Transform
 
 HOSTILE = "<script>alert(1)</script>"
 NAMES = (HOSTILE, 'tyre-B & "co" </script> <img src=x onerror=alert(2)>', "tyre-C", "tyre-D", "\u2028tyre-E")
+NODE = shutil.which("node")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 build = compiled(posterior)
 
@@ -91,13 +93,13 @@ def model_of(case):
         data = long_data(points, values, conditions, n_conditions)
     columns = ("speed <b>", "load")[:n_columns]
     observations = Observations(
-        case.inputs, case.outputs, conditions, NAMES, columns, case.is_grid, output_name="distance"
+        case.inputs, case.outputs, conditions, NAMES, columns, is_grid=case.is_grid, output_name="distance"
     )
     outcome = Outcome(parameters, -12.5, Status.CONVERGED, (), 1e-7, 1e-7, 1.0)
     model = LVMOGPRegressor(case.n_latent, condition="tyre")
-    model.model_ = trained_model(
-        build(parameters, data), outcome, ids=NAMES, scaling=scaling, observations=observations
-    )
+    fit = Fit(build(parameters, data), outcome, {}, {})
+    schema = Schema(NAMES, columns, n_columns, (), "distance", case.is_grid)
+    model.model_ = fitted_model(schema, scaling, fit, observations=observations)
     model.n_features_in_ = n_columns
     return model
 
@@ -113,15 +115,13 @@ def long_model(transform=None):
 
 
 def model_with_added_conditions():
-    """Two points, also with known errors, so many that they are compressed, and one that is Gaussian in its latents."""
+    """Two points, also with known errors, so many that they are compressed, none, and one with Gaussian latents."""
     model = long_model()
     few, many = (np.random.default_rng(2).uniform(3, 30, (n, 1)) for n in (2, 40))
     model.add_condition("few", few, 0.12 * few[:, 0] ** 2).add_condition("many", many, 0.17 * many[:, 0] ** 2)
     model.add_condition("measured", few, 0.12 * few[:, 0] ** 2, y_std=[0.5, 1e7])
-    gaussian = trained_condition(model.model_.posterior, model.model_.curves, 2, 2)
-    added = {**model.model_.added, "gaussian": AddedCondition(few, few[:, 0], "gaussian", gaussian)}
-    model.model_ = model.model_._replace(added=added)
-    return model
+    model.add_condition("nothing", few[:0], few[:0, 0])
+    return model.add_condition("gaussian", few, 0.12 * few[:, 0] ** 2, method="gaussian")
 
 
 def grid_model():
@@ -205,9 +205,7 @@ def evil(tmp_path_factory):
     own = model.model_
     model.condition = EVIL_CONDITION
     model.model_ = own._replace(
-        ids=EVIL_IDS,
-        columns=(EVIL_COLUMN,),
-        output_name=EVIL_OUTPUT,
+        schema=own.schema._replace(ids=EVIL_IDS, columns=(EVIL_COLUMN,), output_name=EVIL_OUTPUT),
         observations=own.observations._replace(ids=EVIL_IDS, columns=(EVIL_COLUMN,), output_name=EVIL_OUTPUT),
     )
     found = summary_of(model)._replace(output=EVIL_OUTPUT, remarks=[f"See {name}." for name in EVIL_IDS])
@@ -288,6 +286,122 @@ def test_the_same_model_makes_the_same_page(models, paths, monkeypatch):
     assert report_page(models["long"]) == paths["long"].read_text()
 
 
+# Numbers, as Node computes them with the page's own code
+
+
+class Calculator:
+    """The calculations of a page."""
+
+    def __init__(self, path):
+        command = [NODE, Path(__file__).with_name("ask.js"), path]
+        self.running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, code, *arguments):
+        self.running.stdin.write(json.dumps([code, arguments]) + "\n")
+        self.running.stdin.flush()
+        return json.loads(self.running.stdout.readline())
+
+    def close(self):
+        self.running.stdin.close()
+        self.running.wait()
+        self.running.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def calculators(paths):
+    if NODE is None:
+        pytest.skip("no Node on this machine: apt install nodejs")
+    made = {name: Calculator(path) for name, path in paths.items()}
+    yield made
+    for calculator in made.values():
+        calculator.close()
+
+
+def rows_for(model, n=6, seed=5):
+    observed = model.model_.observations.inputs
+    return np.random.default_rng(seed).uniform(observed.min(axis=0), observed.max(axis=0), (n, observed.shape[1]))
+
+
+def scale_of(model):
+    return np.std(model.model_.observations.outputs)
+
+
+@pytest.mark.parametrize("include_noise", [False, True])
+@pytest.mark.parametrize("name", [*MAKERS, "compact"])
+def test_curves_at_latents_are_those_of_python(models, calculators, name, include_noise):
+    model = models.get(name, models["long"])
+    inputs = rows_for(model)
+    for latent in np.random.default_rng(6).normal(size=(3, model.n_latent_)) * 1.5:
+        page = calculators[name].ask("lvmogp.predictAtLatent(...a)", inputs.tolist(), latent.tolist(), include_noise)
+        mean, std = model.predict_at_latent(inputs, latent, return_std=True, include_noise=include_noise)
+        np.testing.assert_allclose(page["mean"], mean, atol=1e-6 * scale_of(model), rtol=0)
+        np.testing.assert_allclose(page["sd"], std, atol=1e-6 * scale_of(model), rtol=0)
+
+
+@pytest.mark.parametrize("include_noise", [False, True])
+@pytest.mark.parametrize(
+    ("name", "condition"),
+    [
+        *((name, NAMES[1]) for name in MAKERS),
+        *(("long", x) for x in ("few", "many", "measured", "nothing", "gaussian")),
+    ],
+)
+def test_curves_of_conditions_are_those_of_python(models, calculators, name, condition, include_noise):
+    model, inputs = models[name], rows_for(models[name])
+    page = calculators[name].ask("lvmogp.predictCondition(...a)", condition, inputs.tolist(), include_noise)
+    mean, std = model.predict(inputs, condition, return_std=True, include_noise=include_noise)
+    lower, upper = model.predict_interval(inputs, condition, include_noise=include_noise)
+    for found, expected in ((page["mean"], mean), (page["sd"], std), (page["lower"], lower), (page["upper"], upper)):
+        np.testing.assert_allclose(found, expected, atol=1e-6 * scale_of(model), rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_points"),
+    [("long", 0), ("long", 1), ("long", 3), ("grid", 0), ("grid", 1), ("grid", 4), ("log", 4), ("sqrt", 2)],
+)
+def test_a_new_condition_is_that_of_python(models, calculators, name, n_points):
+    model = models[name]
+    inputs, seen = rows_for(model), rows_for(model, n_points, seed=8)
+    outputs = model.predict_at_latent(seen, np.full(model.n_latent_, 0.4))
+    page = calculators[name].ask(
+        "(({ predict, ...found }) => ({ ...found, after: predict(a[2], false) }))(lvmogp.newCondition(a[0], a[1]))",
+        seen.tolist(),
+        outputs.tolist(),
+        inputs.tolist(),
+    )
+    model.add_condition("new", seen, outputs)
+    latents = model.latents_.iloc[-1]
+    mean, std = model.predict(inputs, "new", return_std=True, include_noise=False)
+    lower, upper = model.predict_interval(inputs, "new", include_noise=False)
+    model.remove_condition("new")
+    latent_mean, latent_sd = (latents.filter(like=kind).to_numpy(float) for kind in ("mean_", "sd_"))
+    assert np.max(np.abs(page["latentMean"] - latent_mean) / latent_sd) < 1e-3
+    assert np.max(np.abs(page["latentSd"] - latent_sd) / latent_sd) < 1e-3
+    for mine, expected in zip(
+        (page["after"][key] for key in ("mean", "sd", "lower", "upper")), (mean, std, lower, upper), strict=True
+    ):
+        assert np.max(np.abs(mine - expected) / std) < 1e-3
+
+
+@pytest.mark.parametrize(("name", "n_points"), [("long", 1), ("log", 3)])
+def test_expected_deviations_are_those_of_python(models, calculators, name, n_points):
+    model = models[name]
+    candidates, seen = rows_for(model, 12), rows_for(model, n_points, seed=8)
+    outputs = model.predict_at_latent(seen, np.full(model.n_latent_, 0.4))
+    page = calculators[name].ask(
+        "lvmogp.newCondition(a[0], a[1]).expectedDeviations(a[2])",
+        seen.tolist(),
+        outputs.tolist(),
+        candidates.tolist(),
+    )
+    model.add_condition("new", seen, outputs)
+    expected = model.suggest("new", candidates)
+    model.remove_condition("new")
+    assert page["before"] == pytest.approx(expected.sd_before, rel=1e-3)
+    np.testing.assert_allclose(page["after"], expected.candidate_sd, rtol=1e-2)
+    assert np.argmin(page["after"]) == np.argmin(expected.candidate_sd)
+
+
 # In a browser
 
 
@@ -341,93 +455,11 @@ def fresh(browser, paths):
         item.page.close()
 
 
-def rows_for(model, n=6, seed=5):
-    observed = model.model_.observations.inputs
-    return np.random.default_rng(seed).uniform(observed.min(axis=0), observed.max(axis=0), (n, observed.shape[1]))
-
-
-def scale_of(model):
-    return np.std(model.model_.observations.outputs)
-
-
 @pytest.mark.parametrize("name", [*MAKERS, "compact"])
 def test_a_page_opens_without_complaint_or_request(opened, paths, name):
     assert opened[name].complaints == []
     assert opened[name].requests == [paths[name].as_uri()]
     assert opened[name].ask("lvmogp.conditions")[:5] == list(NAMES)
-
-
-@pytest.mark.parametrize("include_noise", [False, True])
-@pytest.mark.parametrize("name", [*MAKERS, "compact"])
-def test_curves_at_latents_are_those_of_python(models, opened, name, include_noise):
-    model = models.get(name, models["long"])
-    inputs = rows_for(model)
-    for latent in np.random.default_rng(6).normal(size=(3, model.n_latent_)) * 1.5:
-        page = opened[name].ask("lvmogp.predictAtLatent(...a)", inputs.tolist(), latent.tolist(), include_noise)
-        mean, std = model.predict_at_latent(inputs, latent, return_std=True, include_noise=include_noise)
-        np.testing.assert_allclose(page["mean"], mean, atol=1e-6 * scale_of(model), rtol=0)
-        np.testing.assert_allclose(page["sd"], std, atol=1e-6 * scale_of(model), rtol=0)
-
-
-@pytest.mark.parametrize("include_noise", [False, True])
-@pytest.mark.parametrize(
-    ("name", "condition"),
-    [*((name, NAMES[1]) for name in MAKERS), *(("long", x) for x in ("few", "many", "measured", "gaussian"))],
-)
-def test_curves_of_conditions_are_those_of_python(models, opened, name, condition, include_noise):
-    model, inputs = models[name], rows_for(models[name])
-    page = opened[name].ask("lvmogp.predictCondition(...a)", condition, inputs.tolist(), include_noise)
-    mean, std = model.predict(inputs, condition, return_std=True, include_noise=include_noise)
-    lower, upper = model.predict_interval(inputs, condition, include_noise=include_noise)
-    for found, expected in ((page["mean"], mean), (page["sd"], std), (page["lower"], lower), (page["upper"], upper)):
-        np.testing.assert_allclose(found, expected, atol=1e-6 * scale_of(model), rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("name", "n_points"), [("long", 1), ("long", 3), ("grid", 1), ("grid", 4), ("log", 4), ("sqrt", 2)]
-)
-def test_a_new_condition_is_that_of_python(models, opened, name, n_points):
-    model = models[name]
-    inputs, seen = rows_for(model), rows_for(model, n_points, seed=8)
-    outputs = model.predict_at_latent(seen, np.full(model.n_latent_, 0.4))
-    page = opened[name].ask(
-        "{ const found = lvmogp.newCondition(a[0], a[1]);"
-        " return {...found, after: found.predict(a[2], false), predict: null} }",
-        seen.tolist(),
-        outputs.tolist(),
-        inputs.tolist(),
-    )
-    model.add_condition("new", seen, outputs)
-    found = model.model_.added["new"].posterior
-    mean, std = model.predict(inputs, "new", return_std=True, include_noise=False)
-    lower, upper = model.predict_interval(inputs, "new", include_noise=False)
-    model.remove_condition("new")
-    latent_mean, latent_sd = np.asarray(found.latent_mean), np.sqrt(found.latent_variance)
-    assert np.max(np.abs(page["latentMean"] - latent_mean) / latent_sd) < 1e-3
-    assert np.max(np.abs(page["latentSd"] - latent_sd) / latent_sd) < 1e-3
-    for mine, expected in zip(
-        (page["after"][key] for key in ("mean", "sd", "lower", "upper")), (mean, std, lower, upper), strict=True
-    ):
-        assert np.max(np.abs(mine - expected) / std) < 1e-3
-
-
-@pytest.mark.parametrize(("name", "n_points"), [("long", 1), ("grid", 2), ("log", 3)])
-def test_expected_deviations_are_those_of_python(models, opened, name, n_points):
-    model = models[name]
-    candidates, seen = rows_for(model, 12), rows_for(model, n_points, seed=8)
-    outputs = model.predict_at_latent(seen, np.full(model.n_latent_, 0.4))
-    page = opened[name].ask(
-        "lvmogp.newCondition(a[0], a[1]).expectedDeviations(a[2])",
-        seen.tolist(),
-        outputs.tolist(),
-        candidates.tolist(),
-    )
-    model.add_condition("new", seen, outputs)
-    expected = model.suggest("new", candidates)
-    model.remove_condition("new")
-    assert page["before"] == pytest.approx(expected.sd_before, rel=1e-3)
-    np.testing.assert_allclose(page["after"], expected.candidate_sd, rtol=1e-2)
-    assert np.argmin(page["after"]) == np.argmin(expected.candidate_sd)
 
 
 def test_the_page_marks_where_to_measure_next(models, fresh):

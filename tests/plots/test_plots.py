@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from drawn_models import fitted, forgetting
 from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.colors import same_color
 from matplotlib.contour import QuadContourSet
@@ -20,7 +21,7 @@ from scipy.stats import norm
 
 from lvmogp import DataError, LVMOGPRegressor, SettingError, UnknownConditionError
 from lvmogp.algebra.linalg import smallest_jitter
-from lvmogp.conditions.evidence import evidence
+from lvmogp.fitted.model import known_of
 from lvmogp.inference.optimise import Status
 from lvmogp.insight.summary import input_relevance, latent_relevance
 from lvmogp.plots import (
@@ -40,7 +41,6 @@ from lvmogp.plots import (
 )
 from lvmogp.plots.labels import label_points
 from lvmogp.plots.latent_density import log_latent_density
-from lvmogp.plots.new_condition import _draw_particles, _draw_regions, _height_that_holds, _steps
 
 mpl.use("Agg")
 
@@ -313,7 +313,8 @@ def restarts_of(model, *histories):
         for number, history in enumerate(histories)
     )
     changed = copy.copy(model)
-    changed.model_ = model.model_._replace(outcome=model.outcome_._replace(restarts=restarts))
+    fit = model.model_.fit
+    changed.model_ = model.model_._replace(fit=fit._replace(outcome=fit.outcome._replace(restarts=restarts)))
     return changed
 
 
@@ -359,15 +360,6 @@ def test_calibration_counts_observations_inside_their_intervals(brakes, ax):
     assert_allclose([lower[1], upper[1]], [0.3 - half, 0.3 + half])
 
 
-@pytest.mark.parametrize("conditions", ["b", "new"])
-def test_the_distribution_function_undoes_the_interval(brakes, conditions):
-    inputs = [[5.0], [28.0]]
-    lower, upper = brakes.predict_interval(inputs, conditions, level=0.9)
-    assert_allclose(brakes.predictive_cdf(inputs, lower, conditions), 0.05, atol=1e-6)
-    assert_allclose(brakes.predictive_cdf(inputs, upper, conditions), 0.95, atol=1e-6)
-    assert np.isnan(brakes.predictive_cdf(inputs, [np.nan, 1.0], conditions)).tolist() == [True, False]
-
-
 def test_calibration_that_cannot_be_drawn(brakes):
     inputs, outputs = held_out()
     with pytest.raises(SettingError, match="levels must be numbers between 0 and 1"):
@@ -411,19 +403,14 @@ def test_a_new_condition_before_and_after_each_point(brakes):
     assert_unchanged(brakes, before)
 
 
-def seen(model, inputs, outputs):
-    scaling = model.model_.scaling
-    return evidence(model.model_.posterior, scaling.inputs(np.array(inputs)), scaling.outputs(np.array(outputs)))
-
-
 def test_noise_of_its_own_is_integrated_out(plants):
     # One point: p(h | y) ∝ N(h; 0, I) ∫ N(y; m(h), v(h) + σ²) N(log σ²; prior) d log σ², by the trapezoid rule.
     point, value = [[days("2024-03-20")[0], 1.0]], 4.0
-    fitted = plants.model_
+    model = copy.copy(plants).add_condition("new", point, [value]).model_
     latents = np.random.default_rng(2).normal(size=(7, 2))
-    found = log_latent_density(fitted.posterior, seen(plants, point, [value]), latents)
+    found = log_latent_density(model.ensemble, model.added["new"].condition.seen, latents, known_of(model, None))
     at, deviation = plants.predict_at_latent(np.tile(point, (7, 1)), latents, return_std=True, include_noise=False)
-    log_noise = np.log(fitted.scaling.variance(np.asarray(fitted.posterior.parameters.noise_variance)))
+    log_noise = np.log(model.scaling.variance(np.asarray(model.posterior.parameters.noise_variance)))
     z = np.linspace(-7, 7, 2001)[:, None]
     total = jittered(plants, np.sqrt(deviation**2 + np.exp(log_noise.mean() + log_noise.std() * z)))
     expected = logsumexp(norm.logpdf(z) + norm.logpdf(value, at, total), axis=0)
@@ -431,13 +418,39 @@ def test_noise_of_its_own_is_integrated_out(plants):
     assert_allclose(found - found[0], expected - expected[0], atol=1e-5)
 
 
-def test_regions_of_two_latents_before_any_point_are_discs(plants, ax):
-    _draw_regions(plants, seen(plants, np.empty((0, 2)), []), 4.0, ax)
-    _, edges = (item for item in ax.collections if isinstance(item, QuadContourSet))
+def test_regions_of_two_latents_before_any_point_are_discs(plants):
+    above = plot_new_condition(plants, [[days("2024-03-20")[0], 1.0]], [4.0], steps=[0])[0, 0]
+    _, edges = (item for item in above.collections if isinstance(item, QuadContourSet))
     for path, mass in zip(edges.get_paths(), (0.95, 0.5), strict=True):
         radius = np.linalg.norm(path.vertices, axis=1)
         assert_allclose(radius, np.sqrt(-2 * np.log(1 - mass)), rtol=0.03)
-    assert {text.get_text() for text in ax.texts} == {"95 %", "50 %"}
+    assert {text.get_text() for text in above.texts} == {"95 %", "50 %"}
+
+
+def aligned_particles(model, name):
+    """Latents of all particles of an added condition, turned as their draws are, and their weights."""
+    condition, ensemble = model.model_.added[name].condition, model.model_.ensemble
+    turned = [own @ turn for own, turn in zip(condition.latents, ensemble.rotations, strict=True)]
+    return np.concatenate(turned), condition.weights.reshape(-1)
+
+
+@pytest.mark.parametrize("answers", ["draws", "fit"])
+@pytest.mark.parametrize("n_latent", [1, 2])
+def test_latents_that_have_no_density_are_shown_by_their_particles(answers, n_latent):
+    model = forgetting(fitted("long", answers=answers, n_latent=n_latent, features=True))
+    point = ([[0.4], [1.5]], [0.9, -0.2])
+    above = plot_new_condition(model, *point, features=[np.nan], steps=[2])[0, 0]
+    latents, weights = aligned_particles(model.add_condition("new", *point, features=[np.nan]), "new")
+    if n_latent == 2:
+        (points,) = above.collections
+        assert_allclose(points.get_sizes() / points.get_sizes().sum(), weights, atol=1e-12)
+        assert_allclose(points.get_offsets(), latents[:, :2])
+        return
+    grid, density = above.lines[0].get_data()
+    mean, size = weights @ latents[:, 0], 1 / np.sum(weights**2)
+    variance = weights @ (latents[:, 0] - mean) ** 2 / (1 - 1 / size)
+    smoothed = norm.pdf(grid[:, None], latents[:, 0], np.sqrt(variance) * size**-0.2) @ weights  # Scott's rule
+    assert_allclose(density, smoothed / smoothed.max(), atol=1e-9)
 
 
 def test_a_new_condition_on_given_axes(brakes):
@@ -448,26 +461,11 @@ def test_a_new_condition_on_given_axes(brakes):
     assert_allclose(axes[1].lines[0].get_ydata(), brakes.predict([[5.0], [6.0]], "new"))
 
 
-def test_particles_are_as_large_as_they_weigh(brakes, ax):
-    condition = brakes.model_.added["new"].posterior
-    _draw_particles(condition, (0, 0), ax)
-    (points,) = ax.collections
-    assert_allclose(points.get_sizes() / points.get_sizes().sum(), condition.weights, atol=1e-12)
-    assert_allclose(points.get_offsets()[:, 0], condition.latents[:, 0])
-
-
-def test_a_region_holds_its_share_of_the_mass():
-    grid = np.linspace(-6, 6, 601)
-    density = np.exp(-(grid[:, None] ** 2 + grid**2) / 2).ravel()
-    # Outside radius r a standard normal plane has mass exp(−r²/2), which is also the height there.
-    assert_allclose(_height_that_holds(density, 0.95), 0.05, rtol=0.01)
-    assert_allclose(_height_that_holds(density, 0.5), 0.5, rtol=0.01)
-
-
-def test_steps_of_a_new_condition():
-    assert _steps(None, 2) == [0, 1, 2]
-    assert _steps(None, 9) == [0, 1, 2, 3, 4, 9]
-    assert _steps([0, 9], 9) == [0, 9]
+def test_unless_told_a_new_condition_is_shown_after_each_of_four_points_and_all(brakes):
+    speeds = np.linspace(5, 25, 6)
+    panels = plot_new_condition(brakes, speeds[:, None], speeds**2 / 12, inputs=[5.0])
+    shown = [len(ax.lines[1].get_xdata()) for ax in panels[1]]
+    assert shown == [0, 1, 2, 3, 4, 6]
 
 
 def test_a_new_condition_that_cannot_be_drawn(brakes):

@@ -112,15 +112,16 @@ def test_a_document_that_is_no_json_fails_before_the_file_is_touched(path):
 # Damage
 
 
-def test_a_truncated_file_fails_in_words(path):
+def test_a_file_too_short_or_too_long_fails_in_words(path):
     whole = path.read_bytes()
-    for length in np.unique(np.r_[0, 1, 7, 8, 9, np.linspace(10, len(whole) - 1, 40).astype(int)]):
-        path.write_bytes(whole[:length])
+    lengths = np.unique(np.r_[0, 1, 7, 8, 9, np.linspace(10, len(whole) - 1, 20).astype(int)])
+    for damaged in (*(whole[:length] for length in lengths), b"x" + whole, whole + b"x"):
+        path.write_bytes(damaged)
         with pytest.raises(ModelFileError, match=r"brakes\.lvmogp is not a model file, or it is damaged"):
             read(path)
 
 
-@pytest.mark.parametrize("flip", [0x01, 0x10, 0x80, 0xFF])
+@pytest.mark.parametrize("flip", [0x01, 0x80])
 def test_a_flipped_byte_never_gives_another_model(path, flip):
     whole = path.read_bytes()
     n_header = 8 + int.from_bytes(whole[:8], "little")
@@ -137,13 +138,6 @@ def test_a_flipped_byte_never_gives_another_model(path, flip):
         else:
             assert_same_content(content, CONTENT)
     assert n_noticed > 0.95 * len(places)
-
-
-@pytest.mark.parametrize("damaged", [lambda whole: b"x" + whole, lambda whole: whole + b"x"])
-def test_bytes_too_many_fail_in_words(path, damaged):
-    path.write_bytes(damaged(path.read_bytes()))
-    with pytest.raises(ModelFileError, match="is not a model file, or it is damaged"):
-        read(path)
 
 
 def metadata_of(path: Path) -> dict[str, str]:
@@ -192,7 +186,7 @@ def test_a_safetensors_file_of_others_fails_in_words(tmp_path, metadata):
         read(tmp_path / "other.safetensors")
 
 
-@pytest.mark.parametrize("content", [b"", b"x,y\n1,2\n", b"\x80\x05" * 100, b"{" * 10_000, bytes(1000)])
+@pytest.mark.parametrize("content", [b"", b"x,y\n1,2\n", b"{" * 10_000, bytes(1000)])
 def test_a_file_of_another_kind_fails_in_words(tmp_path, content):
     (tmp_path / "data.csv").write_bytes(content)
     with pytest.raises(ModelFileError, match=r"data\.csv is not a model file, or it is damaged: "):
@@ -205,7 +199,7 @@ def test_a_missing_file_and_a_folder_fail_in_words(tmp_path, name):
         read(tmp_path / name)
 
 
-@pytest.mark.parametrize("version", ["2", "17", "0", "", "one", "-1", "1.0", "²", "9" * 5000])
+@pytest.mark.parametrize("version", ["2", "0", "", "-1", "1.0", "²", "9" * 5000])
 def test_another_version_fails_in_words(path, version):
     path.write_bytes(save(load_file(path), metadata_of(path) | {"version": version}))
     text = rf"has format version {version[:20]}, but this lvmogp .* reads versions up to 1; upgrade lvmogp to read it"

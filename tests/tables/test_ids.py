@@ -218,7 +218,7 @@ def test_an_id_of_another_type_fails_in_words(bad):
         (np.array([["a"], ["b"]]), r"must be one id, or one id a row, got an array of shape \(2, 1\)"),
         (["a", "b", "c"], "conditions has 3 entries for 2 rows of X; give one id, or one a row"),
     ],
-    ids=str,
+    ids=["decimal", "set", "dict", "table", "bytes", "matrix", "too many"],
 )
 def test_conditions_without_an_id_for_each_row_fail_in_words(conditions, words):
     with pytest.raises(DataError, match=words):
@@ -240,8 +240,7 @@ def test_an_unknown_condition_is_told_of_the_closest():
     assert "did you mean" not in str(unknown_condition("x", ["tyre-A", 17]))
     assert "condition 110 is not known to the model (did you mean 109?)" in str(unknown_condition(110, [100, 109]))
     very_long = str(unknown_condition("a" + "x" * 10**6, ["b" + "x" * 10**6, "c"]))
-    assert "did you mean 'bxxx" in very_long
-    assert len(very_long) < 800
+    assert f"condition 'a{'x' * 98} is not known to the model (did you mean 'b{'x' * 98}?)" in very_long
 
 
 def test_conditions_are_listed_by_name_up_to_three():

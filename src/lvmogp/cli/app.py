@@ -2,7 +2,7 @@
 
 import gc
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from lvmogp.cli.options import (
     ConditionFeatures,
     Debug,
     ErrorColumn,
+    Goal,
     Inference,
     Model,
     Noise,
@@ -241,8 +242,7 @@ def suggest(
     ] = None,
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="How many measurements to choose.")] = 1,
     goal: Annotated[
-        Literal["predictions", "latents"],
-        typer.Option(help="Learn about the condition's predictions, or its latents."),
+        Goal, typer.Option(help="Learn about the condition's predictions, or its latents.")
     ] = "predictions",
     region: Annotated[
         Path | None, typer.Option(help="Table with the inputs where predictions matter; default: the candidates.")

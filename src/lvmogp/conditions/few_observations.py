@@ -1,5 +1,7 @@
 """The observations that are a condition's own, prepared for all the latents that are tried for it."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -98,8 +100,11 @@ def few_observations(
     """Put observations in one of few numbers of places, so that similar calls share one compiled program."""
     n_places = next((size for size in PLACES if size >= len(values)), rounded_up(len(values)))
     errors = np.zeros(len(values)) if error_variances is None else error_variances
-    parts = (inputs, values, np.ones(len(values)), errors)
-    return FewObservations(*(jnp.asarray(with_zeros(part, n_places), dtype) for part in parts))
+
+    def placed(rows: HostFloat) -> Array:
+        return jnp.asarray(with_zeros(rows, n_places), dtype)
+
+    return FewObservations(placed(inputs), placed(values), placed(np.ones(len(values))), placed(errors))
 
 
 def no_observations(n_columns: int, dtype: str = "float64") -> FewObservations:
@@ -153,13 +158,18 @@ def stacked(seen: list[FewObservations]) -> FewObservations | None:
 
     def longer(each: FewObservations) -> FewObservations:
         more = size - each.values.shape[0]
-        per_place = (each.inputs, each.values, each.present, each.error_variances)
-        padded = [jnp.pad(leaf, ((0, more), *[(0, 0)] * (leaf.ndim - 1))) for leaf in per_place]
+
+        def padded(leaf: Array) -> Array:
+            return jnp.pad(leaf, ((0, more), *[(0, 0)] * (leaf.ndim - 1)))
+
         summary = each.compressed
-        if summary is not None:
-            features = jnp.pad(summary.features, ((0, more), (0, 0)))
-            summary = eqx.tree_at(lambda tree: tree.features, summary, features)
-        return FewObservations(*padded, summary)
+        return FewObservations(
+            padded(each.inputs),
+            padded(each.values),
+            padded(each.present),
+            padded(each.error_variances),
+            None if summary is None else dataclasses.replace(summary, features=padded(summary.features)),
+        )
 
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[longer(each) for each in seen])
 

@@ -6,17 +6,27 @@ particles under each process; processes that expected the observations count for
 
 Where noise is per condition, log σ² of the new one joins the latents; θ = (h, z) collects both, z being standard normal
 a priori. Coordinates of h that are known from the condition's features are no part of θ (equation 43).
+
+The paper's own answer is here too: the one Gaussian over the latents that maximises the bound (equation 21).
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 from scipy.special import ndtri
 
-from lvmogp.algebra.gaussians import LOG_2PI, log_density
-from lvmogp.conditions.condition import MOST_PARTICLES, Condition, KnownLatents, condition_of_particles
-from lvmogp.conditions.ensemble import Ensemble, NoisePrior, chunks
+from lvmogp.algebra.constraints import positive
+from lvmogp.algebra.gaussians import LOG_2PI, kl_to_standard_normal, log_density
+from lvmogp.conditions.condition import (
+    MOST_PARTICLES,
+    Condition,
+    KnownLatents,
+    condition_of_gaussian,
+    condition_of_particles,
+)
+from lvmogp.conditions.ensemble import ClosedForm, Ensemble, NoisePrior, chunks
 from lvmogp.conditions.few_observations import MOST_EXACT, FewObservations, compressed
 from lvmogp.conditions.search import (
     Search,
@@ -29,6 +39,11 @@ from lvmogp.conditions.search import (
 )
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import doubled
+from lvmogp.inference.optimise import maximise
+from lvmogp.kernels.covariances import diagonal
+from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.model.curve_moments import curve_moments
+from lvmogp.model.posterior import Posterior
 from lvmogp.model.process import Process
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
@@ -36,6 +51,10 @@ from lvmogp.typing import Array, Float, HostFloat, Scalar
 SEARCH = Search()
 _BRIEF_SEARCH = Search(n_scouts=0, n_starts=6, newton_steps=8, n_prior_starts=32, most_trained_starts=32)
 _PARTICLES_OF_ALL, _FEWEST_EACH, _MOST_EACH = 2**14, 32, 512
+# The search for one Gaussian: how many starts, how wide each, how long and how exact.
+_N_STARTS = 8
+_START_VARIANCE = 0.1
+_MOST_ITERATIONS, _LEAST_GAIN = 200, 1e-4
 
 
 def noise_at(theta: Float[Array, " T"], prior: NoisePrior) -> Scalar:
@@ -184,3 +203,75 @@ def _log_evidence(
         return jnp.where(jnp.isfinite(found), found, -jnp.inf)
 
     return jax.lax.map(one_process, (processes, priors))
+
+
+# The one Gaussian of the paper
+
+
+class _Candidate(eqx.Module):
+    # q(h) over the coordinates that are not known, and the standardised log noise.
+    mean: Float[Array, " U"]
+    noise_deviation: Scalar
+    variance: Float[Array, " U"] = positive()
+    fixed: tuple[str, ...] = eqx.field(static=True, default=())
+
+
+class _Setting(eqx.Module):
+    model: Posterior
+    seen: FewObservations
+    prior: NoisePrior
+    known: KnownLatents
+
+
+def _bound(candidate: _Candidate, setting: _Setting) -> Scalar:
+    # −½ Σ_n [log 2πσ_n² + ((y_n − aᵀw)² + aᵀGa + ψ k(x, x))/σ_n²] − KL(q(h) ‖ p(h)), equation 21; the divergence is
+    # that of the coordinates that are not known.
+    seen, basis = setting.seen, setting.model.input_basis
+    features = basis.features(seen.inputs)
+    curve = curve_moments(setting.model, _latents(candidate, setting.known))
+    noise = seen.noise(_noise(candidate, setting.prior))
+    squares = (seen.values - features @ curve.weights[0]) ** 2
+    spread = jnp.sum((features @ curve.spread[0]) * features, axis=1)
+    prior = curve.prior_variance[0] * diagonal(basis.kernel, seen.inputs)
+    fit = -jnp.sum(seen.present * (LOG_2PI + jnp.log(noise) + (squares + spread + prior) / noise)) / 2
+    log_noise_prior = -(candidate.noise_deviation**2) / 2
+    return fit + log_noise_prior - kl_to_standard_normal(candidate.mean, candidate.variance)
+
+
+_compiled_bound = compiled(_bound)
+
+
+def _noise(candidate: _Candidate, prior: NoisePrior) -> Scalar:
+    return jnp.exp(prior.mean + prior.deviation * candidate.noise_deviation)
+
+
+def _latents(candidate: _Candidate, known: KnownLatents) -> LatentGaussians:
+    variance = known.filled(candidate.variance, fill=0.0)
+    return LatentGaussians(known.filled(candidate.mean)[None], variance[None], known.n_uncertain)
+
+
+def infer_gaussian(ensemble: Ensemble, fit: ClosedForm, seen: FewObservations, known: KnownLatents) -> Condition:
+    """Maximise the bound over q(h) from the trained latents that explain the observations best and from the prior."""
+    shared, unknown = ensemble.noise_prior.shared, np.asarray(known.unknown)
+    prior = NoisePrior(ensemble.noise_prior.mean[0], ensemble.noise_prior.deviation[0], shared)
+    setting = _Setting(fit.posterior, seen, prior, known)
+    candidates = np.vstack([np.asarray(ensemble.latents[0])[:, unknown], normal_nodes(_N_STARTS, len(unknown))])
+
+    def at(mean: HostFloat) -> _Candidate:
+        return _Candidate(
+            mean=jnp.asarray(mean, ensemble.dtype),
+            noise_deviation=jnp.zeros((), ensemble.dtype),
+            variance=jnp.full(len(unknown), _START_VARIANCE, ensemble.dtype),
+            fixed=("noise_deviation",) if shared else (),
+        )
+
+    best = at(candidates[0])
+    if len(unknown) or not shared:
+        heights = [float(_compiled_bound(at(mean), setting)) for mean in candidates]
+        chosen = candidates[np.argsort(heights)[::-1][:_N_STARTS]]
+        runs = [
+            maximise(_bound, at(mean), setting, max_iterations=_MOST_ITERATIONS, tolerance=_LEAST_GAIN)
+            for mean in chosen
+        ]
+        best = max(runs, key=lambda run: run.bound).tree
+    return condition_of_gaussian(ensemble, _latents(best, known), _noise(best, prior))

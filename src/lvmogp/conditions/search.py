@@ -100,8 +100,9 @@ def chosen_starts(target: Target, starts: Float[Array, "S T"], n_wanted: int) ->
     """Choose the best of many starts for half of those wanted; the other half are spread over the rest."""
     order = jnp.argsort(-jax.vmap(target)(starts))
     n_best = min(n_wanted // 2, starts.shape[0])
-    spread = np.unique(np.linspace(n_best, starts.shape[0] - 1, n_wanted - n_best).astype(int))
-    return starts[order[np.r_[np.arange(n_best), spread]]]
+    spread = np.linspace(n_best, starts.shape[0] - 1, n_wanted - n_best).astype(int)
+    places = np.unique(np.minimum(np.r_[np.arange(n_best), spread], starts.shape[0] - 1))
+    return starts[order[places]]
 
 
 class _Peak(NamedTuple):
@@ -142,12 +143,14 @@ def _local_gaussians(target: Target, starts: Float[Array, "K T"], search: Search
     factors = factors * jnp.sign(jnp.diagonal(factors, axis1=1, axis2=2))[:, None, :]
     # Square-rooted evidence of each local Gaussian: peaks lead, but none takes all before it is scouted.
     evidences = heights - jnp.sum(jnp.log(values), axis=1) / 2
-    log_shares = jax.nn.log_softmax(evidences / 2)
+    # A start where the density cannot be evaluated stands for the prior, without a share.
+    is_sound = jnp.isfinite(evidences) & jnp.all(jnp.isfinite(factors), axis=(1, 2))
     prior_mean, prior_factor = jnp.zeros((1, n_theta), means.dtype), jnp.eye(n_theta, dtype=means.dtype)[None]
+    log_shares = jax.nn.log_softmax(jnp.where(is_sound, evidences, -jnp.inf) / 2)
     return _Mixture(
         jnp.append(log_shares + jnp.log(1 - search.prior_share), jnp.log(search.prior_share)),
-        jnp.concatenate([means, prior_mean]),
-        jnp.concatenate([factors, prior_factor]),
+        jnp.concatenate([jnp.where(is_sound[:, None], means, prior_mean), prior_mean]),
+        jnp.concatenate([jnp.where(is_sound[:, None, None], factors, prior_factor), prior_factor]),
     )
 
 

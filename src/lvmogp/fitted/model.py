@@ -16,8 +16,7 @@ from lvmogp.conditions.condition import (
 )
 from lvmogp.conditions.ensemble import Ensemble, ensemble_of_draws, ensemble_of_fit
 from lvmogp.conditions.few_observations import FewObservations, few_observations, no_observations
-from lvmogp.conditions.gaussian_method import infer_gaussian
-from lvmogp.conditions.infer import infer
+from lvmogp.conditions.infer import infer, infer_gaussian
 from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.fitted.origin import Origin
 from lvmogp.fitted.similarity import trained_latents

@@ -240,7 +240,8 @@ def _restored(stored: StoredModel) -> FittedModel:
         observations=_restored_data(stored),
         descriptions=stored.descriptions,
     )
-    is_same = np.array_equal(np.atleast_1d(stored.answering), np.atleast_1d(_answering(model)))
+    answering = _answering(model)
+    is_same = answering is None or np.array_equal(answering, np.asarray(stored.answering))
     added = {name: _restored_condition(model, entry, is_same=is_same) for name, entry in stored.added.items()}
     return model._replace(added=added)
 

@@ -1,8 +1,8 @@
 """Which inputs of a condition to measure next, in the user's units."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -95,7 +95,7 @@ def suggest(
 def _particles(model: FittedModel, name: Id) -> Particles:
     # Of the coordinates of the particles, the latents alone.
     found = all_particles(model.ensemble, find_condition(model, name, unseen="prior"))
-    return eqx.tree_at(lambda tree: tree.aligned, found, found.aligned[:, : model.n_latent])
+    return dataclasses.replace(found, aligned=found.aligned[:, : model.n_latent])
 
 
 class _Chosen(NamedTuple):

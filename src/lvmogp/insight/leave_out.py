@@ -2,13 +2,13 @@
 
 import dataclasses
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.conditions.mixtures import Mixture, judged, moments_in_units, quantile
+from lvmogp.conditions.mixtures import Mixture, judged, moments_in_units
 from lvmogp.conditions.predictive import trained_curves
 from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
@@ -18,7 +18,6 @@ from lvmogp.ground.precision import in_double_precision
 from lvmogp.inference.restarts import MINIBATCHES
 from lvmogp.model.layouts import Data, GridData, LongData, layout_for_bounds, standardised
 from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import HostInt
 
 LEVEL = 0.95
@@ -42,7 +41,6 @@ class LeaveOut(NamedTuple):
     n_observations: int
 
 
-@in_double_precision
 def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
     """Predict each fold of the training data from the others, kernels and latents as fitted.
 
@@ -50,53 +48,42 @@ def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
     this is kinder than a refit; it costs no more than a few evaluations of the bound. ``None`` where the model has
     not kept its data, has one input only, or the check would need too large a matrix.
     """
-    _check_folds(n_folds)
-    found = _left_out(fitted_model(model), n_folds)
-    return None if found is None else _measured(found)
+    found, observations = leave_out_calibration(model, levels=[LEVEL], n_folds=n_folds), model.model_.observations
+    if found is None or observations is None:
+        return None
+    return LeaveOut(
+        rmse=found.rmse,
+        coverage=float(found.coverage["coverage"][0]),
+        log_density=found.log_density,
+        spread=float(np.std(observations.outputs)),
+        n_observations=found.n_observations,
+    )
 
 
 @in_double_precision
 def leave_out_calibration(
     model: LVMOGPRegressor, *, levels: Sequence[float] = LEVELS, n_folds: int = 5
 ) -> Calibration | None:
-    """Calibration of the predictions of each fold of the training data from the others, as for ``leave_out``."""
-    asked = checked_levels(levels)
-    _check_folds(n_folds)
-    trained = fitted_model(model)
-    found = _left_out(trained, n_folds)
-    if found is None:
-        return None
-    actual = found.observations.outputs
-    predicted, _ = moments_in_units(found.rows, found.scaling)
-    density, below = judged(found.rows, found.scaling, actual)
-    forecasts = Forecasts(
-        probability_below=below,
-        log_density=density,
-        error=predicted - actual,
-        conditions=found.observations.conditions,
-        names=trained.ids,
-    )
-    return calibration(forecasts, asked)
-
-
-def _check_folds(n_folds: int) -> None:
+    """Return the calibration of predictions of each fold of the training data from the others, as in ``leave_out``."""
+    asked, trained = checked_levels(levels), fitted_model(model)
     if not isinstance(n_folds, numbers.Integral) or n_folds < 2:
         raise SettingError(
             f"n_folds must be a whole number from 2 on, got {n_folds!r}: each is predicted from the others"
         )
-
-
-class _LeftOut(NamedTuple):
-    # Predictive distributions of all observations, each given the other folds.
-    rows: Mixture
-    scaling: Scaling
-    observations: Observations
-
-
-def _left_out(trained: FittedModel, n_folds: int) -> _LeftOut | None:
     observations = trained.observations
     if observations is None or len(observations.outputs) < 2:
         return None
+    rows = _left_out(trained, observations, n_folds)
+    if rows is None:
+        return None
+    predicted, _ = moments_in_units(rows, trained.scaling)
+    density, below = judged(rows, trained.scaling, observations.outputs)
+    error = predicted - observations.outputs
+    return calibration(Forecasts(below, density, error, observations.conditions, trained.ids), asked)
+
+
+def _left_out(trained: FittedModel, observations: Observations, n_folds: int) -> Mixture | None:
+    # Predictive mixtures of all observations, each given the other folds, in standardised units.
     if trained.fit.outcome.restarts[0].recipe == MINIBATCHES:
         return None  # for data that are too many to go through at once
     data = standardised(observations, trained.scaling)
@@ -105,11 +92,20 @@ def _left_out(trained: FittedModel, n_folds: int) -> _LeftOut | None:
     if isinstance(data, GridData) and len(data.inputs) < 2:
         return None  # whole inputs are left out, and this is the only one
     folds = _folds(observations, n_folds=n_folds, whole_inputs=isinstance(data, GridData))
-    rows = _left_out_mixture(trained, observations, data, folds)
+    inputs, found, weights = trained.scaling.inputs(observations.inputs), np.empty(0), np.empty(0)
+    for fold in range(folds.max() + 1):
+        left_out = folds == fold
+        ensemble = ensemble_given(trained, _rest(trained, observations, data, left_out), most_draws=_MOST_DRAWS)
+        # All rows of long data, so that every fold has the same shapes and one compiled program serves all.
+        rows = np.arange(len(folds)) if isinstance(data, LongData) else np.flatnonzero(left_out)
+        curves = trained_curves(ensemble, inputs[rows], observations.conditions[rows])
+        both = np.asarray([curves.means[0], curves.variances[0] + curves.noise])
+        found = found if fold else np.empty((2, both.shape[1], len(folds)))
+        found[:, :, left_out] = both[:, :, left_out[rows]]
+        weights = curves.weights
     if observations.errors is not None:
-        errors = trained.scaling.error_variances(observations.errors, observations.outputs)
-        rows = dataclasses.replace(rows, variances=rows.variances + errors)
-    return _LeftOut(rows, trained.scaling, observations)
+        found[1] += trained.scaling.error_variances(observations.errors, observations.outputs)
+    return Mixture(jnp.asarray(weights), jnp.asarray(found[0]), jnp.asarray(found[1]))
 
 
 def _folds(observations: Observations, *, n_folds: int, whole_inputs: bool) -> HostInt:
@@ -122,52 +118,14 @@ def _folds(observations: Observations, *, n_folds: int, whole_inputs: bool) -> H
     return (np.random.default_rng(0).permutation(n_places) % min(n_folds, n_places))[places]
 
 
-def _each_fold(
-    trained: FittedModel, observations: Observations, data: Data, folds: HostInt
-) -> Iterator[tuple[np.ndarray, Data]]:
-    # Which observations a fold leaves out, and the data without them.
-    for fold in range(folds.max() + 1):
-        left_out = folds == fold
-        if isinstance(data, LongData):
-            yield left_out, _masked(data, observations.conditions, left_out)
-        else:
-            yield left_out, standardised(observations.some(~left_out), trained.scaling)
-
-
-def _left_out_mixture(trained: FittedModel, observations: Observations, data: Data, folds: HostInt) -> Mixture:
-    # Predictive mixtures of all observations, each given the other folds, in standardised units.
-    inputs, found, weights = trained.scaling.inputs(observations.inputs), None, np.empty(0)
-    for left_out, rest in _each_fold(trained, observations, data, folds):
-        ensemble = ensemble_given(trained, rest, most_draws=_MOST_DRAWS)
-        # All rows of long data, so that every fold has the same shapes and one compiled program serves all.
-        rows = np.arange(len(folds)) if isinstance(data, LongData) else np.flatnonzero(left_out)
-        curves = trained_curves(ensemble, inputs[rows], observations.conditions[rows])
-        both = np.asarray([curves.means[0], curves.variances[0] + curves.noise])
-        found = np.empty((2, both.shape[1], len(folds))) if found is None else found
-        found[:, :, left_out] = both[:, :, left_out[rows]]
-        weights = curves.weights
-    assert found is not None  # there are two folds at least
-    return Mixture(jnp.asarray(weights), jnp.asarray(found[0]), jnp.asarray(found[1]))
-
-
-def _masked(data: LongData, conditions: HostInt, left_out: np.ndarray) -> LongData:
-    # Blocks with the places of some observations emptied.
+def _rest(trained: FittedModel, observations: Observations, data: Data, left_out: np.ndarray) -> Data:
+    # The data without some observations; the places of these in blocks of long data are emptied.
+    if not isinstance(data, LongData):
+        return standardised(observations.some(~left_out), trained.scaling)
+    conditions = observations.conditions
     layout = layout_for_bounds(conditions, data.n_conditions)
     present = layout.present * ~left_out[layout.row]
     counts = np.bincount(conditions[~left_out], minlength=data.n_conditions)
     changed = {"outputs": np.asarray(data.outputs) * present, "present": present, "counts": counts}
     arrays = {name: jnp.asarray(np.asarray(values, data.outputs.dtype)) for name, values in changed.items()}
     return dataclasses.replace(data, **arrays)
-
-
-def _measured(found: _LeftOut) -> LeaveOut:
-    rows, scaling, actual = found.rows, found.scaling, found.observations.outputs
-    predicted, _ = moments_in_units(rows, scaling)
-    lower, upper = (quantile(rows, scaling, (1 + side * LEVEL) / 2) for side in (-1, 1))
-    return LeaveOut(
-        rmse=float(np.sqrt(np.mean((predicted - actual) ** 2))),
-        coverage=float(np.mean((lower <= actual) & (actual <= upper))),
-        log_density=float(np.mean(judged(rows, scaling, actual).log_density)),
-        spread=float(np.std(actual)),
-        n_observations=len(actual),
-    )

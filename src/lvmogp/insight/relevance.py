@@ -1,7 +1,5 @@
 """How much each input, latent dimension and condition feature matters for what a fitted model predicts."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -10,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.conditions.curves import picked
-from lvmogp.conditions.ensemble import Ensemble, chunks
+from lvmogp.conditions.ensemble import chunks
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fitted.model import FittedModel, ensemble_given
 from lvmogp.ground.compiling import compiled
@@ -25,7 +23,7 @@ _MOST_DRAWS = 16
 
 
 def input_names(model: LVMOGPRegressor) -> list[str]:
-    """Names of the inputs; numbered where the training data had none."""
+    """Return the names of the inputs; numbered where the training data had none."""
     trained = fitted_model(model)
     if trained.schema.columns is not None:
         return list(trained.schema.columns)
@@ -33,7 +31,7 @@ def input_names(model: LVMOGPRegressor) -> list[str]:
 
 
 def coordinate_names(model: LVMOGPRegressor) -> list[str]:
-    """Names of all coordinates of a condition: its latents, then those of its features."""
+    """Return the names of all coordinates of a condition: its latents, then those of its features."""
     trained = fitted_model(model)
     features = () if trained.descriptions is None else trained.descriptions.coordinate_names
     return [*(f"latent {number + 1}" for number in range(model.n_latent_)), *features]
@@ -89,29 +87,35 @@ def _total_effects(trained: FittedModel) -> HostFloat:
         ensemble = ensemble_given(trained, data, most_draws=_MOST_DRAWS)
     aligned = np.asarray(ensemble.latents @ ensemble.rotations, dtype=float)
     effects = np.zeros(len(places))
-    for numbers, processes in chunks(ensemble):
-        for place, number in enumerate(numbers):
-            means = partial(_means, ensemble, picked(processes, place), number)
-            points = _observed_points(trained, aligned[number])
-            effects += ensemble.weights[number] * _effects(points, means, places)
+    for some, processes in chunks(ensemble):
+        for place, number in enumerate(some):
+            points = jnp.asarray(_observed_points(trained, aligned[number]), ensemble.dtype)
+            found = _effects(picked(processes, place), ensemble.rotations[number], points, places)
+            effects += ensemble.weights[number] * found
     return effects
 
 
-def _effects(points: HostFloat, means: Callable[[HostFloat], HostFloat], places: list[slice]) -> HostFloat:
+def _effects(
+    process: Process, rotation: Float[Array, "Q_H Q_H"], points: Float[Array, "n Q"], places: list[slice]
+) -> HostFloat:
     # T_q = ⟨(f(z) − f(z with z_q from z'))²⟩ / 2 Var f over pairs of observations z = (x, h), z' = (x', h'), for each
     # input, latent and feature q.
     rng = np.random.default_rng(0)
     here, other = (points[rng.integers(len(points), size=_N_POINTS)] for _ in range(2))
-    values = means(here)
+    values = np.asarray(_means(process, rotation, here), dtype=float)
     variance = np.var(values)
     if variance == 0:
         return np.zeros(len(places))
-    effects: list[float] = []
-    for q in places:
-        moved = here.copy()
-        moved[:, q] = other[:, q]
-        effects.append(float(np.mean((means(moved) - values) ** 2) / (2 * variance)))
-    return np.asarray(effects)
+    moved = (_means(process, rotation, here.at[:, q].set(other[:, q])) for q in places)
+    return np.array([np.mean((np.asarray(each, dtype=float) - values) ** 2) / (2 * variance) for each in moved])
+
+
+@compiled
+def _means(process: Process, rotation: Float[Array, "Q_H Q_H"], points: Float[Array, "n Q"]) -> Float[Array, " n"]:
+    """Return the mean of f(x, h) at rows (x, g); a point g in aligned coordinates is h = gRᵀ in those of a process."""
+    inputs, aligned = points[:, : -len(rotation)], points[:, -len(rotation) :]
+    features = process.latents(aligned @ rotation.T)
+    return jax.vmap(process.explained.mean)(process.inputs(inputs)[:, None, :], features)[:, 0]
 
 
 def _places(trained: FittedModel) -> list[slice]:
@@ -123,23 +127,9 @@ def _places(trained: FittedModel) -> list[slice]:
 
 
 def _observed_points(trained: FittedModel, latents: HostFloat) -> HostFloat:
-    # Inputs beside latents, a row an observation; without the data, inducing inputs beside all conditions.
+    # Inputs beside latents, one row per observation; without the data, inducing inputs beside all conditions.
     if trained.observations is not None:
         inputs = trained.scaling.inputs(trained.observations.inputs)
         return np.hstack([inputs, latents[trained.observations.conditions]])
     inputs = np.asarray(trained.posterior.parameters.inducing_inputs, dtype=float)
     return np.hstack([np.repeat(inputs, len(latents), axis=0), np.tile(latents, (len(inputs), 1))])
-
-
-def _means(ensemble: Ensemble, process: Process, number: int, points: HostFloat) -> HostFloat:
-    # A point g in aligned coordinates is gRᵀ in those of a process.
-    inputs, aligned = points[:, : ensemble.n_columns], points[:, ensemble.n_columns :]
-    latents = aligned @ np.asarray(ensemble.rotations[number], dtype=float).T
-    found = _mean_at(process, jnp.asarray(inputs, ensemble.dtype), jnp.asarray(latents, ensemble.dtype))
-    return np.asarray(found, dtype=float)
-
-
-@compiled
-def _mean_at(process: Process, inputs: Float[Array, "n Q_X"], latents: Float[Array, "n Q_H"]) -> Float[Array, " n"]:
-    """Return the mean of f(x, h) for each row."""
-    return jax.vmap(process.explained.mean)(process.inputs(inputs)[:, None, :], process.latents(latents))[:, 0]

@@ -105,46 +105,29 @@ def summary(model: LVMOGPRegressor) -> Summary:
 
 
 def remarks(model: LVMOGPRegressor) -> list[str]:
-    """What a careful reader should know before using the model, each in a sentence or two."""
+    """Return what a careful reader should know before using the model, each in a sentence or two."""
     return summary(model).remarks
 
 
-# Noise
-
-
 def noise(model: LVMOGPRegressor) -> pd.DataFrame:
-    """Standard deviation of the noise of each trained condition, in units of the output or of its transform."""
+    """Return the standard deviation of each trained condition's noise, in units of the output or of its transform."""
     trained = fitted_model(model)
-    variance = noise_variances(trained)
-    return pd.DataFrame(
-        {
-            "condition": pd.Series(list(trained.ids), dtype=object),
-            "noise_sd": np.sqrt(trained.scaling.variance(variance)),
-        }
-    )
+    deviations = np.sqrt(trained.scaling.variance(noise_variances(trained)))
+    return pd.DataFrame({"condition": pd.Series(list(trained.ids), dtype=object), "noise_sd": deviations})
 
 
 # Remarks
 
 
-def _remarks(
-    trained: FittedModel,
-    noises: pd.DataFrame,
-    relevance: Relevances,
-    left_out: LeaveOut | None,
-) -> list[str]:
+def _remarks(trained: FittedModel, noises: pd.DataFrame, relevance: Relevances, left_out: LeaveOut | None) -> list[str]:
     return [
         *_about_the_fit(trained),
-        *_about_chains(trained),
+        *([] if trained.chains is None else trained.chains.diagnostics.remarks),
         *_about_relevance(*relevance, n_conditions=len(trained.ids)),
         *_about_noise(trained, noises),
         *_about_left_out(left_out),
         *_about_conditions(trained),
     ]
-
-
-def _about_chains(trained: FittedModel) -> list[str]:
-    return [] if trained.chains is None else list(trained.chains.diagnostics.remarks)
 
 
 def _about_the_fit(trained: FittedModel) -> list[str]:

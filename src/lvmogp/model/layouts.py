@@ -1,8 +1,7 @@
 """Data on the device, in standardised units: a complete grid, or rows by condition.
 
-Observations of the host go into :class:`GridData` or :class:`LongData`. What is drawn by Markov chains has a likelihood
-of its own, exact while that is affordable, for which long data are laid out row by row (:class:`ScatteredData`): blocks
-would pad the matrix over all observations, whose factors cost the cube of its size.
+Markov chains have a likelihood of their own, for which rows by condition are laid out one by one: blocks would pad the
+matrix over all observations, which costs the cube of its size.
 """
 
 import equinox as eqx
@@ -52,8 +51,7 @@ class GridData(eqx.Module):
     @property
     def counts(self) -> Float[Array, " D"]:
         """Observations of each condition, N_d = N."""
-        n_inputs, n_conditions = self.outputs.shape
-        return jnp.full(n_conditions, n_inputs, self.outputs.dtype)
+        return jnp.full(self.n_conditions, len(self.inputs), self.outputs.dtype)
 
     @property
     def n_conditions(self) -> int:
@@ -167,8 +165,7 @@ def standardised(observations: Observations, scaling: Scaling) -> Data:
     A grid whose measurements have different errors has the long form, since they do not weigh the same.
     """
     errors = observations.errors
-    if errors is not None:
-        errors = scaling.error_variances(errors, observations.outputs)
+    errors = None if errors is None else scaling.error_variances(errors, observations.outputs)
     inputs, outputs = scaling.inputs(observations.inputs), scaling.outputs(observations.outputs)
     n_conditions = len(observations.ids)
     distinct, places = np.unique(inputs, axis=0, return_inverse=True)
@@ -206,8 +203,7 @@ def likelihood_data(data: Data, parameters: Parameters) -> LikelihoodData:
             return data
     elif data.n_observations <= _MOST_SCATTERED:
         return scattered(data)
-    latents = np.asarray(parameters.latents.mean, dtype=float)
-    subset = covering_subset(latents, parameters.inducing_latents.shape[0])
+    subset = covering_subset(np.asarray(parameters.latents.mean, dtype=float), len(parameters.inducing_latents))
     return SparseData(data, parameters.inducing_inputs, jnp.asarray(subset))
 
 
@@ -230,8 +226,8 @@ def scattered(data: LongData) -> ScatteredData:
 
 def _places(conditions: HostInt, n_conditions: int) -> HostInt:
     counts = np.bincount(conditions[conditions >= 0], minlength=n_conditions)
-    few = counts[counts <= _MOST_PLACES]
-    places = np.full((n_conditions, max([1, *few])), len(conditions))
-    for number in np.flatnonzero(counts <= _MOST_PLACES):
+    few = np.flatnonzero(counts <= _MOST_PLACES)
+    places = np.full((n_conditions, max([1, *counts[few]])), len(conditions))
+    for number in few:
         places[number, : counts[number]] = np.flatnonzero(conditions == number)
     return places

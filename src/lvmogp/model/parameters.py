@@ -116,7 +116,7 @@ class Parameters(eqx.Module):
 
 
 def of_conditions(parameters: Parameters, numbers: HostInt) -> Parameters:
-    """The same parameters with their conditions in another order: the first is the one that was ``numbers[0]``."""
+    """Return parameters with their conditions in another order: the first is the one that was ``numbers[0]``."""
 
     def taken(leaf: Array) -> Array:
         return jnp.asarray(np.asarray(leaf)[numbers])  # on the host, where a new shape needs no new program

@@ -25,9 +25,10 @@ from lvmogp.typing import Array, Float, Int
 
 
 class Features(eqx.Module):
-    """What inputs, or latents, are to the process: one row of numbers per point."""
+    """What inputs, or latents, are to the process: one row of numbers per point, from covariances with known points."""
 
-    kernel: eqx.AbstractVar[Kernel]
+    kernel: Kernel
+    points: Float[Array, "N Q"]
 
     @abstractmethod
     def __call__(self, points: Float[Array, "n Q"]) -> Float[Array, "n R"]:
@@ -37,31 +38,28 @@ class Features(eqx.Module):
 class WhitenedFeatures(Features):
     """Rows (L⁻¹k_u(x))ᵀ, turned by an orthogonal matrix where there is one."""
 
-    basis: Basis
-    rotation: Float[Array, "M M"] | None = None
+    factor: Float[Array, "N N"]
+    rotation: Float[Array, "N N"] | None = None
+
+    def __call__(self, points: Float[Array, "n Q"]) -> Float[Array, "n N"]:
+        """Return (L⁻¹k_u(x))ᵀU."""
+        return self._turned(self._basis.features(points))
+
+    def expected(self, latents: LatentGaussians) -> Float[Array, "D N"]:
+        """Return the mean features of uncertain latents, ⟨c(h_d)⟩."""
+        return self._turned(whitened_mean(self._basis, latents))
 
     @property
-    def kernel(self) -> Kernel:
-        """Return the kernel of the inducing points."""
-        return self.basis.kernel
+    def _basis(self) -> Basis:
+        return Basis(self.kernel, self.points, self.factor)
 
-    def __call__(self, points: Float[Array, "n Q"]) -> Float[Array, "n M"]:
-        """Return (L⁻¹k_u(x))ᵀU."""
-        return self._turned(self.basis.features(points))
-
-    def expected(self, latents: LatentGaussians) -> Float[Array, "D M"]:
-        """Return the mean features of uncertain latents, ⟨c(h_d)⟩."""
-        return self._turned(whitened_mean(self.basis, latents))
-
-    def _turned(self, rows: Float[Array, "n M"]) -> Float[Array, "n M"]:
+    def _turned(self, rows: Float[Array, "n N"]) -> Float[Array, "n N"]:
         return rows if self.rotation is None else rows @ self.rotation
 
 
 class CovarianceFeatures(Features):
     """Covariances with the observed points, k(x, X), turned by a matrix or repeated for each observation."""
 
-    kernel: Kernel
-    points: Float[Array, "N Q"]
     rotation: Float[Array, "N N"] | None = None
     repeats: Int[Array, " n"] | None = None
 
@@ -249,17 +247,21 @@ def process_of_fit(model: Posterior) -> Process:
         # S = (U_H ⊗ U_X) diag(vec W) (U_H ⊗ U_X)ᵀ: in turned features I − S is diagonal.
         weights = covariance.input_basis.T @ model.mean @ covariance.latent_basis
         return Process(
-            WhitenedFeatures(model.input_basis, covariance.input_basis),
-            WhitenedFeatures(model.latent_basis, covariance.latent_basis),
+            _whitened_features(model.input_basis, covariance.input_basis),
+            _whitened_features(model.latent_basis, covariance.latent_basis),
             KroneckerExplained(weights, 1 - covariance.variances),
         )
     inputs, latents = (jnp.eye(size, dtype=model.mean.dtype) for size in model.mean.shape)
     missing = latents[:, :, None, None] * inputs - covariance.blocks  # δ_jk I − S_jk
     return Process(
-        WhitenedFeatures(model.input_basis),
-        WhitenedFeatures(model.latent_basis),
+        _whitened_features(model.input_basis),
+        _whitened_features(model.latent_basis),
         InducingExplained(model.mean, missing),
     )
+
+
+def _whitened_features(own: Basis, rotation: Float[Array, "N N"] | None = None) -> WhitenedFeatures:
+    return WhitenedFeatures(own.kernel, own.points, own.factor, rotation)
 
 
 def process_of_draw(draw: Draws, data: LikelihoodData) -> Process:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.algebra.linalg import smallest_jitter, symmetric_pairs
-from lvmogp.conditions.condition import N_NODES, Condition, known_latents, latent_gaussian, mean_noise
+from lvmogp.conditions.condition import MOST_PARTICLES, N_NODES, Condition, known_latents, latent_gaussian, mean_noise
 from lvmogp.conditions.curves import picked
 from lvmogp.conditions.ensemble import Ensemble, ensemble_of_fit
 from lvmogp.conditions.few_observations import MOST_EXACT, PLACES
@@ -146,6 +146,7 @@ def _search(fit: Ensemble, n_latent: int) -> Document:
         "nTheta": n_theta,
         "starts": encoded(starts),
         "nodes": encoded(np.column_stack([nodes[:, :1], normal[:, 1:]])),
+        "priorNodes": encoded(normal_nodes(MOST_PARTICLES, n_theta)),
         "nParticles": SEARCH.n_particles,
         "nScouts": SEARCH.n_scouts,
         "nStarts": SEARCH.n_starts,

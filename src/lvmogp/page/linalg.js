@@ -13,6 +13,10 @@ function row(matrix, number, width) {
   return matrix.subarray(number * width, (number + 1) * width);
 }
 
+function rowsOf(matrix, width) {
+  return Array.from({ length: matrix.length / width }, (_, number) => row(matrix, number, width));
+}
+
 // Rows · rightᵀ, for rows (n × k) and right (m × k).
 function timesTransposed(left, right, width) {
   const n = left.length / width,

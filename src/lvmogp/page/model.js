@@ -1,4 +1,4 @@
-// The trained model: curves at given latents and of conditions, as in posterior.py and predictions.py.
+// The trained model: curves at given latents and of conditions, as in model/process.py and conditions/predictive.py.
 
 const Z95 = 1.959963984540054;
 const QUANTILE_STEPS = 40;

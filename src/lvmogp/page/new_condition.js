@@ -1,6 +1,6 @@
-// The posterior of a condition's latents from a few observations, step by step as in new_condition.py.
+// The posterior of a condition's latents from a few observations, step by step as in conditions/infer.py and search.py.
 //
-// The same starts, quasi-random nodes and numbers of steps as there, so that both find the same particles. The one
+// Starts, quasi-random nodes and numbers of steps are those of there, so that both find the same particles. The one
 // difference is that derivatives are central differences.
 
 const LEAST_SHARE = 1e-4;
@@ -177,15 +177,17 @@ function importance(target, mixture, thetas) {
   };
 }
 
-// A condition as weighted particles, from observations in the user's units; null where no latents explain them.
+// A condition as weighted particles, from observations in the user's units; null where no latents explain them. Without
+// observations they are points of the prior.
 function inferCondition(model, inputs, outputs) {
   const { search } = model;
   const seen = evidenceOf(model, inputs, outputs);
+  if (seen.n === 0) {
+    const thetas = rowsOf(search.priorNodes, search.nTheta);
+    return conditionOf(model, seen, thetas, new Float64Array(thetas.length).fill(1 / thetas.length));
+  }
   const target = (theta) => logPosterior(model, seen, theta);
-  const width = search.nTheta;
-  const starts = Array.from({ length: search.starts.length / width }, (_, i) => row(search.starts, i, width)).filter(
-    (start) => Number.isFinite(target(start)),
-  );
+  const starts = rowsOf(search.starts, search.nTheta).filter((start) => Number.isFinite(target(start)));
   if (starts.length === 0) return null; // observations of extreme size
   const wanted = seen.n <= search.manyPoints ? search.nStarts : search.nStartsOfManyPoints;
   const first = localGaussians(search, target, chosenStarts(search, target, starts, wanted));
@@ -197,7 +199,10 @@ function inferCondition(model, inputs, outputs) {
   const total = shares.reduce((sum, share) => sum + share, 0);
   const proposal = first.map((part, k) => ({ ...part, logShare: Math.log(shares[k] / total) }));
   const thetas = drawPoints(proposal, search.nodes, search.nParticles);
-  const { weights } = importance(target, proposal, thetas);
+  return conditionOf(model, seen, thetas, importance(target, proposal, thetas).weights);
+}
+
+function conditionOf(model, seen, thetas, weights) {
   return {
     kind: "particles",
     latents: thetas.map((theta) => theta.subarray(0, model.nLatent)),

@@ -1,4 +1,5 @@
-// Where to measure a new condition next, as outlook.py does for one measurement; the candidates are the region as well.
+// Where to measure a new condition next, as conditions/expected_variance.py finds it for one measurement; the candidates
+// are the region as well.
 
 const N_CANDIDATES = 25;
 const NEGLIGIBLE = 1e-12;

@@ -101,8 +101,7 @@ function predictParticles(model, prepared, condition, includeNoise) {
 // Conditions added before the page was made come as particles with their evidence.
 function completeCondition(model, condition) {
   if (condition.kind !== "particles") return;
-  const rows = (flat, width) => Array.from({ length: flat.length / width }, (_, i) => row(flat, i, width));
-  condition.latents = rows(condition.latents, model.nLatent);
+  condition.latents = rowsOf(condition.latents, model.nLatent);
   const { evidence } = condition;
-  condition.evidence = completeEvidence(model, { ...evidence, points: rows(evidence.points, model.inputs.length) });
+  condition.evidence = completeEvidence(model, { ...evidence, points: rowsOf(evidence.points, model.inputs.length) });
 }

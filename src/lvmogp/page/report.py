@@ -9,13 +9,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from lvmogp.__about__ import __version__
 from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor
+from lvmogp.ground.precision import double_precision
 from lvmogp.ground.writing import replace_file
 from lvmogp.insight.relevance import coordinate_names
 from lvmogp.insight.summary import Summary, summary
@@ -58,7 +58,7 @@ def report_page(model: LVMOGPRegressor) -> str:
     """The page as text."""
     check_is_fitted(model, "model_", msg="this LVMOGPRegressor is not fitted yet; a page shows a fitted model")
     found = summary(model)
-    with jax.enable_x64(True):
+    with double_precision():
         document = page_data(model.model_) | _shown(model, found)
     library = _asset("d3.min.js")
     code = '(() => {\n"use strict";\n' + "\n".join(_asset(name) for name in _SCRIPTS) + "})();\n"

@@ -10,7 +10,7 @@ import datetime
 import difflib
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -136,35 +136,22 @@ def row_ids(values: Iterable[Any]) -> RowIds:
 
 
 def _factorised(values: Any) -> tuple[HostInt, Iterable[Any]]:
-    # Number of each row and the different values in order of appearance; all values where they cannot be told at once.
+    # Number of each row and the different values in order of appearance; every value where they cannot be told at once.
     everything = np.arange(len(values)), values
-    if isinstance(values, pd.MultiIndex):
-        return everything
-    if isinstance(values, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
-        if values.dtype != object:
-            # Any of these will do, though pandas' types do not say so of all of them together.
-            numbers, different = pd.factorize(cast(pd.Series, values))
-            return numbers, different
-        values = values.to_numpy()
-    if type(values) is np.ndarray and values.dtype.kind in "iubUfM":
-        return _factorised_array(values)
-    if type(values) is not list and (type(values) is not np.ndarray or values.dtype != object):
-        return everything
-    if pd.api.types.infer_dtype(values, skipna=False) not in _OBJECTS_OF_ONE_KIND:
-        return everything
-    numbers, different = pd.factorize(np.asarray(values, dtype=object))
+    if type(values) is list or values.dtype == object or values.dtype.kind == "U":
+        kind = None if isinstance(values, pd.MultiIndex) else pd.api.types.infer_dtype(values, skipna=False)
+        if kind not in _OBJECTS_OF_ONE_KIND:
+            return everything
+        values = np.asarray(values, dtype=object)
+    elif isinstance(values, np.ndarray):
+        # Of other types pandas knows nothing, nor of masks.
+        known = (
+            values.dtype.isnative and values.dtype.kind in "iubfM" and values.dtype not in (np.float16, np.longdouble)
+        )
+        if not known or type(values) is not np.ndarray:
+            return everything
+    numbers, different = pd.factorize(values)
     return numbers, different
-
-
-def _factorised_array(values: np.ndarray) -> tuple[HostInt, Iterable[Any]]:
-    kind = values.dtype.kind
-    if (kind == "f" and values.dtype.itemsize not in (4, 8)) or not values.dtype.isnative:
-        return np.arange(len(values)), values
-    if kind == "M":
-        numbers, distinct = pd.factorize(np.ascontiguousarray(values).view(np.int64))
-        return numbers, np.asarray(distinct).view(values.dtype)
-    numbers, distinct = pd.factorize(values.astype(object) if kind == "U" else values)
-    return numbers, distinct
 
 
 def is_single_id(conditions: Any) -> bool:

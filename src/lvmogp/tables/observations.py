@@ -1,7 +1,7 @@
 """Observations on the host: in memory, or in memory-mapped files that are read a part at a time."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -144,8 +144,8 @@ class Observations(NamedTuple):
         if self.errors is not None:
             raise DataError("an ObservationStore is fitted by minibatches, which cannot take errors; leave them out")
         lowest, highest = int(self.conditions.min()), int(self.conditions.max())
-        given = () if self.ids is None else tuple(self.ids)
-        ids = tuple(read_ids(given or range(highest + 1)))
+        given = cast(Any, self.ids)  # of any sequence, or None
+        ids = tuple(read_ids(range(highest + 1) if given is None or len(given) == 0 else given))
         if lowest < 0 or highest >= len(ids):
             raise DataError(
                 f"conditions of an ObservationStore must lie between 0 and {len(ids) - 1}, the last of its ids; they "

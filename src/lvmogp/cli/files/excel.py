@@ -53,7 +53,7 @@ def _cells(path: Path, sheet: Any) -> pd.DataFrame:
     n_rows = width = 0
     for row in sheet.iter_rows(values_only=True):
         filled = next((place for place in range(len(row), 0, -1) if row[place - 1] is not None), 0)
-        rows.append(row[:filled])
+        rows.append(tuple(row[:filled]))
         if filled:
             n_rows, width = len(rows), max(width, filled)
     # One cell in the last corner of a sheet stands for 17 thousand million empty ones.

@@ -61,11 +61,7 @@ class CompleteRows(NamedTuple):
 
 def complete_rows(table: FileTable, roles: Roles, *, dates: Sequence[str] | None = None) -> CompleteRows:
     """Read the columns that have a role, one row per observation; ``dates`` says which inputs must be dates."""
-    named = [*roles.inputs, *roles.others]
-    for name in named:
-        if named.count(name) > 1:
-            raise DataError(f"column {name!r} was named twice; output, condition and inputs must be different columns")
-    table.check_columns(named)
+    _check_named(table, [*roles.inputs, *roles.others])
     inputs, ignored = [_input(table, name, dates) for name in roles.inputs], ()
     if not inputs:
         inputs, ignored = _other_inputs(table, roles.others)
@@ -94,7 +90,7 @@ def complete_rows(table: FileTable, roles: Roles, *, dates: Sequence[str] | None
 
 def wide_rows(table: FileTable, inputs: Sequence[str]) -> CompleteRows:
     """Read one column per condition beside the inputs, which are the first column unless named."""
-    table.check_columns(inputs)
+    _check_named(table, inputs)
     names = list(inputs) or [str(table.frame.columns[0])]
     chosen = [readable(table, name, dates=True) for name in names]
     others = [str(name) for name in table.frame.columns if name not in names]
@@ -107,6 +103,13 @@ def wide_rows(table: FileTable, inputs: Sequence[str]) -> CompleteRows:
     y = kept[list(outputs)].set_axis(pd.Index(ids_of_texts(list(outputs)), dtype=object), axis=1)
     dates = tuple(column.name for column in chosen if column.kind == DATE)
     return CompleteRows(kept[names], y, None, None, dates, tuple(ignored), len(table.frame), left_out)
+
+
+def _check_named(table: FileTable, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"column {name!r} was named twice; output, condition and inputs must be different columns")
+    table.check_columns(names)
 
 
 def _kept(table: FileTable, columns: pd.DataFrame, needed: list[str]) -> tuple[pd.DataFrame, dict[str, int]]:

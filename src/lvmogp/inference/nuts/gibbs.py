@@ -1,4 +1,4 @@
-"""Latents of single conditions drawn anew, so that chains find other places that explain the data as well."""
+"""Gibbs steps: latents of single conditions drawn anew, so that chains find other places that explain the data."""
 
 from collections.abc import Callable
 
@@ -14,6 +14,7 @@ from lvmogp.kernels.covariances import cross, diagonal, gram
 from lvmogp.model.layouts import GridData, ScatteredData
 from lvmogp.typing import Array, Float, Int, Scalar
 
+# Places that a condition is offered at once.
 _N_CANDIDATES = 64
 # Latents of all, a condition and places for it: how well the data are explained with it there, up to a constant.
 _Explained = Callable[[Float[Array, "D L"], Int[Array, ""], Float[Array, "P Q_H"]], Float[Array, " P"]]
@@ -41,7 +42,7 @@ def log_likelihoods_on_grid(
     shrinkage = kronecker_shrinkage(input_values, latent_values)  # 1/(1 + λ_i μ_j)
     known = shrinkage * ((rotated * scale) @ latent_basis)
     between = cross(point.latent_kernel, candidates, point.coordinates) * scale / deviation[condition]
-    features = between @ latent_basis  # c = Vᵀ k_H(h, H)/(σ_d σ), one row a candidate
+    features = between @ latent_basis  # c = Vᵀ k_H(h, H)/(σ_d σ), one row per candidate
     # mean_i = λ_i Σ_j c_j known_ij and variance_i = 1 + λ_i k_H(h, h)/σ_d² − λ_i² Σ_j c_j²/(1 + λ_i μ_j)
     mean = input_values * (features @ known.T)
     own = diagonal(point.latent_kernel, candidates) / noise[condition]
@@ -55,7 +56,7 @@ def log_likelihoods_of_scattered(
 ) -> Float[Array, " P"]:
     """Log p(y_d | y of the others, h_d) at each candidate h_d for the observations at the places of the condition.
 
-    The same as on a grid, by a Cholesky factor over the observations of the others.
+    By a Cholesky factor over the observations of the others (equation 33).
     """
     kernel, all_noise = point.latent_kernel, data.noise(point.noise_per_condition)
     scale = jnp.where(data.conditions == condition, 0.0, data.present) / jnp.sqrt(all_noise)
@@ -115,7 +116,7 @@ def redrawn_latents(
 
     Beside where it is, a condition is offered places drawn from the prior, and takes one in proportion to how well it
     explains its outputs there: a step that leaves the posterior as it is (iterated sampling importance resampling).
-    In a tempered chain the likelihood has the power ``beta``.
+    In a tempered chain the likelihood has the power ``beta`` (equation 53).
     """
     explained = _explained_by(point, data)
     known = point.coordinates[:, point.latents.shape[1] :]  # of features, which stay as they are

@@ -71,7 +71,6 @@ def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, 
 
 
 def _with_outputs(data: Any, outputs: Array) -> Any:
-    # The same form of data with other outputs.
     if isinstance(data, SparseData):
         return eqx.tree_at(lambda tree: tree.observed, data, _with_outputs(data.observed, outputs))
     if isinstance(data, GridData):

@@ -1,4 +1,4 @@
-"""Everything unknown as one point, which is what a sampler moves."""
+"""The parameters of Markov chains: everything unknown as one point, which is what a sampler moves."""
 
 import dataclasses
 from typing import Any

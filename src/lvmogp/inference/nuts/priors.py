@@ -53,7 +53,7 @@ class Priors(NamedTuple):
     noise_spread: tuple[float, float] = LogNormal(0.5, 0.5)
 
     def checked(self) -> "Priors":
-        """The same priors, once each is known to be a pair of positive numbers."""
+        """Return the priors once each is known to be a pair of positive numbers."""
         for name, given in self._asdict().items():
             if not _is_pair(given):
                 raise SettingError(

@@ -5,7 +5,7 @@ import pytest
 from numpyro.diagnostics import effective_sample_size
 
 from lvmogp.inference.nuts.chains import Chain, SamplerSettings, Trace
-from lvmogp.inference.nuts.diagnostics import account, agreement, chain_weights
+from lvmogp.inference.nuts.diagnostics import agreement, chain_weights, diagnostics
 
 SETTINGS = SamplerSettings(4, 100, 500, 0)
 
@@ -96,7 +96,7 @@ def test_chains_of_one_mode_count_nearly_alike(rng):
 def told(chains, values, *, completed=True):
     weights = chain_weights(chains)
     found = agreement({"predictions": values}, weights)
-    return account(chains, weights, found, SETTINGS, completed=completed, seconds=3.0)
+    return diagnostics(chains, weights, found, SETTINGS, completed=completed, seconds=3.0)
 
 
 def test_good_chains_are_praised(rng):
@@ -144,7 +144,7 @@ def test_only_a_chain_that_hardly_counts_is_called_poorer(rng):
 
 
 def test_nothing_is_said_of_chains_that_never_began():
-    found = account([], np.empty(0), {}, SETTINGS, completed=False, seconds=1.0)
+    found = diagnostics([], np.empty(0), {}, SETTINGS, completed=False, seconds=1.0)
     assert found.remarks == (
         "Sampling was interrupted before the first draw; predictions are those of the variational fit.",
     )

@@ -1,0 +1,165 @@
+"""The optimiser, on functions whose tops are known."""
+
+import itertools
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import number
+
+from lvmogp.algebra.constraints import positive
+from lvmogp.inference.optimise import Run, Status, maximise
+
+
+class Point(eqx.Module):
+    """Free coordinates and a positive number."""
+
+    place: jax.Array
+    scale: jax.Array = positive()
+    fixed: tuple[str, ...] = eqx.field(static=True, default=())
+
+
+def point(*place: float, scale: float = 1.0, fixed: tuple[str, ...] = ()) -> Point:
+    return Point(jnp.array(place), number(scale), fixed)
+
+
+CENTRE, CURVATURE = np.array([1.0, -2.0, 0.5]), np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.3], [0.0, 0.3, 4.0]])
+
+
+def concave(tree: Point, offset: jax.Array) -> jax.Array:
+    """Highest at the centre, with value ``offset`` there, and at a scale of 3."""
+    away = tree.place - CENTRE
+    return offset - away @ CURVATURE @ away / 2 - (jnp.log(tree.scale) - jnp.log(3.0)) ** 2
+
+
+def valley(tree: Point, offset: jax.Array) -> jax.Array:
+    """Rosenbrock's, upside down."""
+    return offset - 100 * (tree.place[1] - tree.place[0] ** 2) ** 2 - (1 - tree.place[0]) ** 2
+
+
+def rising(tree: Point, offset: jax.Array) -> jax.Array:
+    """Grows with the scale for ever."""
+    return offset + jnp.log(tree.scale) - jnp.sum(tree.place**2)
+
+
+def walled(tree: Point, offset: jax.Array) -> jax.Array:
+    """Not a number outside the unit cube, infinitely low at its walls; highest at tanh-like places inside."""
+    return offset + jnp.sum(jnp.log(1 - tree.place**2) + CENTRE * tree.place)
+
+
+OFFSET = number(7.0)
+
+
+def climb(objective: Callable, begin: Point, *, max_iterations: int = 500, tolerance: float = 1e-12) -> Run:
+    return maximise(objective, begin, OFFSET, max_iterations=max_iterations, tolerance=tolerance)
+
+
+def assert_never_falls(run: Run):
+    assert len(run.history) > 0
+    assert all(later >= earlier for earlier, later in itertools.pairwise(run.history))
+    assert run.bound == pytest.approx(run.history[-1], rel=1e-12)
+
+
+def test_maximise_finds_the_top_of_a_concave_function():
+    run = climb(concave, point(0.0, 0.0, 0.0))
+    np.testing.assert_allclose(run.tree.place, CENTRE, atol=1e-6)
+    assert float(run.tree.scale) == pytest.approx(3, rel=1e-6)
+    assert run.bound == pytest.approx(7, abs=1e-10)
+    assert run.status is Status.CONVERGED
+    assert_never_falls(run)
+
+
+def test_maximise_leaves_fixed_fields_alone():
+    run = climb(concave, point(0.0, 0.0, 0.0, scale=2.0, fixed=("scale",)))
+    assert float(run.tree.scale) == 2
+    np.testing.assert_allclose(run.tree.place, CENTRE, atol=1e-6)
+    assert run.bound == pytest.approx(7 - np.log(2 / 3) ** 2, abs=1e-10)
+
+
+def test_maximise_stays_inside_the_box():
+    run = climb(rising, point(0.5, 0.5))
+    assert float(run.tree.scale) == pytest.approx(np.exp(16), rel=1e-9)
+    assert run.bound == pytest.approx(7 + 16, abs=1e-9)
+    assert run.status is Status.CONVERGED
+
+
+def test_maximise_follows_a_valley_to_its_end():
+    run = climb(valley, point(-1.2, 1.0))
+    np.testing.assert_allclose(run.tree.place, [1, 1], atol=1e-4)
+    assert run.status is Status.CONVERGED
+    assert_never_falls(run)
+
+
+def test_maximise_says_when_it_reached_the_limit_of_iterations():
+    run = climb(valley, point(-1.2, 1.0), max_iterations=5)
+    assert run.status is Status.ITERATION_LIMIT
+    assert len(run.history) == 5
+    assert_never_falls(run)
+
+
+def test_maximise_stops_when_twenty_iterations_gain_little():
+    run = climb(valley, point(-1.2, 1.0), tolerance=1e3)
+    assert run.status is Status.CONVERGED
+    assert len(run.history) == 21
+
+
+def test_maximise_says_when_the_start_is_not_finite():
+    begin = point(2.0, 0.0, 0.0)
+    run = climb(walled, begin)
+    assert run.status is Status.NOT_FINITE
+    assert run.bound == -np.inf
+    assert run.history == ()
+    np.testing.assert_array_equal(run.tree.place, begin.place)
+
+
+def test_maximise_steps_back_from_where_a_bound_is_not_finite():
+    run = climb(walled, point(0.9, 0.9, -0.99))
+    # 2x/(1 − x²) = c where the derivative vanishes
+    expected = (np.sqrt(1 + CENTRE**2) - 1) / CENTRE
+    np.testing.assert_allclose(run.tree.place, expected, atol=1e-6)
+    assert_never_falls(run)
+
+
+def cliff_into(tree: Point, beyond: jax.Array) -> jax.Array:
+    """A parabola that ends shortly behind its top, in whatever lies ``beyond``."""
+    height = 7 - jnp.sum((tree.place - CENTRE) ** 2)
+    return jnp.where(jnp.all(tree.place < CENTRE + 0.3), height, beyond)
+
+
+def without_slope(tree: Point, offset: jax.Array) -> jax.Array:
+    """The same parabola, finite everywhere, whose slope is not a number behind its top."""
+    inside = jnp.all(tree.place < CENTRE + 0.3)
+    return offset - jnp.sum((tree.place - CENTRE) ** 2) + 0 * jnp.sqrt(jnp.where(inside, 1.0, 0 * tree.place[0]))
+
+
+@pytest.mark.parametrize("beyond", [np.nan, np.inf, -np.inf])
+def test_maximise_steps_back_from_a_cliff_into_anything(beyond):
+    begin = point(-60.0, -40.0, -80.0)
+    run = maximise(cliff_into, begin, number(beyond), max_iterations=500, tolerance=1e-12)
+    np.testing.assert_allclose(run.tree.place, CENTRE, atol=1e-5)
+    assert np.all(np.isfinite(run.history))
+    assert_never_falls(run)
+
+
+def test_maximise_steps_back_from_where_there_is_no_slope():
+    run = climb(without_slope, point(-60.0, -40.0, -80.0))
+    np.testing.assert_allclose(run.tree.place, CENTRE, atol=1e-5)
+    assert_never_falls(run)
+
+
+def test_maximise_reports_every_iteration():
+    seen = []
+    run = maximise(concave, point(0.0, 0.0, 0.0), OFFSET, max_iterations=50, tolerance=0.0, on_iteration=seen.append)
+    assert tuple(seen) == run.history
+    assert run.n_evaluations > len(run.history)
+
+
+def test_threads_make_no_difference_to_the_optimum():
+    alone, together = (
+        maximise(concave, point(0.0, 0.0, 0.0), OFFSET, max_iterations=50, tolerance=0.0, one_thread=one_thread)
+        for one_thread in (True, False)
+    )
+    np.testing.assert_allclose(together.tree.place, alone.tree.place, atol=1e-7)

@@ -1,0 +1,210 @@
+"""Fits: the best of several starts, one by one or side by side, with optimal and explicit q(v)."""
+
+import functools
+import itertools
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import references
+
+from lvmogp.errors import NumericalError
+from lvmogp.ground.compiling import compiled
+from lvmogp.inference.optimise import Status, StopFit
+from lvmogp.inference.options import Settings
+from lvmogp.inference.restarts import Outcome, Progress, fit, with_explicit_inducing
+from lvmogp.inference.starts import IndependentCurves, independent_start, recipe_names, start
+from lvmogp.kernels.covariances import RBF
+from lvmogp.model.bounds import collapsed, explicit
+from lvmogp.model.layouts import GridData
+from lvmogp.model.parameters import Parameters
+
+compiled_collapsed = compiled(collapsed)
+compiled_explicit = compiled(explicit)
+
+
+@functools.cache
+def simulated(n_conditions: int = 6, n_inputs: int = 8) -> GridData:
+    """Sine waves whose phase depends on the condition, with noise, standardised."""
+    rng = np.random.default_rng(59)
+    inputs = np.linspace(-1.6, 1.6, n_inputs)[:, None]
+    phases = np.linspace(-1, 1, n_conditions)
+    outputs = np.sin(2 * inputs + phases) + 0.1 * rng.normal(size=(n_inputs, n_conditions))
+    return GridData(jnp.asarray(inputs), jnp.asarray((outputs - outputs.mean()) / outputs.std()))
+
+
+SETTINGS = Settings(
+    input_kernel=RBF(),
+    latent_kernel=RBF(),
+    n_latent=1,
+    n_inducing_inputs=4,
+    most_inducing_inputs=4,
+    n_inducing_latents=3,
+    noise_per_condition=False,
+    inference="collapsed",
+    n_restarts=3,
+    max_iterations=60,
+    seed=3,
+)
+
+
+def fitted(data: GridData, settings: Settings, on_progress: Callable[[Progress], None] | None = None) -> Outcome:
+    return fit(data, np.asarray(data.inputs), np.ones(1), settings, on_progress)
+
+
+@functools.cache
+def first_fit() -> tuple[Outcome, list[Progress]]:
+    reports = []
+    return fitted(simulated(), SETTINGS, reports.append), reports
+
+
+@functools.cache
+def curves_at_start() -> IndependentCurves:
+    data = simulated()
+    return independent_start(
+        RBF(), data, np.asarray(data.inputs), input_scale=np.ones(1), n_inducing=4, most_inducing=4, seed=3
+    )
+
+
+def start_of(recipe: str, number_of_start: int) -> Parameters:
+    return start(
+        recipe,
+        curves_at_start(),
+        RBF(),
+        n_latent=1,
+        n_inducing=3,
+        noise_per_condition=False,
+        rng=np.random.default_rng([3, number_of_start]),
+    )
+
+
+def test_every_start_is_improved_upon():
+    outcome, _ = first_fit()
+    for place, restart in enumerate(outcome.restarts):
+        begin = float(compiled_collapsed(start_of(restart.recipe, place), simulated()).total)
+        assert restart.bound > begin + 1
+        assert outcome.bound >= restart.bound
+        assert all(later >= earlier for earlier, later in itertools.pairwise(restart.history))
+
+
+def test_a_fit_is_its_best_restart_and_tells_the_bound_of_its_parameters():
+    outcome, _ = first_fit()
+    best = max(outcome.restarts, key=lambda restart: restart.bound)
+    assert (outcome.bound, outcome.status, outcome.history) == (best.bound, best.status, best.history)
+    assert outcome.history[-1] == outcome.bound
+    assert outcome.converged == (best.status is Status.CONVERGED)
+    assert (outcome.jitter_inputs, outcome.jitter_latents) == (references.JITTER, references.JITTER)
+    found = compiled_collapsed(outcome.parameters, simulated())
+    assert float(found.penalised) == pytest.approx(outcome.bound, rel=1e-10)
+    assert found.total - found.penalised == pytest.approx(0.5e-6 * found.signal)
+
+
+def test_counts_and_histories_of_a_fit_agree():
+    outcome, reports = first_fit()
+    assert [restart.recipe for restart in outcome.restarts] == recipe_names(3)
+    assert outcome.n_iterations == len(reports) == sum(len(restart.history) for restart in outcome.restarts)
+    assert outcome.n_evaluations == sum(restart.n_evaluations for restart in outcome.restarts)
+    assert outcome.seconds > max(restart.seconds for restart in outcome.restarts) > 0
+    assert reports[0].ended == frozenset()
+    assert all(earlier.ended <= later.ended for earlier, later in itertools.pairwise(reports))
+    for report in reports:
+        assert report.restart not in report.ended
+    for place, restart in enumerate(outcome.restarts):
+        own = [report for report in reports if report.restart == place + 1]
+        assert tuple(report.bound for report in own) == restart.history
+        assert [report.iteration for report in own] == list(range(1, len(own) + 1))
+        assert {(report.n_restarts, report.recipe) for report in own} == {(3, restart.recipe)}
+        assert restart.n_evaluations > len(restart.history)
+        assert len(restart.history) <= SETTINGS.max_iterations
+
+
+def test_starts_side_by_side_end_like_starts_one_by_one_bit_for_bit(monkeypatch: pytest.MonkeyPatch):
+    alone, _ = first_fit()
+    monkeypatch.setattr("lvmogp.inference.restarts._SIDE_BY_SIDE", 0)
+    monkeypatch.setattr("lvmogp.inference.restarts.n_threads", lambda: 3)
+    together = fitted(simulated(), SETTINGS)
+    for one, other in zip(alone.restarts, together.restarts, strict=True):
+        assert (one.recipe, one.bound, one.history) == (other.recipe, other.bound, other.history)
+    for left, right in zip(jax.tree.leaves(alone.parameters), jax.tree.leaves(together.parameters), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_request_to_stop_ends_all_starts(monkeypatch: pytest.MonkeyPatch, threads: int):
+    def stop(progress: Progress) -> None:
+        if progress.iteration == 4:
+            raise StopFit
+
+    monkeypatch.setattr("lvmogp.inference.restarts._SIDE_BY_SIDE", 0)
+    monkeypatch.setattr("lvmogp.inference.restarts.n_threads", lambda: threads)
+    outcome = fitted(simulated(), SETTINGS, stop)
+    assert outcome.status is Status.INTERRUPTED
+    assert len(outcome.restarts) == (1 if threads == 1 else 3)
+    assert all(restart.n_iterations <= 5 for restart in outcome.restarts)
+    assert {restart.status for restart in outcome.restarts} == {Status.INTERRUPTED}
+
+
+def test_fit_recovers_the_order_of_the_conditions():
+    outcome, _ = first_fit()
+    latents = np.asarray(outcome.parameters.latent_mean)[:, 0]
+    assert abs(np.corrcoef(latents, np.arange(6))[0, 1]) > 0.98
+
+
+def test_fit_without_a_finite_start_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lvmogp.inference.restarts.independent_start", lambda *_, **__: curves_at_start())
+    data = simulated()
+    broken = GridData(data.inputs, data.outputs.at[0, 0].set(jnp.inf))
+    with pytest.raises(NumericalError, match="none of 3 starts gave a finite bound"):
+        fitted(broken, SETTINGS)
+
+
+# Explicit inference.
+
+
+@functools.cache
+def converged(inference: str) -> Outcome:
+    return fitted(
+        simulated(), SETTINGS._replace(inference=inference, n_restarts=1, max_iterations=2_000, tolerance=1e-4)
+    )
+
+
+def test_explicit_full_inference_reaches_the_collapsed_bound():
+    full, highest = converged("full"), converged("collapsed")
+    assert full.status is highest.status is Status.CONVERGED
+    assert highest.bound - 1e-3 < full.bound < highest.bound + 1e-5
+    np.testing.assert_allclose(full.parameters.latent_mean, highest.parameters.latent_mean, atol=0.02)
+
+
+def test_kronecker_inference_stays_below_the_full_one():
+    kronecker, full = converged("kronecker"), converged("full")
+    assert kronecker.status is Status.CONVERGED
+    assert full.bound - 1 < kronecker.bound < full.bound
+    for outcome in (kronecker, full):
+        without = eqx.tree_at(lambda tree: tree.inducing, outcome.parameters, None)
+        assert outcome.bound < float(compiled_collapsed(without, simulated()).total) + 1e-9
+
+
+def test_explicit_full_inference_starts_at_the_collapsed_bound():
+    begin = start_of("principal components", 1)
+    full = float(compiled_explicit(with_explicit_inducing(begin, simulated(), "full"), simulated()).total)
+    assert full == pytest.approx(float(compiled_collapsed(begin, simulated()).total), rel=1e-9)
+
+
+def test_kronecker_inference_starts_at_the_nearest_product_of_the_optimal_covariance():
+    begin, data = start_of("principal components", 1), simulated()
+    inputs, outputs = np.asarray(data.inputs), np.asarray(data.outputs)
+    mean, matrix = references.optimal_inducing(begin, [(inputs, values) for values in outputs.T])
+    found = with_explicit_inducing(begin, data, "kronecker").inducing
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-8, atol=1e-10)
+    # the mean of the diagonal blocks, and the traces of all blocks, with the trace of the whole kept
+    n_inputs, n_latents = mean.shape
+    blocks = matrix.reshape(n_latents, n_inputs, n_latents, n_inputs)
+    over_latents = sum(blocks[j, :, j, :] for j in range(n_latents)) / n_latents
+    over_inputs = np.array([[np.trace(blocks[j, :, k, :]) for k in range(n_latents)] for j in range(n_latents)])
+    product = np.kron(over_inputs / np.trace(over_latents), over_latents)
+    factor = np.kron(np.asarray(found.latent_factor), np.asarray(found.input_factor))
+    np.testing.assert_allclose(factor @ factor.T, product, rtol=1e-8, atol=1e-11)
+    assert np.trace(product) == pytest.approx(np.trace(matrix), rel=1e-9)

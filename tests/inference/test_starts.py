@@ -1,0 +1,171 @@
+"""Where fits start: independent GPs, recipes for latents, inducing points."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import references
+from scipy.spatial.distance import pdist
+from small_models import INDUCING_INPUTS, Case, grid_case, long_case, number, rbf
+
+from lvmogp.ground.compiling import compiled
+from lvmogp.inference.independent import IndependentParameters, independent_bound, independent_curves
+from lvmogp.inference.starts import (
+    RECIPES,
+    Embedding,
+    IndependentCurves,
+    isomap,
+    principal_components,
+    recipe_names,
+    representatives,
+    start,
+)
+from lvmogp.kernels.covariances import RBF
+from lvmogp.model.parameters import Parameters
+from lvmogp.tables.features import FeatureCoordinates
+
+compiled_independent_bound = compiled(independent_bound)
+compiled_independent_curves = compiled(independent_curves)
+CASES = {"grid": grid_case, "long": long_case}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]()
+
+
+# Independent sparse GPs.
+
+
+def independent_parameters(inducing: np.ndarray = INDUCING_INPUTS) -> IndependentParameters:
+    return IndependentParameters(rbf([1.6, 1.3], 1.2), jnp.asarray(inducing), number(0.15))
+
+
+def dense_titsias(parameters: IndependentParameters, inputs: np.ndarray, outputs: np.ndarray) -> float:
+    """log N(y; 0, Q + σ²I) − tr(K − Q)/2σ² with Q = K_fu K_uu⁻¹ K_uf."""
+    inducing, noise = np.asarray(parameters.inducing_inputs), float(parameters.noise_variance)
+    cross = references.covariance(parameters.kernel, inputs, inducing)
+    explained = cross @ np.linalg.inv(references.jittered_gram(parameters.kernel, inducing)) @ cross.T
+    left = np.trace(references.covariance(parameters.kernel, inputs, inputs) - explained)
+    return references.log_normal(outputs, explained + noise * np.eye(len(inputs))) - left / (2 * noise)
+
+
+def test_independent_bound_is_the_sum_of_dense_bounds(case: Case):
+    parameters = independent_parameters()
+    expected = sum(dense_titsias(parameters, inputs, outputs) for inputs, outputs in case.observations)
+    assert float(compiled_independent_bound(parameters, case.data)) == pytest.approx(expected, rel=1e-10)
+
+
+def test_independent_curves_are_the_sparse_means(case: Case):
+    parameters = independent_parameters()
+    points = np.random.default_rng(51).uniform(-2, 2, (6, 2))
+    found = compiled_independent_curves(parameters, case.data, jnp.asarray(points))
+    gram = references.jittered_gram(parameters.kernel, INDUCING_INPUTS)
+    at_points = references.covariance(parameters.kernel, points, INDUCING_INPUTS)
+    for curve, (inputs, outputs) in zip(found, case.observations, strict=True):
+        cross = references.covariance(parameters.kernel, inputs, INDUCING_INPUTS)
+        # K_*u (K_uu + K_uf K_fu/σ²)⁻¹ K_uf y/σ²
+        noise = float(parameters.noise_variance)
+        expected = at_points @ np.linalg.solve(gram + cross.T @ cross / noise, cross.T @ outputs / noise)
+        np.testing.assert_allclose(curve, expected, rtol=1e-8, atol=1e-10)
+
+
+# Recipes.
+
+
+def curves_of(latents: np.ndarray, lengthscale: float, n_points: int = 4_000) -> np.ndarray:
+    """Values of curves at so many far-apart points that their correlations are those of the latent kernel."""
+    latent_gram = references.covariance(RBF(lengthscale, 1.0), latents, latents)
+    values, vectors = np.linalg.eigh(latent_gram)
+    root = vectors * np.sqrt(np.maximum(values, 0))
+    return root @ np.random.default_rng(52).normal(size=(len(latents), n_points))
+
+
+def configuration(n_dimensions: int, n_conditions: int = 30) -> np.ndarray:
+    """Latents with unit covariance."""
+    latents = np.random.default_rng(53).uniform(-1, 1, (n_conditions, n_dimensions))
+    latents -= latents.mean(axis=0)
+    return latents @ np.linalg.inv(np.linalg.cholesky(np.cov(latents.T, ddof=0).reshape(n_dimensions, -1))).T
+
+
+def distances(embedding: Embedding) -> np.ndarray:
+    """In lengthscales."""
+    return pdist(embedding.means / embedding.lengthscales)
+
+
+RNG = np.random.default_rng
+
+
+@pytest.mark.parametrize("n_dimensions", [1, 2])
+def test_principal_components_recover_where_conditions_lie(n_dimensions: int):
+    latents = configuration(n_dimensions)
+    values = curves_of(latents, 4.0)
+    embedding = principal_components(values - values.mean(axis=0), n_dimensions, RNG(54))
+    assert np.corrcoef(distances(embedding), pdist(latents))[0, 1] > 0.95
+    np.testing.assert_allclose(np.mean(embedding.means**2, axis=0), 1, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_dimensions", [1, 2])
+@pytest.mark.parametrize("n_neighbours", [8, 12])
+def test_isomap_recovers_where_conditions_lie_and_their_distances(n_dimensions: int, n_neighbours: int):
+    latents = configuration(n_dimensions, 80)
+    embedding = isomap(curves_of(latents, 0.7), n_dimensions, RNG(54), n_neighbours=n_neighbours)
+    assert np.corrcoef(distances(embedding), pdist(latents))[0, 1] > 0.95
+    assert np.median(distances(embedding) / (pdist(latents) / 0.7)) == pytest.approx(1, abs=0.15)
+
+
+CURVES = {
+    "one condition": lambda: np.random.default_rng(55).normal(size=(1, 20)),
+    "two conditions": lambda: np.random.default_rng(56).normal(size=(2, 20)),
+    "three conditions": lambda: np.random.default_rng(57).normal(size=(3, 20)),
+    "equal curves": lambda: np.tile(np.sin(np.arange(20)), (6, 1)),
+    "curves of zeros": lambda: np.zeros((6, 20)),
+    "curves with opposite signs": lambda: np.outer([1, -1, 1, -1, 1, -1], np.sin(np.arange(20))),
+}
+
+
+@pytest.mark.parametrize("curves", CURVES)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes_hold_for_few_and_for_equal_curves(recipe: str, curves: str):
+    values = CURVES[curves]()
+    for n_latent in (1, 2, 3):
+        means, lengthscales = RECIPES[recipe](values, n_latent, RNG(58))
+        assert means.shape == (len(values), n_latent)
+        assert lengthscales.shape == (n_latent,)
+        assert np.all(np.abs(means) < 10)
+        assert np.all((lengthscales > 0.01) & (lengthscales < 100))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("with_features", [False, True])
+def test_where_conditions_start_does_not_depend_on_their_order(recipe: str, with_features: bool):
+    values, order = RNG(60).normal(size=(7, 9)), RNG(61).permutation(7)
+    known = FeatureCoordinates(RNG(62).normal(size=(7, 1)), np.ones(1), np.ones(1))
+
+    def begin(rows: np.ndarray) -> Parameters:
+        coordinates = known._replace(values=known.values[rows]) if with_features else None
+        curves = IndependentCurves(independent_parameters(), values[rows])
+        sizes = {"n_latent": 2, "n_inducing": 3, "noise_per_condition": False}
+        return start(recipe, curves, RBF(), rng=RNG(63), coordinates=coordinates, **sizes)
+
+    plain, moved = begin(np.arange(7)), begin(order)
+    np.testing.assert_allclose(moved.latent_mean, plain.latent_mean[order], atol=1e-12)
+    np.testing.assert_allclose(moved.inducing_latents, plain.inducing_latents, atol=1e-12)
+
+
+def test_recipes_beyond_the_table_are_random():
+    assert recipe_names(2) == ["isomap of 8 neighbours", "principal components"]
+    assert recipe_names(9)[-3:] == ["random latents"] * 3
+
+
+def test_representatives_are_the_points_or_centres_of_clusters():
+    points = np.array([[0.0], [0.1], [5.0], [5.1], [0.0]])
+    np.testing.assert_array_equal(representatives(points, 4, 0), [[0.0], [0.1], [5.0], [5.1]])
+    np.testing.assert_allclose(np.sort(representatives(points, 2, 0), axis=0), [[0.05], [5.05]])
+
+
+def test_points_that_differ_by_rounding_are_clustered_without_a_warning():
+    points = np.repeat([[0.0], [1.0], [2.0]], 4, axis=0) + 1e-17 * np.arange(12.0)[:, None]
+    assert len(np.unique(points)) == 6  # those at zero are different
+    centres = representatives(points, 5, 0)
+    assert len(centres) == 5
+    np.testing.assert_allclose(np.unique(np.round(centres, 9)), [0, 1, 2], atol=1e-9)
