@@ -27,8 +27,7 @@ _MOST_KEPT_ELEMENTS = 2**26
 # Answers cost in proportion to the draws that they come from. The error of a mean is at most a sixteenth of the spread
 # of one draw; tails ask for more, which are taken where their factors stay within 128 megabytes.
 _FEWEST_ANSWERING, _MOST_ANSWERING, _ELEMENTS_ANSWERING = 256, 512, 2**24
-_processes_of_draws, _process_of_fit = compiled(processes_of_draws), compiled(process_of_fit)
-_curve_moments = compiled(curve_moments)
+_processes_of_draws = compiled(processes_of_draws)
 
 
 class NoisePrior(eqx.Module):
@@ -91,10 +90,16 @@ class Ensemble(eqx.Module):
 
 def ensemble_of_fit(model: Posterior) -> Ensemble:
     """Return the ensemble of one process that a variational fit is."""
+    n_elements = len(model.parameters.latent_mean) * len(model.mean) ** 2
+    return _ensemble_of_fit(model, keeps_curves=n_elements <= _MOST_KEPT_ELEMENTS)
+
+
+@compiled
+def _ensemble_of_fit(model: Posterior, *, keeps_curves: bool) -> Ensemble:
+    # One program: each operation outside of it would be a program of its own.
     parameters = model.parameters
     log_noise = jnp.log(parameters.noise_per_condition)
     mean = parameters.latents.mean
-    affordable = mean.shape[0] * len(model.mean) ** 2 <= _MOST_KEPT_ELEMENTS
     return Ensemble(
         log_weights=jnp.zeros(1, mean.dtype),
         rotations=jnp.eye(mean.shape[1], dtype=mean.dtype)[None],
@@ -104,9 +109,9 @@ def ensemble_of_fit(model: Posterior) -> Ensemble:
         noise_prior=NoisePrior(
             jnp.mean(log_noise)[None], jnp.std(log_noise)[None], shared=parameters.noise_variance.shape[0] == 1
         ),
-        processes=jax.tree.map(lambda leaf: leaf[None], _process_of_fit(model)),
+        processes=jax.tree.map(lambda leaf: leaf[None], process_of_fit(model)),
         source=None,
-        fit=ClosedForm(model, _curve_moments(model, parameters.latents) if affordable else None),
+        fit=ClosedForm(model, curve_moments(model, parameters.latents) if keeps_curves else None),
         n_columns=model.input_basis.points.shape[1],
     )
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 from jax.scipy.special import logsumexp, ndtri
 from scipy.stats import qmc
 
@@ -50,7 +51,7 @@ def unit_nodes(n_points: int, n_dimensions: int) -> HostFloat:
 
 def normal_nodes(n_points: int, n_dimensions: int) -> HostFloat:
     """Return quasi-random standard normal points, the same in every call."""
-    return np.asarray(ndtri(unit_nodes(n_points, n_dimensions)))
+    return np.asarray(scipy.special.ndtri(unit_nodes(n_points, n_dimensions)))
 
 
 def shifted(nodes: Float[Array, "*P cube"], shift: Float[Array, "*S cube"]) -> Float[Array, "*R cube"]:
