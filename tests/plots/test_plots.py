@@ -434,8 +434,7 @@ def aligned_particles(model, name):
     return np.concatenate(turned), condition.weights.reshape(-1)
 
 
-@pytest.mark.parametrize("answers", ["draws", "fit"])
-@pytest.mark.parametrize("n_latent", [1, 2])
+@pytest.mark.parametrize(("answers", "n_latent"), [("draws", 1), ("draws", 2), ("fit", 1)])
 def test_latents_that_have_no_density_are_shown_by_their_particles(answers, n_latent):
     model = forgetting(fitted("long", answers=answers, n_latent=n_latent, features=True))
     point = ([[0.4], [1.5]], [0.9, -0.2])

@@ -13,39 +13,37 @@ from matplotlib.axes import Axes
 from lvmogp.errors import DataError, LVMOGPWarning
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.calibration import Calibration
-from lvmogp.insight.relevance import feature_relevance, input_relevance, latent_relevance
+from lvmogp.insight.relevance import relevances
 from lvmogp.plots.style import COLOURS, LINE_STYLES, own_axes, tidy
 
 LEVELS = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
 
 
 def plot_relevance(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
-    """Share of the variance of the predictions in which each input, feature and latent dimension has a part."""
-    inputs, features, latents = input_relevance(model), feature_relevance(model), latent_relevance(model)
-    names = [str(name) for name in (*inputs["input"], *features["feature"])]
-    names += [f"latent dimension {dimension}" for dimension in latents["dimension"]]
-    values = np.concatenate([table["relevance"] for table in (inputs, features, latents)]).astype(float)
-    kinds = np.repeat([0, 1, 2], [len(inputs), len(features), len(latents)])
+    """Draw the share of the variance of predictions in which each input, feature and latent dimension has a part."""
+    found = relevances(model)
+    names = [*found.inputs["input"], *found.features["feature"]]
+    names += [f"latent dimension {dimension}" for dimension in found.latents["dimension"]]
     ax = own_axes(ax, height=0.9 + 0.34 * len(names))
-    for kind, colour, hatch, label in (
-        (0, COLOURS[0], "", "inputs"),
-        (1, COLOURS[2], "...", "features"),
-        (2, COLOURS[1], "///", "latents"),
+    first = 0
+    for table, colour, hatch in (
+        (found.inputs, COLOURS[0], ""),
+        (found.features, COLOURS[2], "..."),
+        (found.latents, COLOURS[1], "///"),
     ):
-        chosen = np.flatnonzero(kinds == kind)
-        ax.barh(chosen, values[chosen], height=0.6, color=colour, hatch=hatch, edgecolor="white", label=label)
-    for place, value in enumerate(values):
-        ax.annotate(f"{value:.2f}", (value, place), (3, 0), textcoords="offset points", va="center", fontsize="small")
+        places, values = first + np.arange(len(table)), table["relevance"].to_numpy(float)
+        bars = ax.barh(places, values, height=0.6, color=colour, hatch=hatch, edgecolor="white")
+        ax.bar_label(bars, fmt="%.2f", padding=3, fontsize="small")
+        first += len(table)
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
-    ax.set_xlim(0, 1.1 * max(1.0, values.max()))
-    ax.set_xticks(np.linspace(0, 1, 6))
+    ax.set(xlim=(0, max(1.1, 1.1 * ax.dataLim.x1)), xticks=np.linspace(0, 1, 6))
     ax.set_xlabel("relevance (0: does not matter)")
     return tidy(ax)
 
 
 def plot_convergence(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
-    """Bound against iteration of every start, the best marked, zoomed to where the starts part."""
+    """Draw the bound against iteration of every start, the best marked, zoomed to where the starts part."""
     restarts = [restart for restart in model.outcome_.restarts if len(restart.history)]
     if not restarts:
         raise DataError("the model holds no history of its fit; convergence can be drawn for fitted models only")
@@ -62,18 +60,10 @@ def plot_convergence(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
             zorder=3 if is_best else 2,
             label=f"{restart.recipe}: {restart.bound:.2f}{' (best)' if is_best else ''}".replace("-", "−"),
         )
-    ax.plot(
-        len(restarts[0].history),
-        restarts[0].history[-1],
-        marker="*",
-        markersize=12,
-        color=COLOURS[0],
-        markeredgecolor="white",
-        zorder=4,
-    )
+    best = restarts[0].history
+    ax.plot(len(best), best[-1], "*", markersize=12, color=COLOURS[0], markeredgecolor="white", zorder=4)
     ax.set_ylim(*_zoom([np.asarray(restart.history) for restart in restarts]))
-    ax.set_xlabel("iteration")
-    ax.set_ylabel("bound")
+    ax.set(xlabel="iteration", ylabel="bound")
     ax.legend(title="start: bound", frameon=False, fontsize="small", title_fontsize="small")
     return tidy(ax)
 
@@ -98,7 +88,7 @@ def plot_calibration(
     levels: Sequence[float] = LEVELS,
     ax: Axes | None = None,
 ) -> Axes:
-    """Share of held-out observations inside their central intervals, against the level of the intervals.
+    """Draw the share of held-out observations inside their central intervals, against the level of the intervals.
 
     Parameters
     ----------
@@ -125,7 +115,7 @@ def plot_calibration(
 
 
 def draw_calibration(found: Calibration, ax: Axes) -> Axes:
-    """The picture of a calibration that was computed before."""
+    """Draw a calibration that was computed before."""
     levels, errors = found.coverage["level"].to_numpy(), found.coverage["standard_error"].to_numpy()
     ax.fill_between(
         np.r_[0, levels, 1],
@@ -136,19 +126,9 @@ def draw_calibration(found: Calibration, ax: Axes) -> Axes:
         label=f"sampling error of {found.n_observations} observations (95 %)",
     )
     ax.plot([0, 1], [0, 1], color="0.4", linewidth=1, linestyle="--")
-    ax.plot(
-        levels,
-        found.coverage["coverage"],
-        color=COLOURS[0],
-        marker="o",
-        markersize=4.5,
-        markeredgecolor="white",
-        label="observed",
-    )
-    ax.set_xlabel("level of the interval")
-    ax.set_ylabel("share of observations inside")
-    ax.set_xlim(0, 1)
-    ax.set_ylim(0, 1)
-    ax.set_aspect("equal")
+    look: dict[str, Any] = {"color": COLOURS[0], "marker": "o", "markersize": 4.5, "markeredgecolor": "white"}
+    ax.plot(levels, found.coverage["coverage"], label="observed", **look)
+    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    ax.set(xlabel="level of the interval", ylabel="share of observations inside")
     ax.legend(frameon=False, fontsize="small", loc="upper left")
     return tidy(ax)

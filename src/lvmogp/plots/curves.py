@@ -23,17 +23,7 @@ from lvmogp.plots.slices import (
     output_name,
     running_values,
 )
-from lvmogp.plots.style import (
-    ADDED_COLOUR,
-    COLOURS,
-    Style,
-    current_axes,
-    marker_size,
-    outside_legend,
-    own_axes,
-    style,
-    tidy,
-)
+from lvmogp.plots.style import ADDED_COLOUR, COLOURS, Style, current_axes, outside_legend, own_axes, style, tidy
 from lvmogp.tables.ids import Id, unknown_condition
 
 _MOST_CURVES = 12
@@ -54,7 +44,7 @@ def plot_curve(
     label: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Mean curve of a condition with a band, on the current axes.
+    """Draw the mean curve of a condition with a band, on the current axes.
 
     Parameters
     ----------
@@ -98,7 +88,7 @@ def plot_data(
     marker: str = "o",
     ax: Axes | None = None,
 ) -> Axes:
-    """The observations of a condition, where the model has kept them, on the current axes.
+    """Draw the observations of a condition, where the model has kept them, on the current axes.
 
     With several inputs, those taken where the other inputs are held (to a tenth of their standard deviation)
     are filled, the rest pale and hollow. The parameters are those of :func:`plot_curve`.
@@ -107,10 +97,9 @@ def plot_data(
     inputs, outputs = observed(model, condition)
     near = on_slice(model, inputs, held, (column,))
     ax = current_axes(ax)
-    common: dict[str, Any] = {"linestyle": "none", "marker": marker, "markersize": marker_size(marker)}
+    common: dict[str, Any] = {"linestyle": "none", "marker": marker, "markersize": _size(marker)}
     if not near.all():
-        far = ~near
-        ax.plot(inputs[far, column], outputs[far], color=colour, markerfacecolor="none", alpha=0.35, **common)
+        ax.plot(inputs[~near, column], outputs[~near], color=colour, markerfacecolor="none", alpha=0.35, **common)
     ax.plot(inputs[near, column], outputs[near], color=colour, markeredgecolor="white", markeredgewidth=0.5, **common)
     return ax
 
@@ -127,7 +116,7 @@ def plot_curves(
     data: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Data and predicted curves with bands of several conditions, each with its own colour, marker and line.
+    """Draw data and predicted curves with bands of several conditions, each with its own colour, marker and line.
 
     Parameters
     ----------
@@ -145,27 +134,17 @@ def plot_curves(
     """
     chosen = _chosen(model, conditions)
     column, held = column_of(model, along), held_values(model, at)
-    inputs = running_values(model, column, inputs)
+    curve: dict[str, Any] = {"inputs": running_values(model, column, inputs), "level": level}
     ax = own_axes(ax, width=6.4)
     for number, condition in enumerate(chosen):
-        look = _style(model, condition, number)
-        plot_curve(
-            model,
-            condition,
-            along=along,
-            at=at,
-            inputs=inputs,
-            level=level,
-            include_noise=include_noise,
-            colour=look.colour,
-            line_style=look.line,
-            ax=ax,
-        )
+        only_added = list(model.model_.added) == [condition]
+        look = Style(ADDED_COLOUR, "*", "-") if only_added else style(number)
+        common: dict[str, Any] = {"along": along, "at": at, "colour": look.colour, "ax": ax}
+        plot_curve(model, condition, line_style=look.line, include_noise=include_noise, **curve, **common)
         if data:
             # On the curve itself the marker shows in the legend only.
-            size = marker_size(look.marker)
-            ax.lines[-1].set(marker=look.marker, markevery=[], markersize=size, markeredgecolor="white")
-            plot_data(model, condition, along=along, at=at, colour=look.colour, marker=look.marker, ax=ax)
+            ax.lines[-1].set(marker=look.marker, markevery=[], markersize=_size(look.marker), markeredgecolor="white")
+            plot_data(model, condition, marker=look.marker, **common)
     label_input(model, ax.xaxis, column)
     ax.set_ylabel(output_name(model))
     where = held_in_words(model, held, (column,))
@@ -193,7 +172,5 @@ def _chosen(model: LVMOGPRegressor, conditions: Sequence[Id] | None) -> list[Id]
     return list(conditions)
 
 
-def _style(model: LVMOGPRegressor, condition: Id, number: int) -> Style:
-    if list(model.model_.added) == [condition]:
-        return Style(ADDED_COLOUR, "*", "-")
-    return style(number)
+def _size(marker: str) -> float:
+    return 11.0 if marker == "*" else 6.0  # a star has thin arms

@@ -32,7 +32,7 @@ def plot_latents(
     colour: str = COLOURS[0],
     ax: Axes | None = None,
 ) -> Axes:
-    """One latent dimension of the trained conditions against known values, with bars of two standard deviations."""
+    """Draw a latent dimension of the trained conditions against known values, with bars of two standard deviations."""
     if not 1 <= dimension <= model.n_latent_:
         raise SettingError(f"dimension must be a number from 1 to {model.n_latent_}, got {dimension!r}")
     ax = current_axes(ax)
@@ -51,7 +51,7 @@ def plot_latent_space(
     n_sd: float = 2.0,
     ax: Axes | None = None,
 ) -> Axes:
-    """The conditions in the latent space: points with ellipses, or in one dimension a list with bars.
+    """Draw the conditions in the latent space: points with ellipses, or in one dimension a list with bars.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def plot_latent_space(
 
 
 def tell_features(model: LVMOGPRegressor, ax: Axes) -> Axes:
-    """Words in the place of a latent space that is not there."""
+    """Write words in the place of a latent space that is not there."""
     names = ", ".join(feature_relevance(model)["feature"])
     ax.text(0.5, 0.5, f"no latents: conditions are told apart by\n{names}", ha="center", va="center", wrap=True)
     ax.set_axis_off()
@@ -92,7 +92,7 @@ def tell_features(model: LVMOGPRegressor, ax: Axes) -> Axes:
 
 
 def main_dimensions(model: LVMOGPRegressor) -> tuple[int, ...]:
-    """The only latent dimension, or the two that matter most, numbered from 1."""
+    """Return the only latent dimension, or the two that matter most, numbered from 1."""
     relevance = latent_relevance(model)["relevance"].to_numpy()
     return tuple(sorted(int(place) + 1 for place in np.argsort(-relevance, kind="stable")[:2]))
 
@@ -164,8 +164,7 @@ def _map(table: pd.DataFrame, dimensions: tuple[int, ...], named: set[Id], n_sd:
         )
     ax.plot(*mean[~added].T, linestyle="none", marker="o", markersize=5, color=_TRAINED, markeredgecolor="white")
     ax.plot(*mean[added].T, linestyle="none", marker="*", markersize=11, color=_ADDED, markeredgecolor="white")
-    ax.set_xlabel(f"latent dimension {dimensions[0]}")
-    ax.set_ylabel(f"latent dimension {dimensions[1]}")
+    ax.set(xlabel=f"latent dimension {dimensions[0]}", ylabel=f"latent dimension {dimensions[1]}")
     ax.set_aspect("equal", adjustable="datalim")
     edges = np.concatenate([mean - n_sd * deviation, mean + n_sd * deviation])
     ax.update_datalim(edges)

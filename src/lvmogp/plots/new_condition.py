@@ -44,7 +44,7 @@ def plot_new_condition(
     level: float = 0.95,
     axes: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Posterior of a new condition's latents (above) and its prediction (below) as its observations come in.
+    """Draw the posterior of a new condition's latents, and below it its prediction, as its observations come in.
 
     The model stays as it is: the condition is added to a copy.
 
@@ -109,7 +109,7 @@ def _panels(axes: np.ndarray | None, n_steps: int) -> np.ndarray:
     if given.shape == (2,) and n_steps == 1:
         given = given[:, None]
     if given.shape != (2, n_steps):
-        raise SettingError(f"axes must have the shape (2, {n_steps}), one column a step, got {given.shape}")
+        raise SettingError(f"axes must have the shape (2, {n_steps}), one column per step, got {given.shape}")
     return given
 
 
@@ -137,12 +137,10 @@ def _unused_name(model: LVMOGPRegressor) -> str:
 
 def _reach(model: LVMOGPRegressor) -> float:
     # How far from the origin the picture of the latent space goes: the prior, all conditions, the new one surely.
-    table = model.latents_
-    dimensions = range(1, model.n_latent_ + 1)
-    if not dimensions:
+    if model.n_latent_ == 0:
         return 0.0
-    mean = np.abs(table[[f"mean_{dimension}" for dimension in dimensions]].to_numpy())
-    deviation = table[[f"sd_{dimension}" for dimension in dimensions]].to_numpy()
+    mean, deviation = (model.latents_.filter(regex=f"^{kind}_").to_numpy() for kind in ("mean", "sd"))
+    mean = np.abs(mean)
     return float(max(3.0, 1.05 * mean.max(), (mean + 3 * deviation)[-1].max()))
 
 
@@ -151,8 +149,7 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
         tell_features(model, ax)
         return
     fitted, condition = model.model_, model.model_.added[name].condition
-    means = [f"mean_{dimension + 1}" for dimension in range(model.n_latent_)]
-    trained = model.latents_[means].to_numpy()[: len(fitted.ids)]
+    trained = model.latents_.filter(regex="^mean_").to_numpy()[: len(fitted.ids)]
     with double_precision():
         known = known_of(fitted, fitted.added[name].features)
     # The density can be evaluated where one process and the latents alone decide it.
@@ -161,8 +158,7 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
         _draw_density(fitted, condition, reach, ax, known if exact else None)
         height = np.full(len(trained), 0.03)
         ax.plot(trained[:, 0], height, transform=ax.get_xaxis_transform(), **_CROSSES)
-        ax.set_xlabel("latent")
-        ax.set_ylabel("density, peak = 1")
+        ax.set(xlabel="latent", ylabel="density, peak = 1")
     else:
         first, second = main_dimensions(model)
         if model.n_latent_ == 2 and exact:
@@ -171,8 +167,7 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
             _draw_particles(fitted, condition, (first - 1, second - 1), ax)
         ax.plot(trained[:, first - 1], trained[:, second - 1], **_CROSSES)
         ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
-        ax.set_xlabel(f"latent dimension {first}")
-        ax.set_ylabel(f"latent dimension {second}")
+        ax.set(xlabel=f"latent dimension {first}", ylabel=f"latent dimension {second}")
     tidy(ax)
 
 

@@ -21,12 +21,12 @@ _NEAR = 0.1  # in standard deviations of an input: observations this close to a 
 
 
 def output_name(model: LVMOGPRegressor) -> str:
-    """Name of the output, where known."""
+    """Return the name of the output, where known."""
     return model.model_.schema.output_name or "output"
 
 
 def column_of(model: LVMOGPRegressor, which: str | int | None, *, default: int = 0) -> int:
-    """The place of an input that is given by name, or by number from 0."""
+    """Return the place of an input that is given by name, or by number from 0."""
     names = input_names(model)
     if which is None:
         return default
@@ -40,24 +40,20 @@ def column_of(model: LVMOGPRegressor, which: str | int | None, *, default: int =
 
 
 def held_values(model: LVMOGPRegressor, at: Mapping[Any, Any] | None) -> HostFloat:
-    """One value of each input: the given one, else the median of the training data (their mean where not kept)."""
+    """Return one value of each input: the given one, else the median of the training data (or their mean)."""
     fitted = model.model_
     known = fitted.observations
     values = np.array(fitted.scaling.input_mean if known is None else np.median(known.inputs, axis=0), dtype=float)
     for which, value in (at or {}).items():
-        values[column_of(model, which)] = _one_number(value, which)
+        number = _as_numbers(value)
+        if number.size != 1 or not np.isfinite(number).all():
+            raise SettingError(f"input {which!r} must be held at one finite value, got {value!r}")
+        values[column_of(model, which)] = number.reshape(())
     return values
 
 
-def _one_number(value: Any, which: str | int) -> float:
-    numbers = as_numbers(value)
-    if numbers.size != 1 or not np.isfinite(numbers).all():
-        raise SettingError(f"input {which!r} must be held at one finite value, got {value!r}")
-    return float(numbers.reshape(()))
-
-
-def as_numbers(values: Any) -> HostFloat:
-    """Values of an input as the model sees them: dates become days since 1970."""
+def _as_numbers(values: Any) -> HostFloat:
+    # Values of an input as the model sees them: dates become days since 1970.
     try:
         array = np.asarray(values)
         if array.dtype.kind in "OM":
@@ -69,7 +65,7 @@ def as_numbers(values: Any) -> HostFloat:
 
 
 def span(model: LVMOGPRegressor, column: int, n_points: int = N_POINTS) -> HostFloat:
-    """Points across the range of an input, from the training data or from their mean and scale."""
+    """Return points across the range of an input, from the training data or from their mean and scale."""
     fitted = model.model_
     if fitted.observations is not None:
         values = fitted.observations.inputs[:, column]
@@ -79,29 +75,29 @@ def span(model: LVMOGPRegressor, column: int, n_points: int = N_POINTS) -> HostF
 
 
 def default_grid(model: LVMOGPRegressor) -> HostFloat:
-    """Points across the range of the first input."""
+    """Return points across the range of the first input."""
     return span(model, 0)
 
 
 def line(held: HostFloat, column: int, grid: HostFloat) -> HostFloat:
-    """Inputs along a line: one of them runs over the grid, the others are held."""
+    """Return inputs along a line: one of them runs over the grid, the others are held."""
     inputs = np.tile(held, (len(grid), 1))
     inputs[:, column] = grid
     return inputs
 
 
 def running_values(model: LVMOGPRegressor, column: int, inputs: Any) -> HostFloat:
-    """The values an input runs over: those given, or its whole range."""
+    """Return the values an input runs over: those given, or its whole range."""
     if inputs is None:
         return span(model, column)
-    grid = as_numbers(inputs).reshape(-1)
+    grid = _as_numbers(inputs).reshape(-1)
     if len(grid) == 0 or not np.isfinite(grid).all():
         raise DataError("inputs must hold at least one value of the input that runs, all of them finite")
     return grid
 
 
 def observed(model: LVMOGPRegressor, condition: Id) -> tuple[HostFloat, HostFloat]:
-    """Inputs and outputs of a condition that the model holds, in the user's units."""
+    """Return inputs and outputs of a condition that the model holds, in the user's units."""
     trained = model.model_
     if condition in trained.added:
         entry = trained.added[condition]
@@ -113,14 +109,14 @@ def observed(model: LVMOGPRegressor, condition: Id) -> tuple[HostFloat, HostFloa
 
 
 def on_slice(model: LVMOGPRegressor, inputs: HostFloat, held: HostFloat, running: tuple[int, ...]) -> HostFloat:
-    """Whether each observation lies where the inputs that do not run are held, to a tenth of their spread."""
+    """Return whether each observation lies where the inputs that do not run are held, to a tenth of their spread."""
     distance = np.abs(inputs - held) / model.model_.scaling.input_scale
     distance[:, running] = 0.0
     return np.all(distance <= _NEAR, axis=1)
 
 
 def held_in_words(model: LVMOGPRegressor, held: HostFloat, running: tuple[int, ...]) -> str:
-    """Where the inputs that do not run are held, as in "vgain = 2"; empty where all run."""
+    """Return where the inputs that do not run are held, as in "vgain = 2"; empty where all run."""
     names = input_names(model)
     return ", ".join(
         f"{name} = {_shown(model, name, float(held[place]))}"

@@ -12,15 +12,8 @@ from matplotlib.typing import LineStyleType
 # Okabe and Ito's colours, distinguishable for the colour-blind, with markers and line styles for greyscale.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#332288", "#117733", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
-LINE_STYLES: tuple[LineStyleType, ...] = (
-    "-",
-    "--",
-    "-.",
-    (0, (1, 1)),
-    (0, (5, 1, 1, 1, 1, 1)),
-    (0, (9, 2)),
-    (0, (3, 3)),
-)
+_DASHES: tuple[LineStyleType, ...] = ((0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (9, 2)), (0, (3, 3)))
+LINE_STYLES: tuple[LineStyleType, ...] = ("-", "--", "-.", *_DASHES)
 ADDED_COLOUR = "black"
 SCALE = "cividis"  # light means large, in colour and in greyscale alike
 
@@ -34,41 +27,29 @@ class Style(NamedTuple):
 
 
 def style(number: int) -> Style:
-    """The style of the ``number``-th condition of a picture; the first seventy differ."""
+    """Return the style of the ``number``-th condition of a picture; the first seventy differ."""
     return Style(COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)], LINE_STYLES[number % len(LINE_STYLES)])
 
 
-def marker_size(marker: str) -> float:
-    """Size at which markers look equally large: a star has thin arms."""
-    return 11.0 if marker == "*" else 6.0
-
-
 def current_axes(ax: Axes | None) -> Axes:
-    """The given axes, or pyplot's current ones: for parts of a picture that are laid over each other."""
+    """Return the given axes, or pyplot's current ones: for parts of a picture that are laid over each other."""
     return plt.gca() if ax is None else ax
 
 
 def own_axes(ax: Axes | None, *, width: float = 5.6, height: float = 4.0) -> Axes:
-    """The given axes, or those of a new figure: for pictures that stand alone."""
+    """Return the given axes, or those of a new figure: for pictures that stand alone."""
     if ax is None:
         _, ax = plt.subplots(figsize=(width, height), layout="constrained")
     return ax
 
 
 def tidy(ax: Axes) -> Axes:
-    """Axes without the two lines that carry no scale."""
+    """Return axes without the two lines that carry no scale."""
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
 def outside_legend(ax: Axes, title: str | None = None) -> None:
-    """A legend to the right of the axes, where it hides nothing."""
-    ax.legend(
-        title=title,
-        loc="upper left",
-        bbox_to_anchor=(1.0, 1.0),
-        frameon=False,
-        fontsize="small",
-        title_fontsize="small",
-        handlelength=3.2,
-    )
+    """Put a legend to the right of the axes, where it hides nothing."""
+    small = {"fontsize": "small", "title_fontsize": "small", "handlelength": 3.2}
+    ax.legend(title=title, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, **small)

@@ -44,7 +44,7 @@ def plot_surface(
     colour_bar: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Mean of a condition over two inputs in colours, its standard deviation as lines, its data as points.
+    """Draw the mean of a condition over two inputs in colours, its standard deviation as lines, its data as points.
 
     Parameters
     ----------
