@@ -55,12 +55,12 @@ def test_few_observations_have_many_short_chains(asked, n_observations, expected
 
 
 @pytest.mark.parametrize("n_conditions", [11, 12], ids=["few", "many"])
-def test_with_few_observations_every_other_chain_starts_hot(monkeypatch, n_conditions):
+def test_with_few_observations_every_other_chain_is_tempered(monkeypatch, n_conditions):
     monkeypatch.setattr("lvmogp.inference.nuts.sampling.FEW_OBSERVATIONS", 11 * N)
     asked = []
 
-    def without_chains(target, starts, variances, settings, report=None, *, hot=()):
-        asked.extend(hot)
+    def without_chains(target, starts, variances, settings, report=None, *, tempered=()):
+        asked.extend(tempered)
         return {}, True
 
     monkeypatch.setattr("lvmogp.inference.nuts.sampling.run_chains", without_chains)

@@ -220,7 +220,7 @@ def shorten(patch):
     patch.setattr("lvmogp.inference.minibatch.descent.STEPS_PER_WINDOW", 10)
     patch.setattr("lvmogp.inference.minibatch.schedule._FEWEST_WINDOWS", 2)
     patch.setattr("lvmogp.inference.minibatch.schedule._SIGNIFICANT", 1e9)
-    patch.setattr("lvmogp.inference.options._PILOT_ITERATIONS", 5)
+    patch.setattr("lvmogp.inference.options._START_ITERATIONS", 5)
 
 
 def by_minibatches(**settings) -> LVMOGPRegressor:
