@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 # Tests of everything that a dependency can break: the whole way through the library, with files, tables and pages.
-CORE := tests/estimator/test_estimator.py tests/estimator/test_sklearn.py tests/storage/test_storage.py tests/cli/test_tables.py tests/cli/test_commands.py \
-	tests/inference/test_fit.py tests/estimator/test_nuts_estimator.py tests/inference/test_stochastic.py tests/plots/test_plots.py tests/cli/test_parquet.py \
-	tests/house/test_floors.py tests/house/test_package.py tests/estimator/test_reproducible.py tests/estimator/test_compilations.py
+CORE := tests/estimator/test_estimator.py tests/estimator/test_sklearn.py tests/storage/test_model_file.py tests/cli/test_tables.py tests/cli/test_commands.py \
+	tests/inference/test_restarts.py tests/estimator/test_nuts_estimator.py tests/inference/test_stochastic.py tests/plots/test_plots.py tests/cli/test_parquet.py \
+	tests/house/test_floors.py tests/house/test_package.py tests/estimator/test_reproducible.py tests/estimator/test_compiling.py
 
 .PHONY: demo test test-long test-lowest test-newest test-package test-endurance test-hostile test-numerics test-fuzz check install format paper results benchmark benchmark-page docs clean
 

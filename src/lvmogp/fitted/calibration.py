@@ -63,7 +63,7 @@ class Calibration(NamedTuple):
         return bool(np.any(self.coverage["verdict"] != ""))
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain values that JSON can hold, without the probability of each observation."""
+        """Return plain values that JSON can hold, without the probability of each observation."""
         found = self._asdict()
         del found["probability_below"]
         return {**found, **{name: found[name].to_dict("records") for name in ("coverage", "by_condition")}}
