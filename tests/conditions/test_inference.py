@@ -248,6 +248,7 @@ def test_starts_are_the_best_and_some_of_the_rest():
     assert found[0] == pytest.approx(1.0)
     assert found[-1] == pytest.approx(-3.0)  # the worst
     assert len(found) == 8
+    assert len(chosen_starts(lambda theta: theta[0], starts[:3], 8)) == 3  # none twice where there are few
 
 
 def test_starts_of_a_search_are_trained_latents_and_the_prior():
