@@ -14,7 +14,7 @@ import numpy as np
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.metrics import rmse
-from lvmogp.simulate import synthetic_grid
+from paper.synthetic import synthetic_grid
 
 
 def added(seed: int, settings: dict[str, int]) -> dict[str, float]:

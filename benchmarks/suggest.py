@@ -23,7 +23,8 @@ from benchmarks.pages import with_part
 from lvmogp import LVMOGPRegressor
 from lvmogp.metrics import rmse
 from lvmogp.plots.style import COLOURS, LINE_STYLES, MARKERS, tidy
-from lvmogp.simulate import BRAKING_NOISE, FRICTIONS, SPEEDS, braking, braking_distance, synthetic_grid
+from lvmogp.simulate import BRAKING_NOISE, FRICTIONS, SPEEDS, braking, braking_distance
+from paper.synthetic import synthetic_grid
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- made by benchmarks/suggest.py, do not edit -->", "<!-- end of what it made -->"

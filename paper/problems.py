@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lvmogp.simulate import BRAKING_NOISE, FRICTIONS, SPEEDS, braking_distance, synthetic_grid, synthetic_uneven
+from lvmogp.simulate import BRAKING_NOISE, FRICTIONS, SPEEDS, braking_distance
 from lvmogp.simulate import braking as simulated_braking
 from lvmogp.typing import HostFloat, HostInt
 from paper.datasets import servo as servo_table
 from paper.datasets import sml2010 as sml2010_table
+from paper.synthetic import synthetic_grid, synthetic_uneven
 
 _SERVO_TRAINING = 117  # 70 % of 167
 _SENSORS_KEPT = 0.05

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rivals.environments import ROOT
-from lvmogp.simulate import synthetic_grid
 from paper import problems
+from paper.synthetic import synthetic_grid
 
 _FOLDER = ROOT / "out" / "benchmarks"
 _NOISE = 0.3

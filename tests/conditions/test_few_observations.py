@@ -11,7 +11,14 @@ from references import Seen
 from lvmogp.conditions.condition import KnownLatents, all_particles, condition_of_particles, known_latents
 from lvmogp.conditions.curves import Gaussians, Particles, covariances, moments
 from lvmogp.conditions.ensemble import Ensemble, NoisePrior
-from lvmogp.conditions.few_observations import FewObservations, compressed, few_observations, no_observations, stacked
+from lvmogp.conditions.few_observations import (
+    FewObservations,
+    at_points,
+    compressed,
+    few_observations,
+    no_observations,
+    stacked,
+)
 from lvmogp.conditions.infer import log_posterior
 from lvmogp.ground.compiling import compiled
 from lvmogp.model.process import Process
@@ -220,9 +227,9 @@ def test_observations_of_several_conditions_stand_beside_one_another():
         np.testing.assert_allclose(beside.features(process)[:size], features, atol=1e-14)
         np.testing.assert_allclose(beside.features(process)[size:], 0.0, atol=0)
         np.testing.assert_allclose(beside.gram(process)[:size, :size], gram, atol=1e-14)
-        points = jnp.asarray(POINTS)
-        at = (process, points, process.inputs(points))
-        np.testing.assert_allclose(beside.cross_gram(*at)[:, :size], alone.cross_gram(*at), atol=1e-14)
+        points = at_points(jnp.asarray(POINTS))
+        expected = points.gram_with(process, alone)
+        np.testing.assert_allclose(points.gram_with(process, beside)[:, :size], expected, atol=1e-14)
     kernel = model.posterior.parameters.input_kernel
     exact = references.covariance(kernel, SEEN.inputs, np.tile(SEEN.inputs, (2, 1)))
     np.testing.assert_allclose(apart[0].gram_with(process, apart[2])[:3, :6], exact, rtol=1e-12)

@@ -347,14 +347,14 @@ def test_few_particles_stand_for_themselves():
 def test_particles_in_the_order_of_their_neighbourhood():
     order = condition_module._by_neighbourhood
     latents = np.random.default_rng(83).normal(size=(300, 1))
-    along = latents[order(latents), 0]
+    along = latents[order(latents, 128), 0]
     assert np.all(np.diff(np.floor(256 * norm.cdf(along))) >= 0)  # sorted, but for those in the same cell
     plane = np.random.default_rng(84).normal(size=(1_000, 2))
-    apart = np.linalg.norm(np.diff(plane[order(plane)], axis=0), axis=1)
+    apart = np.linalg.norm(np.diff(plane[order(plane, 512)], axis=0), axis=1)
     assert np.mean(apart) < 0.25 * np.mean(np.linalg.norm(np.diff(plane, axis=0), axis=1))
     # What does not vary has no say, and where nothing varies the order stays.
-    np.testing.assert_array_equal(order(np.column_stack([np.full(300, 2.0), latents])), order(latents))
-    np.testing.assert_array_equal(order(np.zeros((5, 2))), np.arange(5))
+    np.testing.assert_array_equal(order(np.column_stack([np.full(300, 2.0), latents]), 64), order(latents, 64))
+    np.testing.assert_array_equal(order(np.zeros((5, 2)), 8), np.arange(5))
 
 
 # The paper's single Gaussian

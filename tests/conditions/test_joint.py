@@ -27,9 +27,9 @@ from lvmogp.conditions.closed_form import joint_covariance as closed_covariance
 from lvmogp.conditions.condition import Condition, condition_of_particles, trained_condition
 from lvmogp.conditions.ensemble import Ensemble
 from lvmogp.conditions.few_observations import few_observations
-from lvmogp.conditions.joint import draw_curves, joint_covariance, output_covariance
-from lvmogp.conditions.mixtures import relative_output
+from lvmogp.conditions.joint import draw_curves, joint_covariance, relative_output
 from lvmogp.fitted.model import FittedModel
+from lvmogp.tables.scaling import Scaling
 from lvmogp.tables.transforms import TRANSFORMS
 
 FIT, DRAWS = "fit on a grid", "draws on a grid"
@@ -368,9 +368,10 @@ def test_outputs_of_which_a_transform_is_modelled_covary_as_all_scenarios_do(kin
     members = [(fit_members() if kind == FIT else drawn_members())[place] for place in chosen]
     mean, expected = brute_outputs(dense_ensemble(model), members, name, with_noise=with_noise)
     ends = np.cumsum([len(member.rows) for member in members])[:-1]
-    output = relative_output(TRANSFORMS[name], LOCATIONS[name], SCALE, np.split(mean, ends), include_noise=with_noise)
+    scaling = Scaling(np.zeros(2), np.ones(2), LOCATIONS[name], SCALE, TRANSFORMS[name])
+    output = relative_output(scaling, np.split(mean, ends), include_noise=with_noise)
     conditions, rows = [member.condition for member in members], [member.rows for member in members]
-    found = np.block(output_covariance(model.ensemble, conditions, rows, output)) * np.outer(mean, mean)
+    found = np.block(joint_covariance(model.ensemble, conditions, rows, output)) * np.outer(mean, mean)
     scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
     np.testing.assert_allclose(found / scale, expected / scale, atol=close)
 

@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 
-from lvmogp.conditions.mixtures import Mixture, judged, moments_in_units, quantile
+from lvmogp.conditions.mixtures import Mixture, asked_of, judged_in_units, moments_in_units, quantiles_in_units
 from lvmogp.tables.scaling import Scaling
 from lvmogp.tables.transforms import SquareRoot
 
@@ -16,8 +16,16 @@ VARIANCES = np.array([[0.3, 0.2, 0.1], [0.5, 1.5, 0.4], [0.1, 0.7, 0.2]])
 ROOTS = Scaling(np.zeros(1), np.ones(1), 0.8, 0.6, SquareRoot())
 
 
-def rows(dtype="float64"):
-    return Mixture(*(jnp.asarray(part, dtype) for part in (WEIGHTS, MEANS, VARIANCES)))
+def ask(dtype="float64"):
+    return asked_of(Mixture(*(jnp.asarray(part, dtype) for part in (WEIGHTS, MEANS, VARIANCES))))
+
+
+def judged(outputs, dtype="float64"):
+    return judged_in_units(ask(dtype), ROOTS, outputs, np.zeros(3))
+
+
+def quantile(level, dtype="float64"):
+    return quantiles_in_units(ask(dtype), ROOTS, np.full((3, 1), level))[:, 0]
 
 
 def below(value, row):
@@ -27,7 +35,7 @@ def below(value, row):
 
 def test_probabilities_and_densities_of_squares():
     outputs = np.array([0.15, 1.0, 4.0])
-    found = judged(rows(), ROOTS, outputs)
+    found = judged(outputs)
     assert_allclose(found.probability_below, [below(value, row) for row, value in enumerate(outputs)], rtol=1e-12)
     step = 1e-5
     slopes = [(below(y + step, row) - below(y - step, row)) / (2 * step) for row, y in enumerate(outputs)]
@@ -35,21 +43,21 @@ def test_probabilities_and_densities_of_squares():
 
 
 def test_zero_has_the_probability_of_all_that_is_not_positive():
-    found = judged(rows(), ROOTS, np.zeros(3))
+    found = judged(np.zeros(3))
     expected = [below(0.0, row) for row in range(3)]
     assert_allclose(found.probability_below, expected, rtol=1e-12)
     assert_allclose(np.exp(found.log_density), expected, rtol=1e-12)
 
 
 def test_negative_outputs_cannot_be_squares():
-    found = judged(rows(), ROOTS, np.array([-1.0, -1e-9, 1.0]))
+    found = judged(np.array([-1.0, -1e-9, 1.0]))
     assert_array_equal(np.isneginf(found.log_density), [True, True, False])
     assert_array_equal(found.probability_below[:2], 0)
 
 
 @pytest.mark.parametrize("level", [0.025, 0.5, 0.975, 1 - 1e-6])
 def test_quantiles_of_squares(level):
-    found = quantile(rows(), ROOTS, level)
+    found = quantile(level)
     for row, value in enumerate(found):
         if value > 0:
             assert_allclose(below(value, row), level, rtol=1e-9)
@@ -63,7 +71,7 @@ def test_samples_of_squares_agree_with_moments_and_probabilities(rng):
     for row in range(3):
         values = MEANS[component, row] + np.sqrt(VARIANCES[component, row]) * rng.standard_normal(len(component))
         outputs = ROOTS.quantity(values)
-        mean, variance = (part[row] for part in moments_in_units(rows(), ROOTS))
+        mean, variance = (part[row] for part in moments_in_units(ask(), ROOTS, 3))
         assert abs(outputs.mean() - mean) < 4 * outputs.std() / np.sqrt(len(outputs))
         assert_allclose(outputs.var(), variance, rtol=0.03)
         assert_allclose(np.mean(outputs <= 0.5), below(0.5, row), atol=0.005)
@@ -71,6 +79,6 @@ def test_samples_of_squares_agree_with_moments_and_probabilities(rng):
 
 def test_single_precision_keeps_what_it_can():
     outputs = np.array([0.15, 1.0, 4.0])
-    single, double = judged(rows("float32"), ROOTS, outputs), judged(rows(), ROOTS, outputs)
+    single, double = judged(outputs, "float32"), judged(outputs)
     assert_allclose(single.log_density, double.log_density, rtol=1e-5, atol=1e-6)
-    assert_allclose(quantile(rows("float32"), ROOTS, 0.9), quantile(rows(), ROOTS, 0.9), rtol=1e-5)
+    assert_allclose(quantile(0.9, "float32"), quantile(0.9), rtol=1e-5)

@@ -13,7 +13,6 @@ from scipy.spatial.distance import cdist
 from scipy.stats import norm
 
 from lvmogp.errors import DataError, LVMOGPError, LVMOGPWarning, SettingError
-from lvmogp.simulate import synthetic_uneven
 from paper import datasets, figures, methods, page, problems, records, report, runner
 from paper.__main__ import main
 from paper.methods import Family, FittedMethod, Task
@@ -21,6 +20,7 @@ from paper.plan import GP_IND, GP_WO, GPY, LMC, OURS, OURS_OWN, Entry, Experimen
 from paper.problems import LabelledRows, PaperProblem
 from paper.records import Job, results_in
 from paper.runner import reproduce
+from paper.synthetic import synthetic_uneven
 
 DATA = Path(__file__).parents[1] / "data"
 RESULTS_FOLDER = Path(__file__).parents[2] / "results"

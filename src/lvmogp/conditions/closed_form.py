@@ -13,11 +13,11 @@ from jax.scipy.linalg import cho_solve
 from lvmogp.conditions.condition import Condition
 from lvmogp.conditions.curves import ParticleCurves, covariance_with_seen, picked
 from lvmogp.conditions.ensemble import ClosedForm, Ensemble
-from lvmogp.conditions.few_observations import FewObservations
+from lvmogp.conditions.few_observations import FewObservations, at_points
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import block_layout, repeated, stacked_rows, with_last_repeated
-from lvmogp.kernels.covariances import cross, gram
-from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, psi1
+from lvmogp.kernels.covariances import gram
+from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross
 from lvmogp.model.curve_moments import CurveMoments, curve_moments, grid_marginals, grid_means, marginals
 from lvmogp.model.inducing_features import Basis
 from lvmogp.model.posterior import Posterior
@@ -122,8 +122,7 @@ def _slopes(
 class ErrorFunctional(eqx.Module):
     """Errors of the predictions at the rows of one condition, averaged over its latents.
 
-    ``features`` is ⟨(a − AᵀW) cᵀ⟩, ``gain`` the W of each particle; ``latents`` are particles with weights or one
-    Gaussian, which has no observations of its own.
+    ``latents`` are weighted particles or one Gaussian, ``gain`` is the W of each, and ``features`` is ⟨(a − AᵀW) cᵀ⟩.
     """
 
     points: Float[Array, "n Q_X"]
@@ -131,16 +130,20 @@ class ErrorFunctional(eqx.Module):
     features: Float[Array, "n R C"]
     weights: Float[Array, " P"]
     latents: LatentGaussians
-    gain: Float[Array, "P n m"] | None
-    seen: FewObservations | None
+    gain: Float[Array, "P n m"]
+    seen: FewObservations
 
 
 @compiled
 def _gaussian_functional(
-    model: Posterior, process: Process, latents: LatentGaussians, points: Float[Array, "n Q_X"]
+    model: Posterior,
+    processes: Process,
+    latents: LatentGaussians,
+    seen: FewObservations,
+    points: Float[Array, "n Q_X"],
 ) -> ErrorFunctional:
-    """Return the errors at rows of a condition whose latents are Gaussian."""
-    curve = curve_moments(model, latents)
+    """Return the errors at rows of a condition whose latents are Gaussian; it has no observations of its own."""
+    process, curve = picked(processes, 0), curve_moments(model, latents)
     features = model.input_basis.features(points)
     covariance = curve.prior_variance[0] * gram(model.input_basis.kernel, points)
     assert isinstance(process.latents, WhitenedFeatures)  # as in every process of a fit
@@ -151,26 +154,26 @@ def _gaussian_functional(
         features=process.inputs(points)[:, :, None] * mean_features,
         weights=jnp.ones(1, features.dtype),
         latents=latents,
-        gain=None,
-        seen=None,
+        gain=jnp.zeros((1, len(points), len(seen.values)), features.dtype),
+        seen=seen,
     )
 
 
 @compiled
 def _particle_functional(
-    process: Process,
+    processes: Process,
     prepared: ParticleCurves,
     latents: Float[Array, "P Q_H"],
-    weights: Float[Array, " P"],
+    log_weights: Float[Array, " P"],
     seen: FewObservations,
     points: Float[Array, "n Q_X"],
 ) -> ErrorFunctional:
     """Return the errors at rows of a condition of particles: within it, the covariance of their mixture."""
-    features, one = process.inputs(points), jnp.ones(1, points.dtype)
-    prior = gram(process.inputs.kernel, points)
+    process, weights, one = picked(processes, 0), jnp.exp(log_weights), jnp.ones(1, points.dtype)
+    features, prior = process.inputs(points), gram(process.inputs.kernel, points)
 
     def one_particle(curve: ParticleCurves) -> tuple[Array, Array, Array]:
-        to_seen = covariance_with_seen(process, curve, seen, points, features)
+        to_seen = covariance_with_seen(process, curve, seen, points)
         gain = cho_solve((curve.factor, True), to_seen.T).T  # W = κ(x, X)(κ(X, X) + σ²I)⁻¹
         own = curve.scale * prior - curve.explained.covariance(features, one, features, one) - gain @ to_seen.T
         return curve.explained.mean(features, one) + to_seen @ curve.solution, own, gain
@@ -190,55 +193,44 @@ def _particle_functional(
 
 
 @compiled
-def _cross_covariance(process: Process, first: ErrorFunctional, second: ErrorFunctional) -> Float[Array, "n m"]:
+def _cross_covariance(processes: Process, first: ErrorFunctional, second: ErrorFunctional) -> Float[Array, "n m"]:
     """Return the covariance of the errors of two conditions, whose latents are independent (equation 25)."""
-    shared = _expected_kernel(process, first, second) * first.weights[:, None] * second.weights
-    kernel = process.inputs.kernel
-    through_kernel = jnp.sum(shared) * cross(kernel, first.points, second.points)
-    if first.gain is not None and first.seen is not None:
-        gain = jnp.einsum("p,pnm->nm", jnp.sum(shared, axis=1), first.gain)
-        through_kernel -= gain @ first.seen.cross_gram(process, second.points, process.inputs(second.points)).T
-    if second.gain is not None and second.seen is not None:
-        gain = jnp.einsum("p,pnm->nm", jnp.sum(shared, axis=0), second.gain)
-        through_kernel -= second.seen.cross_gram(process, first.points, process.inputs(first.points)) @ gain.T
-    if first.gain is not None and second.gain is not None and first.seen is not None and second.seen is not None:
-        between = first.seen.gram_with(process, second.seen)
-        weighted = jnp.einsum("pq,pnm->qnm", shared, first.gain)
-        through_kernel += jnp.einsum("qnm,mk,qjk->nj", weighted, between, second.gain)
+    process = picked(processes, 0)
+    # w_p w_q ⟨k_H(h_p, h_q)⟩, and Σ_q and Σ_p of it with the gains
+    shared = expected_cross(process.latents.kernel, first.latents, second.latents)
+    shared = shared * first.weights[:, None] * second.weights
+    left = jnp.einsum("pq,pnm->nm", shared, first.gain)
+    right = jnp.einsum("pq,qnm->nm", shared, second.gain)
+    both = jnp.einsum("pq,pnm->qnm", shared, first.gain)
+    rows, other_rows = at_points(first.points), at_points(second.points)
+    through_kernel = (
+        jnp.sum(shared) * rows.gram_with(process, other_rows)
+        - left @ first.seen.gram_with(process, other_rows)
+        - rows.gram_with(process, second.seen) @ right.T
+        + jnp.einsum("qnm,mk,qjk->nj", both, first.seen.gram_with(process, second.seen), second.gain)
+    )
     return through_kernel - process.explained.bilinear(first.features, second.features)
-
-
-def _expected_kernel(process: Process, first: ErrorFunctional, second: ErrorFunctional) -> Float[Array, "P R"]:
-    # ⟨k_H(h, h')⟩ between particles, Gaussians, or one of each.
-    kernel = process.latents.kernel
-    if first.gain is None and second.gain is None:
-        return expected_cross(kernel, first.latents, second.latents)
-    if first.gain is None:
-        return psi1(kernel, second.latents.mean, first.latents)
-    if second.gain is None:
-        return psi1(kernel, first.latents.mean, second.latents).T
-    return cross(kernel, first.latents.mean, second.latents.mean)
 
 
 def joint_covariance(
     ensemble: Ensemble, fit: ClosedForm, conditions: list[Condition], rows: list[HostFloat]
 ) -> list[list[HostFloat]]:
     """Return the covariance of f between the rows of each pair of conditions, in standardised units, as blocks."""
-    assert ensemble.processes is not None  # that of a fit is kept
-    process, model = picked(ensemble.processes, 0), fit.posterior
+    processes = ensemble.processes
+    assert processes is not None  # that of a fit is kept
     functionals: list[ErrorFunctional] = []
     for condition, points in zip(conditions, stacked_rows(rows), strict=True):
-        padded = jnp.asarray(points, ensemble.dtype)
+        given = (condition.seen, jnp.asarray(points, ensemble.dtype))
         if condition.gaussian is not None:
-            functionals.append(_gaussian_functional(model, process, condition.gaussian, padded))
+            functionals.append(_gaussian_functional(fit.posterior, processes, condition.gaussian, *given))
         else:
             assert condition.prepared is not None  # of every condition under one process
-            particles = (condition.latents[0], jnp.exp(condition.log_weights[0]))
-            functionals.append(_particle_functional(process, condition.prepared, *particles, condition.seen, padded))
+            particles = (condition.prepared, condition.latents[0], condition.log_weights[0])
+            functionals.append(_particle_functional(processes, *particles, *given))
     blocks: list[list[HostFloat]] = [[np.empty(0)] * len(rows) for _ in rows]
     for i, first in enumerate(functionals):
         blocks[i][i] = np.asarray(first.covariance)[: len(rows[i]), : len(rows[i])]
         for j in range(i):
-            block = np.asarray(_cross_covariance(process, first, functionals[j]))[: len(rows[i]), : len(rows[j])]
+            block = np.asarray(_cross_covariance(processes, first, functionals[j]))[: len(rows[i]), : len(rows[j])]
             blocks[i][j], blocks[j][i] = block, block.T
     return blocks

@@ -158,7 +158,7 @@ def chosen_particles(ensemble: Ensemble, condition: Condition, most: int = MOST_
     most = min(max(affordable, _FEWEST_PARTICLES), most)
     places = np.flatnonzero(weights > 0)
     if len(places) > most:
-        order = _by_neighbourhood(np.asarray(aligned_latents(ensemble, condition)).reshape(len(weights), -1))
+        order = _by_neighbourhood(np.asarray(aligned_latents(ensemble, condition)).reshape(len(weights), -1), most)
         ends = np.cumsum(weights[order])
         drawn = np.searchsorted(ends, (np.arange(most) + 0.5) / most * ends[-1])
         places, counts = np.unique(order[drawn], return_counts=True)
@@ -176,12 +176,15 @@ def mean_noise(ensemble: Ensemble, condition: Condition) -> float:
     return float(chosen.weights @ np.asarray(condition.noise, dtype=float)[chosen.process, chosen.place])
 
 
-def _by_neighbourhood(latents: HostFloat) -> HostInt:
-    """Return an order of points along a curve that fills space (Morton's): bits of each dimension in turn."""
+def _by_neighbourhood(latents: HostFloat, n_wanted: int) -> HostInt:
+    """Return an order of points along a curve that fills space (Morton's): bits of each dimension in turn.
+
+    There are about twice as many cells as points are wanted. More would tell points apart by digits that nobody knows.
+    """
     latents = latents[:, np.ptp(latents, axis=0) > 0]
     if latents.shape[1] == 0:
         return np.arange(len(latents))
-    n_bits = min(8, 62 // latents.shape[1])
+    n_bits = -(-(2 * n_wanted - 1).bit_length() // latents.shape[1])
     cells = (ndtr(latents) * 2**n_bits).astype(np.int64).clip(0, 2**n_bits - 1)
     code = np.zeros(len(latents), dtype=np.int64)
     for bit in reversed(range(n_bits)):
@@ -198,20 +201,17 @@ def all_particles(ensemble: Ensemble, condition: Condition, most: int = MOST_PAR
     return _particles(ensemble, condition, chosen, processes, places)
 
 
-def particles_in_chunks(ensemble: Ensemble, condition: Condition) -> tuple[Chosen, Iterator[tuple[HostInt, Particles]]]:
-    """Return particles that stand for all of a condition, and some of them at a time with their places among these."""
+def particles_in_chunks(ensemble: Ensemble, condition: Condition) -> Iterator[Particles]:
+    """Yield particles that stand for all of a condition, those together whose processes fit into memory."""
     chosen = chosen_particles(ensemble, condition)
-
-    def in_chunks() -> Iterator[tuple[HostInt, Particles]]:
-        for numbers, processes in chunks(ensemble):
-            own = np.flatnonzero((chosen.process >= numbers[0]) & (chosen.process <= numbers[-1]))
-            if len(own) == 0:
-                continue
-            some = own if len(own) == len(chosen.process) else repeated(own)
-            part = Chosen(chosen.process[some], chosen.place[some], chosen.weights[some])
-            yield own, _particles(ensemble, condition, part, processes, part.process - numbers[0])
-
-    return chosen, in_chunks()
+    for numbers, processes in chunks(ensemble):
+        own = np.flatnonzero((chosen.process >= numbers[0]) & (chosen.process <= numbers[-1]))
+        if len(own) == 0:
+            continue
+        some = own if len(own) == len(chosen.process) else repeated(own)
+        weights = np.where(np.arange(len(some)) < len(own), chosen.weights[some], 0.0)  # what is padded has none
+        part = Chosen(chosen.process[some], chosen.place[some], weights)
+        yield _particles(ensemble, condition, part, processes, part.process - numbers[0])
 
 
 def _particles(

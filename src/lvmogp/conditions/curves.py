@@ -9,15 +9,15 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 
 from lvmogp.algebra.linalg import whiten
-from lvmogp.conditions.few_observations import FewObservations
+from lvmogp.conditions.few_observations import FewObservations, at_points
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import cross, diagonal
 from lvmogp.model.curve_moments import positive_part
 from lvmogp.model.process import Explained, Process
 from lvmogp.typing import Array, Float, Int, Scalar
 
-# Particles of one process whose curves are computed together.
-_PARTICLES_AT_ONCE = 64
+# Particles of one process whose curves are computed together, the fewer the more rows there are.
+_PARTICLES_AT_ONCE, _ROWS_OF_PARTICLES = 64, 2**15
 # Pairs of a block of rows and a particle that are computed together.
 _PAIRS_AT_ONCE = 128
 _Result = TypeVar("_Result")
@@ -86,16 +86,12 @@ def prepared_curves(
 
 
 def covariance_with_seen(
-    process: Process,
-    curve: ParticleCurves,
-    seen: FewObservations,
-    points: Float[Array, "n Q_X"],
-    features: Float[Array, "n R"],
+    process: Process, curve: ParticleCurves, seen: FewObservations, points: Float[Array, "n Q_X"]
 ) -> Float[Array, "n m"]:
-    """Return κ_h(x, X) between points, whose features are given, and the observations."""
+    """Return κ_h(x, X) between points and the observations."""
     one = jnp.ones(1, points.dtype)
-    prior = curve.scale * seen.cross_gram(process, points, features)
-    return prior - curve.explained.covariance(features, one, seen.features(process), one)
+    prior = curve.scale * at_points(points).gram_with(process, seen)
+    return prior - curve.explained.covariance(process.inputs(points), one, seen.features(process), one)
 
 
 def _moments_of(
@@ -103,7 +99,7 @@ def _moments_of(
 ) -> Gaussians:
     """Return mean and variance of f at points given the observations (equations 22 and 39)."""
     features, one = process.inputs(points), jnp.ones(1, points.dtype)
-    to_seen = covariance_with_seen(process, curve, seen, points, features)
+    to_seen = covariance_with_seen(process, curve, seen, points)
     prior = curve.scale * diagonal(process.inputs.kernel, points)
     explained = curve.explained.variance(features, one) + jnp.sum(whiten(curve.factor, to_seen.T) ** 2, axis=0)
     mean = curve.explained.mean(features, one) + to_seen @ curve.solution
@@ -121,17 +117,20 @@ def _covariance_of(
     one = jnp.ones(1, first.dtype)
     left, right = process.inputs(first), process.inputs(second)
     own = curve.scale * cross(process.inputs.kernel, first, second) - curve.explained.covariance(left, one, right, one)
-    left_to_seen = covariance_with_seen(process, curve, seen, first, left)
-    right_to_seen = covariance_with_seen(process, curve, seen, second, right)
+    left_to_seen = covariance_with_seen(process, curve, seen, first)
+    right_to_seen = covariance_with_seen(process, curve, seen, second)
     return own - whiten(curve.factor, left_to_seen.T).T @ whiten(curve.factor, right_to_seen.T)
 
 
-def _over_particles(function: Callable[[Process, ParticleCurves], _Result], particles: Particles) -> _Result:
+def _over_particles(
+    function: Callable[[Process, ParticleCurves], _Result], particles: Particles, n_rows: int
+) -> _Result:
     # Many particles of one process at a time; of many processes one after the other, each being large.
     processes, seen = particles.processes, particles.seen
     if particles.prepared is not None:
         process = picked(processes, 0)
-        return jax.lax.map(lambda curve: function(process, curve), particles.prepared, batch_size=_PARTICLES_AT_ONCE)
+        at_once = min(max(_ROWS_OF_PARTICLES // n_rows, 1), _PARTICLES_AT_ONCE)
+        return jax.lax.map(lambda curve: function(process, curve), particles.prepared, batch_size=at_once)
 
     def one(particle: tuple[Array, Array, Array]) -> _Result:
         number, latent, noise = particle
@@ -143,7 +142,9 @@ def _over_particles(function: Callable[[Process, ParticleCurves], _Result], part
 
 def moments(particles: Particles, points: Float[Array, "n Q_X"]) -> Gaussians:
     """Return mean and variance of f at points under each particle, (P, n)."""
-    return _over_particles(lambda process, curve: _moments_of(process, curve, particles.seen, points), particles)
+    return _over_particles(
+        lambda process, curve: _moments_of(process, curve, particles.seen, points), particles, len(points)
+    )
 
 
 def covariances(
@@ -151,7 +152,7 @@ def covariances(
 ) -> Float[Array, "P n k"]:
     """Return the covariance of f between two sets of points under each particle."""
     return _over_particles(
-        lambda process, curve: _covariance_of(process, curve, particles.seen, first, second), particles
+        lambda process, curve: _covariance_of(process, curve, particles.seen, first, second), particles, len(first)
     )
 
 

@@ -5,6 +5,7 @@ of many, in each of which the latents are known.
 """
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -27,6 +28,7 @@ _MOST_KEPT_ELEMENTS = 2**26
 # Answers cost in proportion to the draws that they come from. The error of a mean is at most a sixteenth of the spread
 # of one draw; tails ask for more, which are taken where their factors stay within 128 megabytes.
 _FEWEST_ANSWERING, _MOST_ANSWERING, _ELEMENTS_ANSWERING = 256, 512, 2**24
+_Tree = TypeVar("_Tree")
 _processes_of_draws = compiled(processes_of_draws)
 
 
@@ -181,6 +183,11 @@ def chunks(ensemble: Ensemble) -> Iterator[tuple[HostInt, Process]]:
     n_chunks = -(-ensemble.n_processes // most_at_once(ensemble))
     for some in np.array_split(everything, n_chunks):
         yield some, _made(ensemble.source, some)
+
+
+def of_processes(tree: _Tree, numbers: HostInt) -> _Tree:
+    """Return what belongs to the processes of one of the chunks, along the first axis of all leaves."""
+    return jax.tree.map(lambda leaf: leaf if len(leaf) == len(numbers) else leaf[numbers], tree)
 
 
 def processes_with(ensemble: Ensemble, numbers: HostInt) -> tuple[Process, HostInt]:

@@ -75,23 +75,20 @@ class FewObservations(eqx.Module):
         through = self.compressed.features @ self.compressed.features.T
         return jnp.where(self.compressed.is_used, through, plain)
 
-    def cross_gram(
-        self, process: Process, points: Float[Array, "n Q_X"], features: Float[Array, "n R"]
-    ) -> Float[Array, "n m"]:
-        """Return the prior covariances k_X between points, whose features are given, and the observed inputs."""
-        plain = cross(process.inputs.kernel, points, self.inputs) * self.present
-        if self.compressed is None:
-            return plain
-        return jnp.where(self.compressed.is_used, features @ self.compressed.features.T, plain)
-
     def gram_with(self, process: Process, other: "FewObservations") -> Float[Array, "m k"]:
-        """Return the prior covariances k_X between the observed inputs of two conditions."""
+        """Return the prior covariances k_X between two sets of observed inputs, zero in empty places."""
         plain = cross(process.inputs.kernel, self.inputs, other.inputs) * self.present[:, None] * other.present
         summaries = [each.compressed.is_used for each in (self, other) if each.compressed is not None]
         if not summaries:
             return plain
         through = self.features(process) @ other.features(process).T
         return jnp.where(jnp.any(jnp.stack(summaries)), through, plain)
+
+
+def at_points(points: Float[Array, "n Q_X"]) -> FewObservations:
+    """Return points as if something had been observed there, for covariances with them."""
+    nothing = jnp.zeros(len(points), points.dtype)
+    return FewObservations(points, nothing, nothing + 1, nothing)
 
 
 def few_observations(

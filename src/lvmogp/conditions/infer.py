@@ -26,7 +26,7 @@ from lvmogp.conditions.condition import (
     condition_of_gaussian,
     condition_of_particles,
 )
-from lvmogp.conditions.ensemble import ClosedForm, Ensemble, NoisePrior, chunks
+from lvmogp.conditions.ensemble import ClosedForm, Ensemble, NoisePrior, chunks, of_processes
 from lvmogp.conditions.few_observations import MOST_EXACT, FewObservations, compressed
 from lvmogp.conditions.search import (
     Search,
@@ -112,7 +112,7 @@ def infer(ensemble: Ensemble, seen: FewObservations, known: KnownLatents) -> Con
     starts, shifts = starting_points(ensemble, known, search), _shifts(ensemble, 1 + n_theta)
     found = []
     for some, processes in chunks(ensemble):
-        own = jax.tree.map(lambda leaf, some=some: leaf[some], (ensemble.noise_prior, starts, shifts))
+        own = of_processes((ensemble.noise_prior, starts, shifts), some)
         found.append(_inferred(processes, own, seen, known, scouts, nodes, search))
     latents, noise, log_weights = (jnp.concatenate(parts) for parts in zip(*found, strict=True))
     joint = ensemble.log_weights[:, None] + log_weights
@@ -178,8 +178,7 @@ def _from_prior(ensemble: Ensemble, known: KnownLatents, seen: FewObservations, 
     if seen.n_present and n_processes > 1:
         # Nothing of the condition itself is left to be found, but its observations tell processes apart (equation 40).
         evidence = [
-            _log_evidence(processes, jax.tree.map(lambda leaf, some=some: leaf[some], prior), seen, known)
-            for some, processes in chunks(ensemble)
+            _log_evidence(processes, of_processes(prior, some), seen, known) for some, processes in chunks(ensemble)
         ]
         joint = log_weights + jnp.concatenate(evidence)[:, None]
         log_weights = joint - logsumexp(joint)

@@ -6,7 +6,6 @@ equation 24). Outputs of which a transform is modelled follow by equation 52.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -19,14 +18,16 @@ from lvmogp.algebra.linalg import cholesky
 from lvmogp.conditions.condition import MOST_PARTICLES, Condition, chosen_particles
 from lvmogp.conditions.curves import covariance_with_seen, curve_given, picked
 from lvmogp.conditions.ensemble import Ensemble, chunks
-from lvmogp.conditions.few_observations import FewObservations, stacked
-from lvmogp.conditions.mixtures import GivenScenario, RelativeOutput, relative_covariance
+from lvmogp.conditions.few_observations import FewObservations, at_points, stacked
 from lvmogp.conditions.search import unit_nodes
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import repeated, stacked_rows
+from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.covariances import cross, gram
 from lvmogp.model.process import Process
-from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
+from lvmogp.tables.scaling import Scaling
+from lvmogp.tables.transforms import Transform
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
 # Scenarios of the latents of several conditions: the fewer, the larger the covariance that is averaged over them.
 _FEWEST_SCENARIOS, _ENTRIES_OF_ALL_SCENARIOS = 64, 2**27
@@ -41,21 +42,55 @@ class Scenarios(eqx.Module):
     noise: Float[Array, "*L C"]
 
 
+class RelativeOutput(eqx.Module):
+    """How outputs at the rows of C conditions, divided by their means, follow from f: r = t⁻¹(location + scale · f).
+
+    ``with_noise`` is one if outputs are observations, zero without their noise.
+    """
+
+    transform: Transform
+    location: Float[Array, "C n"]
+    scale: Float[Array, "C n"]
+    with_noise: Scalar
+
+    def moments(
+        self, mean: Float[Array, " rows"], covariance: Float[Array, "rows rows"], noise: Float[Array, " C"]
+    ) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
+        """Return ⟨r⟩ − 1 and cov(r, r') in a scenario with these moments of f (equation 52)."""
+        location, scale = self.location.reshape(-1), self.scale.reshape(-1)
+        of_rows = jnp.repeat(noise * self.with_noise, self.location.shape[1])
+        mean, covariance = location + scale * mean, jnp.outer(scale, scale) * (covariance + jnp.diag(of_rows))
+        return self.transform.excess(mean, jnp.diag(covariance)), self.transform.covariance(mean, covariance)
+
+
+def relative_output(scaling: Scaling, means: Sequence[HostFloat], *, include_noise: bool) -> RelativeOutput:
+    """Return how outputs at the rows of several conditions, divided by ``means`` of each, follow from f."""
+    assert scaling.transform is not None  # the output itself need not be divided
+    stacked = stacked_rows([of_rows[:, None] for of_rows in means])[..., 0]
+    of_rows = scaling.transform.divided(scaling.output_mean, scaling.output_scale, stacked)
+    arrays = (jnp.asarray(part) for part in (*of_rows, np.asarray(include_noise, float)))
+    return RelativeOutput(scaling.transform, *arrays)
+
+
 def joint_covariance(
-    ensemble: Ensemble, conditions: Sequence[Condition], rows: list[HostFloat]
+    ensemble: Ensemble, conditions: Sequence[Condition], rows: list[HostFloat], output: RelativeOutput | None = None
 ) -> list[list[HostFloat]]:
-    """Return the covariance of f between the rows of each pair of conditions: that of the mixture over scenarios."""
-    mean, second = _summed(ensemble, conditions, rows, _weighted_sums)
+    """Return the covariance between the rows of each pair of conditions: that of the mixture over scenarios.
+
+    It is that of f, or of transformed outputs relative to their means (equation 52).
+    """
+    padded = jnp.asarray(stacked_rows(rows), ensemble.dtype)
+    size = padded.shape[0] * padded.shape[1]
+    scenarios, weights = _weighted_scenarios(ensemble, conditions, n_rows=size)
+    seen = stacked([condition.seen for condition in conditions])
+    output = in_precision(output, ensemble.dtype)
+    mean, second = np.zeros(size), np.zeros((size, size))
+    for some, processes, chosen in _by_chunk(ensemble, scenarios, len(weights)):
+        own = np.zeros(len(chosen.process))  # what is padded has no weight
+        own[: len(some)] = weights[some]
+        parts = _weighted_sums(output, processes, chosen, jnp.asarray(own, ensemble.dtype), seen, padded)
+        mean, second = mean + np.asarray(parts[0]), second + np.asarray(parts[1])
     return _in_pairs(second - np.outer(mean, mean), rows)
-
-
-def output_covariance(
-    ensemble: Ensemble, conditions: Sequence[Condition], rows: list[HostFloat], output: RelativeOutput
-) -> list[list[HostFloat]]:
-    """Return the covariance of transformed outputs, relative to their means, in blocks of conditions (equation 52)."""
-    output = jax.tree.map(lambda leaf: leaf.astype(ensemble.dtype), output)
-    sums = _summed(ensemble, conditions, rows, partial(_relative_sums, output))
-    return _in_pairs(relative_covariance(*sums), rows)
 
 
 def _in_pairs(joint: HostFloat, rows: Sequence[HostFloat]) -> list[list[HostFloat]]:
@@ -63,23 +98,6 @@ def _in_pairs(joint: HostFloat, rows: Sequence[HostFloat]) -> list[list[HostFloa
     size = len(joint) // len(rows)
     apart = joint.reshape(len(rows), size, len(rows), size)
     return [[apart[i, : len(first), j, : len(second)] for j, second in enumerate(rows)] for i, first in enumerate(rows)]
-
-
-def _summed(
-    ensemble: Ensemble, conditions: Sequence[Condition], rows: list[HostFloat], sums: Callable[..., tuple[Array, Array]]
-) -> tuple[HostFloat, HostFloat]:
-    # Weighted sums over all scenarios of the conditions: a vector and a matrix.
-    padded = jnp.asarray(stacked_rows(rows), ensemble.dtype)
-    size = padded.shape[0] * padded.shape[1]
-    scenarios, weights = _weighted_scenarios(ensemble, conditions, n_rows=size)
-    seen = stacked([condition.seen for condition in conditions])
-    vector, matrix = np.zeros(size), np.zeros((size, size))
-    for some, processes, chosen in _by_chunk(ensemble, scenarios, len(weights)):
-        own = np.zeros(len(chosen.process))  # what is padded has no weight
-        own[: len(some)] = weights[some]
-        parts = sums(processes, chosen, jnp.asarray(own, ensemble.dtype), seen, padded)
-        vector, matrix = vector + np.asarray(parts[0]), matrix + np.asarray(parts[1])
-    return vector, matrix
 
 
 def draw_curves(
@@ -119,9 +137,8 @@ def _drawn_scenarios(
             latents = mean + np.sqrt(variance) * rng.standard_normal((n_draws, len(mean)))
             parts.append((latents, np.full(n_draws, float(condition.noise[0, 0]))))
         else:
-            several = condition.noise.shape[1] > 1
-            uniforms = rng.random(n_draws) if several else np.zeros(n_draws)
-            parts.append(_at_particles(condition, process, _particle_places(condition, process, uniforms)))
+            uniforms = rng.random(n_draws) if condition.noise.shape[1] > 1 else np.zeros(n_draws)
+            parts.append(_at_particles(condition, process, _picked_places(condition.weights[process], uniforms)))
     return _scenarios(process, parts)
 
 
@@ -131,27 +148,22 @@ def _weighted_scenarios(
     """Return scenarios that stand for all, with weights: those of the marginal predictions where that is possible."""
     uncertain = [condition for condition in conditions if condition.noise.shape[1] > 1]
     if not uncertain:
-        process = np.arange(ensemble.n_processes)
-        parts = [_at_particles(condition, process, np.zeros_like(process)) for condition in conditions]
-        return _scenarios(process, parts), ensemble.weights
-    if len(uncertain) == 1 and (ensemble.n_processes > 1 or len(conditions) == 1):
-        chosen = chosen_particles(ensemble, uncertain[0])
-        places = [chosen.place if each is uncertain[0] else np.zeros_like(chosen.place) for each in conditions]
-        pairs = zip(conditions, places, strict=True)
-        return _scenarios(
-            chosen.process, [_at_particles(each, chosen.process, at) for each, at in pairs]
-        ), chosen.weights
-    n_scenarios = int(np.clip(_ENTRIES_OF_ALL_SCENARIOS // n_rows**2, _FEWEST_SCENARIOS, MOST_PARTICLES))
-    n_scenarios = 1 << (n_scenarios.bit_length() - 1)
-    uniforms = iter(unit_nodes(n_scenarios, (ensemble.n_processes > 1) + len(uncertain)).T)
-    process = np.zeros(n_scenarios, int)
-    if ensemble.n_processes > 1:
-        process = _picked_places(_process_weights(ensemble, conditions)[None], next(uniforms))
-    parts = []
-    for condition in conditions:
-        own = next(uniforms) if condition.noise.shape[1] > 1 else np.zeros(n_scenarios)
-        parts.append(_at_particles(condition, process, _particle_places(condition, process, own)))
-    return _scenarios(process, parts), np.full(n_scenarios, 1 / n_scenarios)
+        process, weights = np.arange(ensemble.n_processes), ensemble.weights
+        places = [np.zeros_like(process)] * len(conditions)
+    elif len(uncertain) == 1 and (ensemble.n_processes > 1 or len(conditions) == 1):
+        process, place, weights = chosen_particles(ensemble, uncertain[0])
+        places = [place if each is uncertain[0] else np.zeros_like(place) for each in conditions]
+    else:
+        n_scenarios = int(np.clip(_ENTRIES_OF_ALL_SCENARIOS // n_rows**2, _FEWEST_SCENARIOS, MOST_PARTICLES))
+        n_scenarios = 1 << (n_scenarios.bit_length() - 1)
+        uniforms = iter(unit_nodes(n_scenarios, (ensemble.n_processes > 1) + len(uncertain)).T)
+        process, weights = np.zeros(n_scenarios, int), np.full(n_scenarios, 1 / n_scenarios)
+        if ensemble.n_processes > 1:
+            process = _picked_places(_process_weights(ensemble, conditions)[None], next(uniforms))
+        own = (next(uniforms) if each.noise.shape[1] > 1 else np.zeros(n_scenarios) for each in conditions)
+        places = [_picked_places(each.weights[process], of_it) for each, of_it in zip(conditions, own, strict=True)]
+    pairs = zip(conditions, places, strict=True)
+    return _scenarios(process, [_at_particles(each, process, place) for each, place in pairs]), weights
 
 
 def _process_weights(ensemble: Ensemble, conditions: Sequence[Condition]) -> HostFloat:
@@ -160,10 +172,6 @@ def _process_weights(ensemble: Ensemble, conditions: Sequence[Condition]) -> Hos
     told = [logsumexp(np.asarray(each.log_weights, dtype=float), axis=1) - base for each in conditions]
     log_weights = base + sum(told)
     return np.exp(log_weights - logsumexp(log_weights))
-
-
-def _particle_places(condition: Condition, process: HostInt, uniforms: HostFloat) -> HostInt:
-    return _picked_places(condition.weights[process], uniforms)
 
 
 def _picked_places(weights: HostFloat, uniforms: HostFloat) -> HostInt:
@@ -191,11 +199,7 @@ def _by_chunk(ensemble: Ensemble, scenarios: Scenarios, most: int) -> Iterator[t
             places = repeated(some)
             chosen = jax.tree.map(lambda leaf, places=places: leaf[places], scenarios)
             moved = eqx.tree_at(lambda tree: tree.process, chosen, chosen.process - int(numbers[0]))
-            yield some, processes, jax.tree.map(_as_floats(ensemble.dtype), moved)
-
-
-def _as_floats(dtype: str) -> Callable[[Array], Array]:
-    return lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+            yield some, processes, in_precision(moved, ensemble.dtype)
 
 
 def _process_at(processes: Process, number: Int[Array, ""]) -> Process:
@@ -205,6 +209,7 @@ def _process_at(processes: Process, number: Int[Array, ""]) -> Process:
 
 @compiled
 def _weighted_sums(
+    output: RelativeOutput | None,
     processes: Process,
     scenarios: Scenarios,
     weights: Float[Array, " L"],
@@ -216,27 +221,13 @@ def _weighted_sums(
     def add(sums: tuple[Array, Array], given: tuple[Scenarios, Array]) -> tuple[tuple[Array, Array], None]:
         scenario, weight = given
         mean, covariance = given_scenario(_process_at(processes, scenario.process), scenario, seen, rows)
+        if output is not None:
+            mean, covariance = output.moments(mean, covariance, scenario.noise)
         return (sums[0] + weight * mean, sums[1] + weight * (covariance + jnp.outer(mean, mean))), None
 
     size = rows.shape[0] * rows.shape[1]
     begin = (jnp.zeros(size, rows.dtype), jnp.zeros((size, size), rows.dtype))
     return jax.lax.scan(add, begin, (scenarios, weights))[0]
-
-
-@compiled
-def _relative_sums(
-    output: RelativeOutput,
-    processes: Process,
-    scenarios: Scenarios,
-    weights: Float[Array, " L"],
-    seen: FewObservations | None,
-    rows: Float[Array, "C n Q_X"],
-) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
-    def given_one(scenario: Scenarios) -> GivenScenario:
-        found = given_scenario(_process_at(processes, scenario.process), scenario, seen, rows)
-        return GivenScenario(*found, scenario.noise)
-
-    return output.sums(given_one, scenarios, weights)
 
 
 @compiled
@@ -273,14 +264,12 @@ def given_scenario(
     curves = jax.vmap(lambda own, latent, noise: curve_given(process, own, latent, noise))(
         seen, scenario.latents, scenario.noise
     )
-    to_own = jax.vmap(lambda own, curve, points, a: covariance_with_seen(process, curve, own, points, a))(
-        seen, curves, rows, inputs
-    )
+    to_own = jax.vmap(lambda own, curve, points: covariance_with_seen(process, curve, own, points))(seen, curves, rows)
     solve = jax.vmap(lambda factor, own: jax.scipy.linalg.cho_solve((factor, True), own.T).T)
     gain = solve(curves.factor, to_own)  # W = κ(x, X)(κ(X, X) + σ²I)⁻¹
     mean = mean + jnp.einsum("cnm,cm->cn", to_own, curves.solution)
     observed = jax.vmap(lambda own: own.features(process))(seen)
-    prior = _each_pair(lambda row, other: other.cross_gram(process, *row), (rows, inputs), seen)
+    prior = _each_pair(lambda points, other: at_points(points).gram_with(process, other), rows, seen)
     through = jnp.einsum("cdnm,dkm->cdnk", pairs.covariance(prior, inputs, observed), gain)  # κ(x, X') W'ᵀ
     prior = _each_pair(lambda own, other: own.gram_with(process, other), seen, seen)
     covariance = covariance - through - through.transpose(1, 0, 3, 2)

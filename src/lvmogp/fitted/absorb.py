@@ -1,5 +1,6 @@
 """Conditions that were added, folded into the trained model for good."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -15,11 +16,10 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.psi_statistics import of_all_conditions
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import LongData, long_data
-from lvmogp.model.parameters import KnownCoordinates, Parameters
+from lvmogp.model.parameters import Parameters, known_coordinates
 from lvmogp.model.posterior import Posterior, updated
-from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.observations import Observations
-from lvmogp.typing import Array, Float, HostFloat
+from lvmogp.typing import HostFloat
 
 _MOST_DENSE = 4_000
 
@@ -84,69 +84,35 @@ def _updated(posterior: Posterior, new_only: Parameters, data: LongData) -> Post
 
 def _parameters_of(model: FittedModel, entries: list[AddedCondition]) -> Parameters:
     # Those of the new conditions alone.
-    trained = model.posterior.parameters
-    n_latent = trained.latent_mean.shape[1]
-    latents = of_all_conditions([added_latents(model, entry) for entry in entries])
-    noise = trained.noise_variance
-    if noise.shape[0] > 1:
-        noise = jnp.asarray([mean_noise(model.ensemble, entry.condition) for entry in entries], noise.dtype)
-    known = None
-    if model.descriptions is not None:
-        known = _known(model.descriptions, entries, latents.mean[:, n_latent:], latents.variance[:, n_latent:])
-    return Parameters(
-        input_kernel=trained.input_kernel,
-        latent_kernel=trained.latent_kernel,
-        inducing_inputs=trained.inducing_inputs,
-        inducing_latents=trained.inducing_latents,
-        latent_mean=latents.mean[:, :n_latent],
-        latent_variance=latents.variance[:, :n_latent],
-        noise_variance=noise,
+    trained, descriptions = model.posterior.parameters, model.descriptions
+    latents, noise, known = of_all_conditions([added_latents(model, entry) for entry in entries]), None, None
+    if trained.noise_variance.shape[0] > 1:
+        noise = jnp.asarray([mean_noise(model.ensemble, each.condition) for each in entries], latents.mean.dtype)
+    mean, variance = (jnp.split(part, [model.n_latent], axis=1) for part in (latents.mean, latents.variance))
+    if descriptions is not None:  # what the features say; what was found where they are missing
+        nothing = np.full(descriptions.n_coordinates, np.nan)
+        values = np.stack([nothing if entry.features is None else entry.features for entry in entries])
+        known = known_coordinates(descriptions.standardised(values), mean[1], variance[1])
+    return dataclasses.replace(
+        trained,
+        latent_mean=mean[0],
+        latent_variance=variance[0],
+        noise_variance=trained.noise_variance if noise is None else noise,
+        inducing=None,
         known=known,
-    )
-
-
-def _known(
-    descriptions: ConditionFeatures,
-    entries: list[AddedCondition],
-    mean: Float[Array, "new F"],
-    variance: Float[Array, "new F"],
-) -> KnownCoordinates:
-    # What the features say; what was found where they are missing.
-    nothing = np.full(descriptions.n_coordinates, np.nan)
-    values = np.stack([nothing if entry.features is None else entry.features for entry in entries])
-    values = descriptions.standardised(values)
-    places = np.nonzero(np.isnan(values))
-    return KnownCoordinates(
-        values=jnp.asarray(np.nan_to_num(values), mean.dtype),
-        missing_condition=jnp.asarray(places[0], jnp.int32),
-        missing_coordinate=jnp.asarray(places[1], jnp.int32),
-        missing_mean=mean[places],
-        missing_variance=variance[places],
     )
 
 
 def _joined(trained: Parameters, new: Parameters) -> Parameters:
     # The conditions of both; kernels and inducing points are the same.
-    def together(first: jax.Array, second: jax.Array) -> jax.Array:
-        return jnp.concatenate([first, second])
-
     known = None
     if trained.known is not None and new.known is not None:
-        moved = eqx.tree_at(
-            lambda tree: tree.missing_condition, new.known, new.known.missing_condition + len(trained.latent_mean)
-        )
-        known = jax.tree.map(together, trained.known, moved)
-    shared = trained.noise_variance.shape[0] == 1
-    return Parameters(
-        input_kernel=trained.input_kernel,
-        latent_kernel=trained.latent_kernel,
-        inducing_inputs=trained.inducing_inputs,
-        inducing_latents=trained.inducing_latents,
-        latent_mean=together(trained.latent_mean, new.latent_mean),
-        latent_variance=together(trained.latent_variance, new.latent_variance),
-        noise_variance=trained.noise_variance if shared else together(trained.noise_variance, new.noise_variance),
-        known=known,
-    )
+        places = new.known.missing_condition + len(trained.latent_mean)
+        moved = dataclasses.replace(new.known, missing_condition=places)
+        known = jax.tree.map(lambda *both: jnp.concatenate(both), trained.known, moved)
+    names = ["latent_mean", "latent_variance"] + ["noise_variance"] * (trained.noise_variance.shape[0] > 1)
+    both = {name: jnp.concatenate([getattr(trained, name), getattr(new, name)]) for name in names}
+    return dataclasses.replace(trained, **both, inducing=None, known=known)
 
 
 def _errors(parts: Sequence[Observations | AddedCondition]) -> HostFloat | None:

@@ -1,33 +1,37 @@
 """What a fitted model answers for rows of conditions, in the user's units."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 import lvmogp.conditions.closed_form as closed_form
 import lvmogp.conditions.joint as joint
-import lvmogp.conditions.mixtures as mixtures
 from lvmogp.conditions.condition import Condition, mean_noise
 from lvmogp.conditions.ensemble import ClosedForm
 from lvmogp.conditions.mixtures import (
+    Ask,
     Judged,
-    Mixture,
     OutputMoments,
     Statistic,
     judged_in_units,
-    judgements,
+    moments_in_units,
     output_factors,
-    relative_output,
-    statistic_of,
+    quantiles_in_units,
     with_variances,
 )
-from lvmogp.conditions.predictive import Curves, condition_curves, curves_at_latents, pieces, trained_curves
+from lvmogp.conditions.predictive import (
+    Curves,
+    condition_curves,
+    curves_at_latents,
+    pieces,
+    statistic_of,
+    statistic_slopes,
+    trained_curves,
+)
 from lvmogp.fitted.model import FittedModel, find_condition
-from lvmogp.ground.compiling import compiled
 from lvmogp.tables.ids import RowIds
-from lvmogp.typing import Array, Float, HostFloat, HostInt
+from lvmogp.typing import HostFloat, HostInt
 
 
 def _closed_form(model: FittedModel) -> ClosedForm | None:
@@ -59,25 +63,15 @@ def _parts(
             yield some, condition_curves(ensemble, condition, points[some], slopes=slopes)
 
 
-def _mixture(curves: Curves, *, include_noise: bool) -> Mixture:
-    return Mixture(jnp.asarray(curves.weights), curves.means[0], curves.variances[0] + curves.noise * include_noise)
+def _ask(model: FittedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool) -> Ask:
+    # Statistics of the predictive mixtures of rows, of which each is asked at once.
+    def ask(values: HostFloat, statistic: Statistic) -> HostFloat:
+        found = np.empty(values.shape)
+        for some, curves in _parts(model, inputs, rows, unseen=unseen):
+            found[some] = statistic_of(curves, values[some], statistic, include_noise=include_noise)
+        return found
 
-
-def _statistics(
-    model: FittedModel,
-    inputs: HostFloat,
-    rows: RowIds,
-    values: HostFloat,
-    statistic: Statistic,
-    *,
-    unseen: str,
-    include_noise: bool,
-) -> HostFloat:
-    """Return a statistic of the predictive mixture of each row, in standardised units; as many columns as values."""
-    found = np.empty(values.shape)
-    for some, curves in _parts(model, inputs, rows, unseen=unseen):
-        found[some] = statistic_of(_mixture(curves, include_noise=include_noise), values[some], statistic)
-    return found
+    return ask
 
 
 def moments(
@@ -86,9 +80,8 @@ def moments(
     """Return mean and variance of the output at each row, in the user's units."""
     fit, scaling = _closed_form(model), model.scaling
     if fit is None:
-        factors, statistic = output_factors(scaling, len(inputs)), OutputMoments(scaling.transform)
-        both = _statistics(model, inputs, rows, factors, statistic, unseen=unseen, include_noise=include_noise)
-        return both[:, 0], both[:, 1]
+        ask = _ask(model, inputs, rows, unseen=unseen, include_noise=include_noise)
+        return moments_in_units(ask, scaling, len(inputs))
     points, found = scaling.inputs(inputs), np.empty((2, len(inputs)))
     numbers, noise = rows.numbers_in(model.ids), np.asarray(model.ensemble.noise[0], dtype=float)
     known = slice(None) if np.all(numbers >= 0) else numbers >= 0
@@ -100,8 +93,11 @@ def moments(
             found[:, places] = closed_form.gaussian_row_moments(fit, condition.gaussian, points[places])
             found[1, places] += mean_noise(model.ensemble, condition) * include_noise
         else:
-            curves = condition_curves(model.ensemble, condition, points[places])
-            found[:, places] = _mixture(curves, include_noise=include_noise).moments
+            standard = np.broadcast_to([0.0, 1.0], (len(places), 2))  # in standardised units, as the others
+            for some in pieces(np.arange(len(places))):
+                curves = condition_curves(model.ensemble, condition, points[places[some]])
+                both = statistic_of(curves, standard[some], OutputMoments(None), include_noise=include_noise)
+                found[:, places[some]] = both.T
     return scaling.location(found[0]), scaling.variance(found[1])
 
 
@@ -124,18 +120,11 @@ def grid_moments(
 
 
 def quantiles(
-    model: FittedModel,
-    inputs: HostFloat,
-    rows: RowIds,
-    levels: Sequence[float],
-    *,
-    unseen: str,
-    include_noise: bool,
+    model: FittedModel, inputs: HostFloat, rows: RowIds, levels: Sequence[float], *, unseen: str, include_noise: bool
 ) -> HostFloat:
     """Return quantiles of the output at each row, one column per level, in the user's units."""
-    given = np.broadcast_to(levels, (len(inputs), len(levels)))
-    found = _statistics(model, inputs, rows, given, mixtures.quantiles, unseen=unseen, include_noise=include_noise)
-    return model.scaling.quantity(found)
+    ask = _ask(model, inputs, rows, unseen=unseen, include_noise=include_noise)
+    return quantiles_in_units(ask, model.scaling, np.broadcast_to(levels, (len(inputs), len(levels))))
 
 
 def judged(
@@ -149,11 +138,8 @@ def judged(
     include_noise: bool,
 ) -> Judged:
     """Judge the output of each row, its own error in measuring (a standard deviation) beside the noise."""
-
-    def standardised(measured: HostFloat) -> HostFloat:
-        return _statistics(model, inputs, rows, measured, judgements, unseen=unseen, include_noise=include_noise)
-
-    return judged_in_units(model.scaling, outputs, errors, standardised)
+    ask = _ask(model, inputs, rows, unseen=unseen, include_noise=include_noise)
+    return judged_in_units(ask, model.scaling, outputs, errors)
 
 
 def moments_and_covariance(
@@ -175,12 +161,10 @@ def moments_and_covariance(
     conditions = [find_condition(model, name, unseen=unseen) for name in groups]
     if fit is not None:
         blocks = closed_form.joint_covariance(model.ensemble, fit, conditions, points)
-    elif transform is None:
-        blocks = joint.joint_covariance(model.ensemble, conditions, points)
     else:
-        means, factors = [mean[places] for places in groups.values()], (scaling.output_mean, scaling.output_scale)
-        output = relative_output(transform, *factors, means, include_noise=include_noise)
-        blocks = joint.output_covariance(model.ensemble, conditions, points, output)
+        means = [mean[places] for places in groups.values()]
+        output = None if transform is None else joint.relative_output(scaling, means, include_noise=include_noise)
+        blocks = joint.joint_covariance(model.ensemble, conditions, points, output)
     covariance = np.empty((len(inputs), len(inputs)))
     for first, row in zip(groups.values(), blocks, strict=True):
         for second, block in zip(groups.values(), row, strict=True):
@@ -236,30 +220,10 @@ def moment_gradients(
     others, statistic = np.flatnonzero(left), OutputMoments(scaling.transform)
     chosen = RowIds(rows.distinct, rows.numbers[others])
     for some, curves in _parts(model, inputs[others], chosen, unseen=unseen, slopes=True):
-        mixture = _mixture(curves, include_noise=include_noise)
-        factors = jnp.asarray(output_factors(scaling, len(some)))
-        slopes = _statistic_slopes(mixture, curves.means[1:], curves.variances[1:], factors, statistic)
-        found[:, others[some]] = np.moveaxis(np.asarray(slopes), -1, 0)
+        factors = output_factors(scaling, len(some))
+        slopes = statistic_slopes(curves, factors, statistic, include_noise=include_noise)
+        found[:, others[some]] = np.moveaxis(slopes, 1, 0)
     return found[0] / scaling.input_scale, found[1] / scaling.input_scale
-
-
-@compiled
-def _statistic_slopes(
-    mixture: Mixture,
-    mean_slopes: Float[Array, "Q_X P n"],
-    variance_slopes: Float[Array, "Q_X P n"],
-    values: Float[Array, "n k"],
-    statistic: Callable[[Mixture, Array], Array],
-) -> Float[Array, "n Q_X m"]:
-    """Return derivatives of a statistic in each input column, by the chain rule through means and variances."""
-
-    def at(means: Float[Array, "P n"], variances: Float[Array, "P n"]) -> Float[Array, "n m"]:
-        return statistic(Mixture(mixture.weights, means, variances), values)
-
-    def along(d_means: Float[Array, "P n"], d_variances: Float[Array, "P n"]) -> Float[Array, "n m"]:
-        return jax.jvp(at, (mixture.means, mixture.variances), (d_means, d_variances))[1]
-
-    return jax.vmap(along, out_axes=1)(mean_slopes, variance_slopes)
 
 
 def moments_at_latents(
@@ -271,8 +235,11 @@ def moments_at_latents(
     # A point g in aligned coordinates is gRᵀ in those of a process.
     own = jnp.einsum("kq,spq->skp", jnp.asarray(distinct, ensemble.dtype), ensemble.rotations)[:, :, None]
     points, rows = scaling.inputs(inputs), np.broadcast_to(numbers.reshape(-1), len(inputs))
+    noise = jnp.exp(jnp.mean(jnp.log(ensemble.noise), axis=1, keepdims=True))  # the geometric mean of all conditions
+    noises = jnp.broadcast_to(noise, own.shape[:2])
     found = np.empty((len(inputs), 2))
     for some in pieces(np.arange(len(inputs))):
-        mixture = _mixture(curves_at_latents(ensemble, own, points[some], rows[some]), include_noise=include_noise)
-        found[some] = statistic_of(mixture, output_factors(scaling, len(some)), OutputMoments(scaling.transform))
+        curves = curves_at_latents(ensemble, own, points[some], rows[some], noise=noises)
+        factors, statistic = output_factors(scaling, len(some)), OutputMoments(scaling.transform)
+        found[some] = statistic_of(curves, factors, statistic, include_noise=include_noise)
     return found[:, 0], found[:, 1]

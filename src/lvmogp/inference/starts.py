@@ -24,7 +24,7 @@ from lvmogp.inference.independent import IndependentParameters, independent_boun
 from lvmogp.inference.optimise import Run, maximise
 from lvmogp.kernels.covariances import Kernel, Stationary, complete
 from lvmogp.model.layouts import Data, GridData, some_blocks
-from lvmogp.model.parameters import KnownCoordinates, Parameters
+from lvmogp.model.parameters import Parameters, known_coordinates
 from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.typing import HostFloat
 
@@ -244,7 +244,8 @@ def start(
     means[order] = embedding.means + 0.01 * rng.standard_normal(embedding.means.shape)
     points, scale, lengthscales, known = means, np.ones(n_latent), embedding.lengthscales, None
     if coordinates is not None:
-        known = _known(coordinates, dtype)
+        begin = jnp.zeros(coordinates.values.shape, dtype)
+        known = known_coordinates(coordinates.values, begin, begin + _MISSING_VARIANCE)
         points = np.hstack([means, np.nan_to_num(coordinates.values)])
         scale = np.concatenate([scale, coordinates.scale])
         reach = FEATURES_ALONE.get(recipe, 1.0)
@@ -286,14 +287,3 @@ def left_by_features(values: HostFloat, coordinates: FeatureCoordinates) -> Host
     precision = np.linalg.inv(covariance + _REGRESSION_NOISE * np.eye(len(values)))
     residual = precision @ (values - mean) / np.diagonal(precision)[:, None]
     return mean + residual if np.var(residual) < np.var(values - mean) else values
-
-
-def _known(coordinates: FeatureCoordinates, dtype: jnp.dtype) -> KnownCoordinates:
-    condition, coordinate = np.nonzero(np.isnan(coordinates.values))
-    return KnownCoordinates(
-        values=jnp.asarray(np.nan_to_num(coordinates.values), dtype),
-        missing_condition=jnp.asarray(condition, jnp.int32),
-        missing_coordinate=jnp.asarray(coordinate, jnp.int32),
-        missing_mean=jnp.zeros(len(condition), dtype),
-        missing_variance=jnp.full(len(condition), _MISSING_VARIANCE, dtype),
-    )

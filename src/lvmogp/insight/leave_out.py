@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.conditions.mixtures import Mixture, judged, moments_in_units
+from lvmogp.conditions.mixtures import Mixture, asked_of, judged_in_units, moments_in_units
 from lvmogp.conditions.predictive import trained_curves
 from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
@@ -76,9 +76,10 @@ def leave_out_calibration(
     rows = _left_out(trained, observations, n_folds)
     if rows is None:
         return None
-    predicted, _ = moments_in_units(rows, trained.scaling)
-    density, below = judged(rows, trained.scaling, observations.outputs)
-    error = predicted - observations.outputs
+    outputs, ask = observations.outputs, asked_of(rows)
+    predicted, _ = moments_in_units(ask, trained.scaling, len(outputs))
+    density, below = judged_in_units(ask, trained.scaling, outputs, np.zeros_like(outputs))
+    error = predicted - outputs
     return calibration(Forecasts(below, density, error, observations.conditions, trained.ids), asked)
 
 
@@ -98,11 +99,10 @@ def _left_out(trained: FittedModel, observations: Observations, n_folds: int) ->
         ensemble = ensemble_given(trained, _rest(trained, observations, data, left_out), most_draws=_MOST_DRAWS)
         # All rows of long data, so that every fold has the same shapes and one compiled program serves all.
         rows = np.arange(len(folds)) if isinstance(data, LongData) else np.flatnonzero(left_out)
-        curves = trained_curves(ensemble, inputs[rows], observations.conditions[rows])
-        both = np.asarray([curves.means[0], curves.variances[0] + curves.noise])
+        mixture = trained_curves(ensemble, inputs[rows], observations.conditions[rows]).outputs(include_noise=True)
+        both, weights = np.asarray([mixture.means, mixture.variances]), mixture.weights
         found = found if fold else np.empty((2, both.shape[1], len(folds)))
-        found[:, :, left_out] = both[:, :, left_out[rows]]
-        weights = curves.weights
+        found[:, :, left_out] = both[:, :, : len(rows)][:, :, left_out[rows]]
     if observations.errors is not None:
         found[1] += trained.scaling.error_variances(observations.errors, observations.outputs)
     return Mixture(jnp.asarray(weights), jnp.asarray(found[0]), jnp.asarray(found[1]))

@@ -59,6 +59,17 @@ class KnownCoordinates(eqx.Module):
         )
 
 
+def known_coordinates(values: HostFloat, mean: Float[Array, "D F"], variance: Float[Array, "D F"]) -> KnownCoordinates:
+    """Return coordinates of conditions, with mean and variance of those that are missing, NaN among the values."""
+    missing = np.nonzero(np.isnan(values))
+    return KnownCoordinates(
+        jnp.asarray(np.nan_to_num(values), mean.dtype),
+        *(jnp.asarray(places, jnp.int32) for places in missing),
+        mean[missing],
+        variance[missing],
+    )
+
+
 class Parameters(eqx.Module):
     """Kernels, inducing points, q(H), noise and, for the explicit bounds, q(v).
 

@@ -224,7 +224,7 @@ def _from_draws(model: FittedModel) -> list[Document]:
         curves = condition_curves(model.ensemble, condition, points)
         ((covariance,),) = joint_covariance(model.ensemble, [condition], [points])
         described.append(
-            _projected(model.posterior, curves.weights @ np.asarray(curves.means[0]), covariance)
+            _projected(model.posterior, np.asarray(curves.weights @ curves.means[0])[: len(points)], covariance)
             | {
                 "latentMean": mean.tolist(),
                 "latentSd": deviation.tolist(),
