@@ -1,11 +1,9 @@
 """The scikit-learn face of the library."""
 
-import functools
 import numbers
 import os
-import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,8 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import lvmogp.fitted.answers as answers
 import lvmogp.fitted.suggestions as suggestions
-from lvmogp.conditions.mixtures import Judged
-from lvmogp.errors import DataError, LVMOGPWarning, ModelFileError, SettingError
+from lvmogp.errors import DataError, ModelFileError, SettingError, warn
 from lvmogp.fitted.absorb import absorbed
 from lvmogp.fitted.arviz_export import inference_data
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, checked_levels
@@ -45,7 +42,7 @@ from lvmogp.fitted.queries import (
     with_new_conditions,
 )
 from lvmogp.ground.compiling import forget_many_programs
-from lvmogp.ground.precision import double_precision
+from lvmogp.ground.precision import double_precision, in_double_precision
 from lvmogp.inference.minibatch.fit import CHECKPOINT_SECONDS
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.nuts.priors import Priors
@@ -63,27 +60,10 @@ from lvmogp.pipeline import (
 )
 from lvmogp.progress import progress_bar
 from lvmogp.tables.columns import as_pandas
-from lvmogp.tables.ids import Id, RowIds
+from lvmogp.tables.ids import Id
 from lvmogp.tables.observations import ObservationStore
 from lvmogp.tables.reading import read_outputs, read_training
 from lvmogp.typing import HostFloat
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def _in_double_precision(
-    method: Callable[Concatenate["LVMOGPRegressor", _P], _R],
-) -> Callable[Concatenate["LVMOGPRegressor", _P], _R]:
-    # float64 is switched on for our own computations only, not for the rest of the user's program; and single precision
-    # is what it says, where a GPU would rather multiply with ten bits.
-    @functools.wraps(method)
-    def wrapped(self: "LVMOGPRegressor", *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        forget_many_programs()  # those of earlier calls
-        with double_precision():
-            return method(self, *args, **kwargs)
-
-    return wrapped
 
 
 class LVMOGPRegressor(RegressorMixin, BaseEstimator):
@@ -219,7 +199,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     # Fitting
 
-    @_in_double_precision
+    @in_double_precision
     def fit(
         self,
         X: Any,
@@ -262,6 +242,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         resume : bool, default=False
             Go on from the checkpoints in that folder. The result is the same as that of an undisturbed fit.
         """
+        forget_many_programs()
         described = condition_features is not None
         options = self._options().checked(described=described)
         streamed = isinstance(X, ObservationStore)
@@ -358,7 +339,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """One row a condition: its id, mean and standard deviation of each latent dimension, whether it was added."""
         return self._latents()
 
-    @_in_double_precision
+    @in_double_precision
     def _latents(self) -> pd.DataFrame:
         return latent_table(self._fitted())
 
@@ -367,14 +348,14 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """One row a condition: its id and known features, whether it was added; ``None`` without features."""
         return condition_feature_table(self._fitted())
 
-    @_in_double_precision
+    @in_double_precision
     def similarities(self) -> pd.DataFrame:
         """How alike the curves of each pair of conditions are expected to be: 1 the same, 0 unrelated."""
         return similarity_table(self._fitted())
 
     # Prediction
 
-    @_in_double_precision
+    @in_double_precision
     def predict(
         self,
         X: Any,
@@ -408,23 +389,13 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         if return_std and return_cov:
             raise SettingError("return_std and return_cov exclude each other; ask for one of them")
         model, rows = self._asked(X, conditions, condition_features)
-        if rows.n_columns is not None and not return_cov:
-            mean, variance = answers.grid_moments(
-                model, rows.points, include_noise=include_noise, with_variance=return_std
-            )
-            checked_numbers("mean", mean)
-            if variance is None or not return_std:
-                return mean
-            return mean, checked_numbers("standard deviation", np.sqrt(variance))
-        asked = (model, rows.inputs, rows.ids)
         if return_cov:
-            mean, joint = answers.moments_and_covariance(*asked, unseen=self.unseen, include_noise=include_noise)
+            mean, joint = answers.moments_and_covariance(model, rows, include_noise=include_noise)
             return checked_numbers("mean", mean), checked_numbers("covariance", joint)
-        mean, variance = answers.moments(*asked, unseen=self.unseen, include_noise=include_noise)
-        checked_numbers("mean", mean)
-        return (mean, checked_numbers("standard deviation", np.sqrt(variance))) if return_std else mean
+        mean, variance = answers.moments(model, rows, include_noise=include_noise, with_variance=return_std)
+        return _mean_and_std(mean, variance, return_std=return_std)
 
-    @_in_double_precision
+    @in_double_precision
     def predict_interval(
         self,
         X: Any,
@@ -447,7 +418,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         )
         return ends[..., 0], ends[..., 1]
 
-    @_in_double_precision
+    @in_double_precision
     def predict_quantiles(
         self,
         X: Any,
@@ -465,10 +436,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         wanted = checked_levels(levels).tolist()
         model, rows = self._asked(X, conditions, condition_features)
-        found = answers.quantiles(model, rows.inputs, rows.ids, wanted, unseen=self.unseen, include_noise=include_noise)
+        found = answers.quantiles(model, rows, wanted, include_noise=include_noise)
         return rows.as_columns(checked_numbers("quantile", found))
 
-    @_in_double_precision
+    @in_double_precision
     def sample(
         self,
         X: Any,
@@ -487,18 +458,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise SettingError(f"n must be a whole number of at least 1, got {n!r}")
         model, rows = self._asked(X, conditions, condition_features)
         seed = check_random_state(self.random_state if random_state is None else random_state).randint(2**31)
-        draws = answers.sample(
-            model,
-            rows.inputs,
-            rows.ids,
-            n_draws=int(n),
-            unseen=self.unseen,
-            include_noise=include_noise,
-            rng=np.random.default_rng(seed),
-        )
+        rng = np.random.default_rng(seed)
+        draws = answers.sample(model, rows, n_draws=int(n), include_noise=include_noise, rng=rng)
         return np.moveaxis(rows.as_columns(checked_numbers("sample", draws).T), -1, 0)
 
-    @_in_double_precision
+    @in_double_precision
     def predict_gradient(
         self, X: Any, conditions: Any = None, *, condition_features: Any = None, include_noise: bool = True
     ) -> tuple[HostFloat, HostFloat]:
@@ -507,14 +471,12 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         For all conditions of a grid the shape is (rows, conditions, columns).
         """
         model, rows = self._asked(X, conditions, condition_features)
-        by_mean, by_variance = answers.moment_gradients(
-            model, rows.inputs, rows.ids, unseen=self.unseen, include_noise=include_noise
-        )
+        by_mean, by_variance = answers.moment_gradients(model, rows, include_noise=include_noise)
         checked_numbers("gradient", by_mean)
         checked_numbers("gradient", by_variance)
         return rows.as_columns(by_mean), rows.as_columns(by_variance)
 
-    @_in_double_precision
+    @in_double_precision
     def predict_at_latent(
         self, X: Any, H: Any, *, features: Any = None, return_std: bool = False, include_noise: bool = True
     ) -> Any:
@@ -526,10 +488,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         inputs = asked_inputs(model, X).values
         latents = asked_latents(model, H, features, n_rows=len(inputs))
         mean, variance = answers.moments_at_latents(model, inputs, latents, include_noise=include_noise)
-        checked_numbers("mean", mean)
-        return (mean, checked_numbers("standard deviation", np.sqrt(variance))) if return_std else mean
+        return _mean_and_std(mean, variance, return_std=return_std)
 
-    @_in_double_precision
+    @in_double_precision
     def log_predictive_density(
         self,
         X: Any,
@@ -547,10 +508,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         noise.
         """
         model, rows = self._asked(X, conditions, condition_features)
-        found = self._judged(model, rows, *rows.measurements(y, y_std), include_noise=include_noise)
+        found = answers.judged(model, rows, *rows.measurements(y, y_std), include_noise=include_noise)
         return rows.as_columns(found.log_density)
 
-    @_in_double_precision
+    @in_double_precision
     def predictive_cdf(
         self,
         X: Any,
@@ -569,10 +530,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         model, rows = self._asked(X, conditions, condition_features)
         outputs, errors = rows.measurements(y, y_std)
-        found = self._judged(model, rows, outputs, errors, include_noise=include_noise)
+        found = answers.judged(model, rows, outputs, errors, include_noise=include_noise)
         return rows.as_columns(np.where(np.isnan(outputs), np.nan, found.probability_below))
 
-    @_in_double_precision
+    @in_double_precision
     def to_arviz(self) -> Any:
         """The draws of ``inference="nuts"`` as ``arviz.InferenceData`` (``pip install "lvmogp[arviz]"``).
 
@@ -582,7 +543,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         return inference_data(self._fitted())
 
-    @_in_double_precision
+    @in_double_precision
     def calibration(
         self,
         X: Any,
@@ -609,14 +570,14 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         asked = checked_levels(levels)
         model, rows = self._asked(X, conditions, condition_features)
         outputs, errors = rows.measurements(y, y_std)
-        known = np.isfinite(outputs)
-        ids = RowIds(rows.ids.distinct, rows.ids.numbers[known])
-        observed = Query(rows.inputs[known], ids)
-        mean, _ = answers.moments(model, observed.points, ids, unseen=self.unseen, include_noise=True)
-        density, below = self._judged(model, observed, outputs[known], errors[known], include_noise=True)
-        found = calibration_of(Forecasts(below, density, mean - outputs[known], ids.numbers, ids.distinct), asked)
+        known = np.flatnonzero(np.isfinite(outputs))
+        observed, ids = rows.some(known), rows.ids
+        mean, _ = answers.moments(model, observed, include_noise=True)
+        density, below = answers.judged(model, observed, outputs[known], errors[known], include_noise=True)
+        error = mean - outputs[known]
+        found = calibration_of(Forecasts(below, density, error, ids.numbers[known], ids.distinct), asked)
         if found.intervals_are_off:
-            warnings.warn(f"predictions are not calibrated: {found.remarks[0]}", LVMOGPWarning, stacklevel=3)
+            warn(f"predictions are not calibrated: {found.remarks[0]}")
         return found
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, conditions: Any = None) -> float:
@@ -629,7 +590,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     # New conditions
 
-    @_in_double_precision
+    @in_double_precision
     def add_condition(
         self, name: Id, X: Any, y: Any, *, features: Any = None, y_std: Any = None, method: str = "exact"
     ) -> Self:
@@ -654,7 +615,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         self.model_ = with_new_conditions(model, [new], method)
         return self
 
-    @_in_double_precision
+    @in_double_precision
     def add_conditions(
         self,
         X: Any,
@@ -680,13 +641,13 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         self.model_ = without_condition(model, asked_id(model, name))
         return self
 
-    @_in_double_precision
+    @in_double_precision
     def absorb(self) -> Self:
         """Fold all added conditions into the trained model in closed form, with its hyperparameters as they are."""
         self.model_ = absorbed(self._fitted())
         return self
 
-    @_in_double_precision
+    @in_double_precision
     def suggest(
         self,
         name: Id,
@@ -737,7 +698,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
 
     # Files
 
-    @_in_double_precision
+    @in_double_precision
     def save(self, path: str | os.PathLike[str], *, include_data: bool = True) -> None:
         """Write the fitted model to a file; ``include_data=False`` leaves the training data out."""
         save_model(path, self._fitted(), self.get_params(deep=False), include_data=include_data)
@@ -775,23 +736,22 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     # At the door
 
     def _fitted(self) -> FittedModel:
+        forget_many_programs()  # those of earlier calls
         return fitted_model(self)
 
     def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[FittedModel, Query]:
         # The rows asked about, and the model with the new conditions among them that are described.
-        rows = asked_rows(self._fitted(), X, conditions, self.condition)
+        rows = asked_rows(self._fitted(), X, conditions, self.condition, unseen=self.unseen)
         return self._described(rows.ids.distinct, condition_features), rows
 
     def _described(self, asked: Sequence[Id], condition_features: Any) -> FittedModel:
         model = self._fitted()
         return with_described(model, asked, features_by_id(model, condition_features, self.condition))
 
-    def _judged(
-        self, model: FittedModel, rows: Query, outputs: HostFloat, errors: HostFloat, *, include_noise: bool
-    ) -> Judged:
-        return answers.judged(
-            model, rows.inputs, rows.ids, outputs, errors, unseen=self.unseen, include_noise=include_noise
-        )
+
+def _mean_and_std(mean: HostFloat, variance: HostFloat, *, return_std: bool) -> Any:
+    checked_numbers("mean", mean)
+    return (mean, checked_numbers("standard deviation", np.sqrt(variance))) if return_std else mean
 
 
 def fitted_model(estimator: LVMOGPRegressor) -> FittedModel:

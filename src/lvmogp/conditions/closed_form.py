@@ -41,10 +41,6 @@ def _curves_of(fit: ClosedForm, numbers: HostInt) -> tuple[CurveMoments, HostInt
     return _curve_moments(fit.posterior, latents), places.reshape(-1)
 
 
-def _at_once(fit: ClosedForm) -> int:
-    return _CONDITIONS_AT_ONCE if fit.curves is None else len(fit.curves.weights)
-
-
 def row_moments(
     model: Posterior, curves: CurveMoments, inputs: HostFloat, numbers: HostInt
 ) -> tuple[HostFloat, HostFloat]:
@@ -72,26 +68,23 @@ def trained_row_moments(fit: ClosedForm, inputs: HostFloat, numbers: HostInt) ->
     return found[0], found[1]
 
 
-def trained_grid_moments(
-    fit: ClosedForm, inputs: HostFloat, *, with_variance: bool
-) -> tuple[HostFloat, HostFloat | None]:
-    """Return the mean of f, and its variance on request, of all trained conditions at all inputs: (n, D)."""
+def trained_grid_moments(fit: ClosedForm, inputs: HostFloat, *, with_variance: bool) -> tuple[HostFloat, HostFloat]:
+    """Return mean and variance of f of all trained conditions at all inputs, (n, D); variances not asked for are 0."""
     model = fit.posterior
     n_conditions = len(model.parameters.latent_mean)
-    found = np.empty((1 + with_variance, len(inputs), n_conditions))
-    for first in range(0, n_conditions, _at_once(fit)):
-        numbers = np.arange(first, min(first + _at_once(fit), n_conditions))
+    found = np.zeros((2, len(inputs), n_conditions))
+    at_once = _CONDITIONS_AT_ONCE if fit.curves is None else n_conditions
+    for first in range(0, n_conditions, at_once):
+        numbers = np.arange(first, min(first + at_once, n_conditions))
         curves, places = _curves_of(fit, numbers)
         for start in range(0, len(inputs), _POINTS_AT_ONCE):
             rows = slice(start, min(start + _POINTS_AT_ONCE, len(inputs)))
             points = jnp.asarray(with_last_repeated(inputs[rows]), model.mean.dtype)
-            if with_variance:
-                parts = _grid_marginals(model.input_basis, curves, points)
-            else:
-                parts = (_grid_means(model.input_basis, curves, points),)
-            for whole, part in zip(found, parts, strict=True):
+            given = (model.input_basis, curves, points)
+            parts = _grid_marginals(*given) if with_variance else (_grid_means(*given),)
+            for whole, part in zip(found, parts, strict=False):
                 whole[rows, numbers[0] : numbers[-1] + 1] = np.asarray(part)[: rows.stop - start, places]
-    return found[0], found[1] if with_variance else None
+    return found[0], found[1]
 
 
 def gaussian_row_moments(fit: ClosedForm, latents: LatentGaussians, inputs: HostFloat) -> tuple[HostFloat, HostFloat]:

@@ -30,7 +30,7 @@ from lvmogp.conditions.predictive import (
     trained_curves,
 )
 from lvmogp.fitted.model import FittedModel, find_condition
-from lvmogp.tables.ids import RowIds
+from lvmogp.fitted.queries import Query
 from lvmogp.typing import HostFloat, HostInt
 
 
@@ -39,35 +39,33 @@ def _closed_form(model: FittedModel) -> ClosedForm | None:
     return model.ensemble.fit if model.scaling.transform is None else None
 
 
-def _others(model: FittedModel, rows: RowIds, *, unseen: str) -> Iterator[tuple[HostInt, Condition]]:
+def _others(model: FittedModel, rows: Query) -> Iterator[tuple[HostInt, Condition]]:
     # Rows of each condition that was not part of the training, with that condition.
     trained = set(model.ids)
-    if trained.issuperset(rows.distinct):
+    if trained.issuperset(rows.ids.distinct):
         return
-    for name, places in rows.rows().items():
+    for name, places in rows.ids.rows().items():
         if name not in trained:
-            yield places, find_condition(model, name, unseen=unseen)
+            yield places, find_condition(model, name, unseen=rows.unseen)
 
 
-def _parts(
-    model: FittedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, slopes: bool = False
-) -> Iterator[tuple[HostInt, Curves]]:
+def _parts(model: FittedModel, rows: Query, *, slopes: bool = False) -> Iterator[tuple[HostInt, Curves]]:
     # Predictive curves of some rows at a time, all of trained conditions or all of one other condition.
-    ensemble, points = model.ensemble, model.scaling.inputs(inputs)
-    numbers = rows.numbers_in(model.ids)
+    ensemble, points = model.ensemble, model.scaling.inputs(rows.inputs)
+    numbers = rows.ids.numbers_in(model.ids)
     order = np.argsort(numbers, kind="stable")
     for some in pieces(order[numbers[order] >= 0]):
         yield some, trained_curves(ensemble, points[some], numbers[some], slopes=slopes)
-    for places, condition in _others(model, rows, unseen=unseen):
+    for places, condition in _others(model, rows):
         for some in pieces(places):
             yield some, condition_curves(ensemble, condition, points[some], slopes=slopes)
 
 
-def _ask(model: FittedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool) -> Ask:
-    # Statistics of the predictive mixtures of rows, of which each is asked at once.
+def _ask(model: FittedModel, rows: Query, *, include_noise: bool) -> Ask:
+    # Statistics of the predictive mixtures of rows.
     def ask(values: HostFloat, statistic: Statistic) -> HostFloat:
         found = np.empty(values.shape)
-        for some, curves in _parts(model, inputs, rows, unseen=unseen):
+        for some, curves in _parts(model, rows):
             found[some] = statistic_of(curves, values[some], statistic, include_noise=include_noise)
         return found
 
@@ -75,90 +73,71 @@ def _ask(model: FittedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, in
 
 
 def moments(
-    model: FittedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool
+    model: FittedModel, rows: Query, *, include_noise: bool, with_variance: bool = True
 ) -> tuple[HostFloat, HostFloat]:
-    """Return mean and variance of the output at each row, in the user's units."""
+    """Return mean and variance of the output; without variances, where that is quicker, these are zero.
+
+    Where all conditions are asked about, both are of shape (points, conditions).
+    """
+    fit, scaling = _closed_form(model), model.scaling
+    if fit is None or rows.n_columns is None:
+        mean, variance = _row_moments(model, rows, include_noise=include_noise)
+        return rows.as_columns(mean), rows.as_columns(variance)
+    mean, variance = closed_form.trained_grid_moments(fit, scaling.inputs(rows.points), with_variance=with_variance)
+    if with_variance:
+        noise = np.asarray(model.ensemble.noise[0], dtype=float)
+        variance = scaling.variance(variance + noise * include_noise)
+    return scaling.location(mean), variance
+
+
+def _row_moments(model: FittedModel, rows: Query, *, include_noise: bool) -> tuple[HostFloat, HostFloat]:
     fit, scaling = _closed_form(model), model.scaling
     if fit is None:
-        ask = _ask(model, inputs, rows, unseen=unseen, include_noise=include_noise)
-        return moments_in_units(ask, scaling, len(inputs))
-    points, found = scaling.inputs(inputs), np.empty((2, len(inputs)))
-    numbers, noise = rows.numbers_in(model.ids), np.asarray(model.ensemble.noise[0], dtype=float)
+        return moments_in_units(_ask(model, rows, include_noise=include_noise), scaling, len(rows.ids))
+    points, found = scaling.inputs(rows.inputs), np.empty((2, len(rows.ids)))
+    numbers, noise = rows.ids.numbers_in(model.ids), np.asarray(model.ensemble.noise[0], dtype=float)
     known = slice(None) if np.all(numbers >= 0) else numbers >= 0
     if len(numbers[known]):
         found[:, known] = closed_form.trained_row_moments(fit, points[known], numbers[known])
         found[1, known] += noise[numbers[known]] * include_noise
-    for places, condition in _others(model, rows, unseen=unseen):
+    for places, condition in _others(model, rows):
         if condition.gaussian is not None:
             found[:, places] = closed_form.gaussian_row_moments(fit, condition.gaussian, points[places])
             found[1, places] += mean_noise(model.ensemble, condition) * include_noise
-        else:
-            standard = np.broadcast_to([0.0, 1.0], (len(places), 2))  # in standardised units, as the others
-            for some in pieces(np.arange(len(places))):
-                curves = condition_curves(model.ensemble, condition, points[places[some]])
-                both = statistic_of(curves, standard[some], OutputMoments(None), include_noise=include_noise)
-                found[:, places[some]] = both.T
+            continue
+        for some in pieces(places):
+            curves = condition_curves(model.ensemble, condition, points[some])
+            standard = np.broadcast_to([0.0, 1.0], (len(some), 2))  # in standardised units, as the others
+            found[:, some] = statistic_of(curves, standard, OutputMoments(None), include_noise=include_noise).T
     return scaling.location(found[0]), scaling.variance(found[1])
 
 
-def grid_moments(
-    model: FittedModel, inputs: HostFloat, *, include_noise: bool, with_variance: bool
-) -> tuple[HostFloat, HostFloat | None]:
-    """Return mean and, on request, variance of the outputs of all trained conditions: (rows, conditions)."""
-    fit, scaling, n_conditions = _closed_form(model), model.scaling, len(model.ids)
-    if fit is None:
-        rows = RowIds(model.ids, np.repeat(np.arange(n_conditions), len(inputs)))
-        repeated = np.tile(inputs, (n_conditions, 1))
-        mean, variance = moments(model, repeated, rows, unseen="error", include_noise=include_noise)
-        return mean.reshape(n_conditions, -1).T, variance.reshape(n_conditions, -1).T if with_variance else None
-    points = scaling.inputs(inputs)
-    mean, variance = closed_form.trained_grid_moments(fit, points, with_variance=with_variance)
-    if variance is None:
-        return scaling.location(mean), None
-    noise = np.asarray(model.ensemble.noise[0], dtype=float)
-    return scaling.location(mean), scaling.variance(variance + noise * include_noise)
+def quantiles(model: FittedModel, rows: Query, levels: Sequence[float], *, include_noise: bool) -> HostFloat:
+    """Return quantiles of the output at each row, one column per level."""
+    ask = _ask(model, rows, include_noise=include_noise)
+    return quantiles_in_units(ask, model.scaling, np.broadcast_to(levels, (len(rows.ids), len(levels))))
 
 
-def quantiles(
-    model: FittedModel, inputs: HostFloat, rows: RowIds, levels: Sequence[float], *, unseen: str, include_noise: bool
-) -> HostFloat:
-    """Return quantiles of the output at each row, one column per level, in the user's units."""
-    ask = _ask(model, inputs, rows, unseen=unseen, include_noise=include_noise)
-    return quantiles_in_units(ask, model.scaling, np.broadcast_to(levels, (len(inputs), len(levels))))
-
-
-def judged(
-    model: FittedModel,
-    inputs: HostFloat,
-    rows: RowIds,
-    outputs: HostFloat,
-    errors: HostFloat,
-    *,
-    unseen: str,
-    include_noise: bool,
-) -> Judged:
+def judged(model: FittedModel, rows: Query, outputs: HostFloat, errors: HostFloat, *, include_noise: bool) -> Judged:
     """Judge the output of each row, its own error in measuring (a standard deviation) beside the noise."""
-    ask = _ask(model, inputs, rows, unseen=unseen, include_noise=include_noise)
-    return judged_in_units(ask, model.scaling, outputs, errors)
+    return judged_in_units(_ask(model, rows, include_noise=include_noise), model.scaling, outputs, errors)
 
 
-def moments_and_covariance(
-    model: FittedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool
-) -> tuple[HostFloat, HostFloat]:
-    """Return the mean and the joint covariance of the outputs of all rows, across conditions too, in the user's units.
+def moments_and_covariance(model: FittedModel, rows: Query, *, include_noise: bool) -> tuple[HostFloat, HostFloat]:
+    """Return the mean and the joint covariance of the outputs of all rows, across conditions too.
 
     The variances are those of each condition alone, also where new conditions change the weights of the processes that
     all rows of a joint answer share.
     """
-    scaling, fit, transform = model.scaling, _closed_form(model), model.scaling.transform
+    inputs, scaling, fit, transform = rows.inputs, model.scaling, _closed_form(model), model.scaling.transform
     # Of an output that is modelled as it is, the noise is added at the end.
     with_noise = include_noise and transform is not None
-    mean, variance = moments(model, inputs, rows, unseen=unseen, include_noise=with_noise)
+    mean, variance = _row_moments(model, rows, include_noise=with_noise)
     if len(inputs) == 0:
         return mean, np.empty((0, 0))
-    groups = rows.rows()
+    groups = rows.ids.rows()
     points = [scaling.inputs(inputs[places]) for places in groups.values()]
-    conditions = [find_condition(model, name, unseen=unseen) for name in groups]
+    conditions = [find_condition(model, name, unseen=rows.unseen) for name in groups]
     if fit is not None:
         blocks = closed_form.joint_covariance(model.ensemble, fit, conditions, points)
     else:
@@ -181,20 +160,13 @@ def moments_and_covariance(
 
 
 def sample(
-    model: FittedModel,
-    inputs: HostFloat,
-    rows: RowIds,
-    *,
-    n_draws: int,
-    unseen: str,
-    include_noise: bool,
-    rng: np.random.Generator,
+    model: FittedModel, rows: Query, *, n_draws: int, include_noise: bool, rng: np.random.Generator
 ) -> HostFloat:
-    """Draw the output jointly at all rows, of shape (n_draws, rows), in the user's units."""
-    if len(inputs) == 0:
+    """Draw the output jointly at all rows, of shape (n_draws, rows)."""
+    if len(rows.ids) == 0:
         return np.empty((n_draws, 0))
-    groups, points = rows.rows(), model.scaling.inputs(inputs)
-    conditions = [find_condition(model, name, unseen=unseen) for name in groups]
+    groups, points = rows.ids.rows(), model.scaling.inputs(rows.inputs)
+    conditions = [find_condition(model, name, unseen=rows.unseen) for name in groups]
     curves, noises = joint.draw_curves(
         model.ensemble, conditions, [points[places] for places in groups.values()], n_draws=n_draws, rng=rng
     )
@@ -205,21 +177,18 @@ def sample(
     return model.scaling.quantity(draws)
 
 
-def moment_gradients(
-    model: FittedModel, inputs: HostFloat, rows: RowIds, *, unseen: str, include_noise: bool
-) -> tuple[HostFloat, HostFloat]:
-    """Return derivatives of the mean and the variance of the output in each input column, in the user's units."""
-    fit, scaling = _closed_form(model), model.scaling
+def moment_gradients(model: FittedModel, rows: Query, *, include_noise: bool) -> tuple[HostFloat, HostFloat]:
+    """Return derivatives of the mean and the variance of the output in each input column."""
+    fit, scaling, inputs = _closed_form(model), model.scaling, rows.inputs
     found, left = np.empty((2, *inputs.shape)), np.ones(len(inputs), dtype=bool)
-    for name, places in rows.rows().items() if fit is not None else ():
-        condition = find_condition(model, name, unseen=unseen)
+    for name, places in rows.ids.rows().items() if fit is not None else ():
+        condition = find_condition(model, name, unseen=rows.unseen)
         if fit is not None and condition.gaussian is not None:
             slopes = closed_form.gaussian_slopes(fit, condition.gaussian, scaling.inputs(inputs[places]))
             found[:, places] = scaling.output_scale * slopes[0], scaling.variance(slopes[1])
             left[places] = False
     others, statistic = np.flatnonzero(left), OutputMoments(scaling.transform)
-    chosen = RowIds(rows.distinct, rows.numbers[others])
-    for some, curves in _parts(model, inputs[others], chosen, unseen=unseen, slopes=True):
+    for some, curves in _parts(model, rows.some(others), slopes=True):
         factors = output_factors(scaling, len(some))
         slopes = statistic_slopes(curves, factors, statistic, include_noise=include_noise)
         found[:, others[some]] = np.moveaxis(slopes, 1, 0)

@@ -15,20 +15,28 @@ from lvmogp.tables.feature_tables import read_feature_row, read_later_features
 from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id, RowIds, check_kinds, is_single_id, row_conditions
 from lvmogp.tables.reading import Inputs, in_columns_of, read_errors, read_inputs, read_outputs
-from lvmogp.typing import HostFloat
+from lvmogp.typing import HostFloat, HostInt
 
 
 class Query(NamedTuple):
-    """Points and the condition of each row; for all conditions of a grid, a row for each condition and point."""
+    """Points and the condition of each row; for all conditions of a grid, a row for each condition and point.
+
+    ``unseen`` says what to do with a condition never seen: ``"error"``, or ``"prior"``.
+    """
 
     points: HostFloat
     ids: RowIds
+    unseen: str
     n_columns: int | None = None
 
     @property
     def inputs(self) -> HostFloat:
         """The point of each row."""
         return self.points if self.n_columns is None else np.tile(self.points, (self.n_columns, 1))
+
+    def some(self, rows: HostInt) -> "Query":
+        """Return some of the rows."""
+        return Query(self.inputs[rows], RowIds(self.ids.distinct, self.ids.numbers[rows]), self.unseen)
 
     def as_columns(self, values: HostFloat) -> HostFloat:
         """Return values of rows that are repeated for each condition as (points, conditions), whatever axes follow."""
@@ -47,7 +55,7 @@ class Query(NamedTuple):
         return outputs.T.reshape(-1), errors.T.reshape(-1)
 
 
-def asked_rows(model: FittedModel, X: Any, conditions: Any, condition: str | None) -> Query:
+def asked_rows(model: FittedModel, X: Any, conditions: Any, condition: str | None, *, unseen: str = "error") -> Query:
     """Read the rows asked about; ``condition`` names the column of a table that holds the condition of each."""
     table = as_pandas(X)
     has_column = isinstance(table, pd.DataFrame) and condition in table.columns
@@ -65,7 +73,7 @@ def asked_rows(model: FittedModel, X: Any, conditions: Any, condition: str | Non
         n_columns = len(model.ids) if len(model.ids) > 1 else None
         ids = RowIds(model.ids, np.repeat(np.arange(len(model.ids)), n_rows))
     check_kinds([*model.all_ids, *ids.distinct])
-    return Query(inputs.values, ids, n_columns)
+    return Query(inputs.values, ids, unseen, n_columns)
 
 
 def asked_inputs(model: FittedModel, X: Any, *, condition: str | None = None) -> Inputs:

@@ -61,12 +61,13 @@ class KnownCoordinates(eqx.Module):
 
 def known_coordinates(values: HostFloat, mean: Float[Array, "D F"], variance: Float[Array, "D F"]) -> KnownCoordinates:
     """Return coordinates of conditions, with mean and variance of those that are missing, NaN among the values."""
-    missing = np.nonzero(np.isnan(values))
+    condition, coordinate = np.nonzero(np.isnan(values))
     return KnownCoordinates(
-        jnp.asarray(np.nan_to_num(values), mean.dtype),
-        *(jnp.asarray(places, jnp.int32) for places in missing),
-        mean[missing],
-        variance[missing],
+        values=jnp.asarray(np.nan_to_num(values), mean.dtype),
+        missing_condition=jnp.asarray(condition, jnp.int32),
+        missing_coordinate=jnp.asarray(coordinate, jnp.int32),
+        missing_mean=mean[condition, coordinate],
+        missing_variance=variance[condition, coordinate],
     )
 
 
