@@ -274,7 +274,7 @@ def test_answers_do_not_depend_on_how_much_is_computed_at_a_time(kind, monkeypat
     expected = all_answers(with_new(kind))
     on_grid = of_kind("fit on a grid").predict(X_NEW, return_std=True) if kind == "fit on a grid" else ()
     monkeypatch.setattr(predictive, "_ROWS_AT_ONCE", 3)
-    monkeypatch.setattr(predictive, "_ROWS_OF_ONE_PROCESS", 2)
+    monkeypatch.setattr("lvmogp.conditions.curves._ROWS_OF_PARTICLES", 2)
     monkeypatch.setattr(closed_form, "_POINTS_AT_ONCE", 3)
     monkeypatch.setattr(closed_form, "_CONDITIONS_AT_ONCE", 2)
     size = 5 * 4**2 if kind == "fit on a grid" else 2 * 24**2  # all curves; two draws of 24 rows

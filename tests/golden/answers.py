@@ -64,11 +64,6 @@ def asked_of(arrays: Mapping[str, np.ndarray]) -> Asked:
     return Asked(**plain, trained=document["trained"], features=document["features"], new=new, kinds=document["kinds"])
 
 
-def answers(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    """All answers of the kinds that are wanted, by name."""
-    return {name: values for kind in asked.kinds for name, values in of_kind(kind, estimator, asked).items()}
-
-
 def of_kind(kind: str, estimator: LVMOGPRegressor, asked: Asked) -> Answers:
     """Answers of one kind, each by the name of the kind and its own."""
     found = KINDS[kind](estimator, asked)
@@ -101,44 +96,29 @@ def _few(asked: Asked) -> list[str]:
     return [name for name in asked.new if name not in ("many", "gaussian")]
 
 
-def _with_prior(estimator: LVMOGPRegressor) -> LVMOGPRegressor:
-    return copy.copy(estimator).set_params(unseen="prior")
-
-
 # Views of the predictive distributions of rows
 
 
-def _moments(estimator: LVMOGPRegressor, X: np.ndarray, ids: list, **features: Any) -> Answers:
+def _moments(estimator: LVMOGPRegressor, asked: Asked, X: np.ndarray, ids: list, **features: Any) -> Answers:
     mean, std = estimator.predict(X, ids, return_std=True, **features)
     _, of_function = estimator.predict(X, ids, return_std=True, include_noise=False, **features)
     return {"mean": mean, "std": std, "std of the function": of_function}
 
 
-def _quantiles(estimator: LVMOGPRegressor, X: np.ndarray, ids: list, **features: Any) -> Answers:
-    lower, upper = estimator.predict_interval(X, ids, level=0.8, **features)
-    return {
-        "quantiles": estimator.predict_quantiles(X, ids, levels=LEVELS, **features),
-        "quantiles of the function": estimator.predict_quantiles(
-            X, ids, levels=LEVELS, include_noise=False, **features
-        ),
-        "interval": np.stack([lower, upper]),
-    }
+def _quantiles(estimator: LVMOGPRegressor, asked: Asked, X: np.ndarray, ids: list, **features: Any) -> Answers:
+    ask = functools.partial(estimator.predict_quantiles, X, ids, levels=LEVELS, **features)
+    interval = np.stack(estimator.predict_interval(X, ids, level=0.8, **features))
+    return {"quantiles": ask(), "quantiles of the function": ask(include_noise=False), "interval": interval}
 
 
-def _judgements(estimator: LVMOGPRegressor, X: np.ndarray, ids: list, asked: Asked) -> Answers:
+def _judgements(estimator: LVMOGPRegressor, asked: Asked, X: np.ndarray, ids: list) -> Answers:
     y, errors = np.resize(asked.outputs, len(X)), np.resize(asked.errors, len(X))
-    density, below = estimator.log_predictive_density, estimator.predictive_cdf
-    return {
-        "log density": density(X, y, ids),
-        "log density with errors": density(X, y, ids, y_std=errors),
-        "log density of the function": density(X, y, ids, include_noise=False),
-        "probability below": below(X, y, ids),
-        "probability below with errors": below(X, y, ids, y_std=errors),
-        "probability below of the function": below(X, y, ids, include_noise=False),
-    }
+    methods = {"log density": estimator.log_predictive_density, "probability below": estimator.predictive_cdf}
+    ways = {"": {}, " with errors": {"y_std": errors}, " of the function": {"include_noise": False}}
+    return {f"{name}{words}": ask(X, y, ids, **way) for name, ask in methods.items() for words, way in ways.items()}
 
 
-def _gradients(estimator: LVMOGPRegressor, X: np.ndarray, ids: list) -> Answers:
+def _gradients(estimator: LVMOGPRegressor, asked: Asked, X: np.ndarray, ids: list) -> Answers:
     of_mean, of_variance = estimator.predict_gradient(X, ids)
     _, of_function = estimator.predict_gradient(X, ids, include_noise=False)
     return {
@@ -148,28 +128,42 @@ def _gradients(estimator: LVMOGPRegressor, X: np.ndarray, ids: list) -> Answers:
     }
 
 
-def _covariances(estimator: LVMOGPRegressor, X: np.ndarray, ids: list, what: str) -> Answers:
-    return {
-        f"covariance of {what}": estimator.predict(X, ids, return_cov=True)[1],
-        f"covariance of the functions of {what}": estimator.predict(X, ids, return_cov=True, include_noise=False)[1],
-    }
+ALL_VIEWS = (_moments, _quantiles, _judgements, _gradients)
+
+
+def _views(estimator: LVMOGPRegressor, asked: Asked, names: list, views: Any, **features: Any) -> Answers:
+    rows = _rows(asked, names)
+    return {name: values for view in views for name, values in view(estimator, asked, *rows, **features).items()}
+
+
+def _covariances(estimator: LVMOGPRegressor, asked: Asked, names: list, what: str) -> Answers:
+    ask = functools.partial(estimator.predict, *_rows(asked, names), return_cov=True)
+    return {f"covariance of {what}": ask()[1], f"covariance of the functions of {what}": ask(include_noise=False)[1]}
+
+
+def _samples_of(estimator: LVMOGPRegressor, asked: Asked, names: list) -> Answers:
+    ask = functools.partial(estimator.sample, *_rows(asked, names), 3, random_state=SEED)
+    return {"samples": ask(), "samples with noise": ask(include_noise=True)}
 
 
 def _numbers_of(table: pd.DataFrame) -> np.ndarray:
     return table.select_dtypes(["number", "bool"]).to_numpy(dtype=float)
 
 
-# Kinds of answers
+def _latents(estimator: LVMOGPRegressor) -> Answers:
+    return {"latents": _numbers_of(estimator.latents_), "similarities": _numbers_of(estimator.similarities())}
 
 
-def _trained(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    rows = _rows(asked, asked.trained)
+def _with_latents(estimator: LVMOGPRegressor, asked: Asked, name: str, views: Any) -> Answers:
+    extended = _with(estimator, asked, name)
     return {
-        **_moments(estimator, *rows),
-        **_quantiles(estimator, *rows),
-        **_judgements(estimator, *rows, asked),
-        **_gradients(estimator, *rows),
+        "latents": _numbers_of(extended.latents_)[-1],
+        **_views(extended, asked, [name], views),
+        **_covariances(extended, asked, [asked.trained[0], name], "one trained and it"),
     }
+
+
+# Kinds of answers that take more than a line
 
 
 def _grid(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
@@ -185,13 +179,6 @@ def _grid(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
     }
 
 
-def _latents(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    return {
-        "latents": _numbers_of(estimator.latents_),
-        "similarities": _numbers_of(estimator.similarities()),
-    }
-
-
 def _at_latents(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
     found = {}
     for words, latents in (("one latent", asked.latents[0]), ("a latent a row", asked.latents)):
@@ -201,105 +188,23 @@ def _at_latents(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
     return found
 
 
-def _joint(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    return _covariances(estimator, *_rows(asked, asked.trained), "trained ones")
-
-
-def _samples(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    return _samples_of(estimator, asked, asked.trained[:2])
-
-
-def _samples_of(estimator: LVMOGPRegressor, asked: Asked, names: list) -> Answers:
-    rows = _rows(asked, names)
-    return {
-        "samples": estimator.sample(*rows, 3, random_state=SEED),
-        "samples with noise": estimator.sample(*rows, 3, random_state=SEED, include_noise=True),
-    }
-
-
-def _added(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    extended, rows = _with_few(estimator, asked), _rows(asked, _few(asked))
-    return {
-        **_moments(extended, *rows),
-        **_quantiles(extended, *rows),
-        **_judgements(extended, *rows, asked),
-        **_gradients(extended, *rows),
-    }
-
-
-def _latents_with_added(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    return _latents(_with_few(estimator, asked), asked)
-
-
-def _joint_with_added(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    return _covariances(_with_few(estimator, asked), *_rows(asked, [asked.trained[0], "three"]), "both")
-
-
 def _several_added(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
     # New conditions that are asked about together change each other's weights.
-    extended = _with_few(estimator, asked)
-    return {
-        **_covariances(extended, *_rows(asked, ["six"]), "one added"),
-        **_covariances(extended, *_rows(asked, [asked.trained[-1], "three", "six"]), "one trained and two added"),
-    }
-
-
-def _samples_with_added(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    return _samples_of(_with_few(estimator, asked), asked, [asked.trained[0], "three"])
-
-
-def _many(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    # More observations than a new condition keeps as they are.
-    extended = _with(estimator, asked, "many")
-    rows = _rows(asked, ["many"])
-    return {
-        "latents": _numbers_of(extended.latents_)[-1],
-        **_moments(extended, *rows),
-        **_quantiles(extended, *rows),
-        **_covariances(extended, *_rows(asked, [asked.trained[0], "many"]), "one trained and it"),
-    }
-
-
-def _gaussian(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    extended, rows = _with(estimator, asked, "gaussian"), _rows(asked, ["gaussian"])
-    return {
-        "latents": _numbers_of(extended.latents_)[-1],
-        **_moments(extended, *rows),
-        **_quantiles(extended, *rows),
-        **_judgements(extended, *rows, asked),
-        **_gradients(extended, *rows),
-        **_covariances(extended, *_rows(asked, [asked.trained[0], "gaussian"]), "one trained and it"),
-    }
+    extended, three = _with_few(estimator, asked), [asked.trained[-1], "three", "six"]
+    alone = _covariances(extended, asked, ["six"], "one added")
+    return alone | _covariances(extended, asked, three, "one trained and two added")
 
 
 def _unseen(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    answering, rows = _with_prior(estimator), _rows(asked, [UNSEEN])
-    return {
-        **_moments(answering, *rows),
-        **_quantiles(answering, *rows),
-        **_judgements(answering, *rows, asked),
-        **_covariances(answering, *_rows(asked, [asked.trained[0], UNSEEN]), "one trained and it"),
-    }
-
-
-def _described(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    # A condition of which the features are all that is known.
-    rows, features = _rows(asked, [UNSEEN]), {UNSEEN: asked.features}
-    return {
-        **_moments(estimator, *rows, condition_features=features),
-        **_quantiles(estimator, *rows, condition_features=features),
-    }
+    answering = copy.copy(estimator).set_params(unseen="prior")
+    together = _covariances(answering, asked, [asked.trained[0], UNSEEN], "one trained and it")
+    return _views(answering, asked, [UNSEEN], ALL_VIEWS[:3]) | together
 
 
 def _absorbed(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
-    absorbing = copy.copy(_with_few(estimator, asked)).absorb()
-    names = [asked.trained[0], "one", "three"]
-    return {
-        **_latents(absorbing, asked),
-        **_moments(absorbing, *_rows(asked, names)),
-        **_quantiles(absorbing, *_rows(asked, names)),
-        **_covariances(absorbing, *_rows(asked, names), "trained and absorbed"),
-    }
+    absorbing, names = copy.copy(_with_few(estimator, asked)).absorb(), [asked.trained[0], "one", "three"]
+    together = _covariances(absorbing, asked, names, "trained and absorbed")
+    return _latents(absorbing) | _views(absorbing, asked, names, ALL_VIEWS[:2]) | together
 
 
 def _suggestions(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
@@ -334,21 +239,27 @@ def _left_out(estimator: LVMOGPRegressor, asked: Asked) -> Answers:
 
 
 KINDS: dict[str, Callable[[LVMOGPRegressor, Asked], Answers]] = {
-    "trained": _trained,
+    "trained": lambda model, asked: _views(model, asked, asked.trained, ALL_VIEWS),
     "grid": _grid,
-    "latents": _latents,
+    "latents": lambda model, asked: _latents(model),
     "at latents": _at_latents,
-    "joint": _joint,
-    "samples": _samples,
-    "added": _added,
-    "latents with added": _latents_with_added,
-    "joint with added": _joint_with_added,
-    "samples with added": _samples_with_added,
+    "joint": lambda model, asked: _covariances(model, asked, asked.trained, "trained ones"),
+    "samples": lambda model, asked: _samples_of(model, asked, asked.trained[:2]),
+    "added": lambda model, asked: _views(_with_few(model, asked), asked, _few(asked), ALL_VIEWS),
+    "latents with added": lambda model, asked: _latents(_with_few(model, asked)),
+    "joint with added": lambda model, asked: _covariances(
+        _with_few(model, asked), asked, [asked.trained[0], "three"], "both"
+    ),
+    "samples with added": lambda model, asked: _samples_of(_with_few(model, asked), asked, [asked.trained[0], "three"]),
     "several added": _several_added,
-    "many": _many,
-    "gaussian": _gaussian,
+    # More observations than a new condition keeps as they are.
+    "many": lambda model, asked: _with_latents(model, asked, "many", ALL_VIEWS[:2]),
+    "gaussian": lambda model, asked: _with_latents(model, asked, "gaussian", ALL_VIEWS),
     "unseen": _unseen,
-    "described": _described,
+    # A condition of which the features are all that is known.
+    "described": lambda model, asked: _views(
+        model, asked, [UNSEEN], ALL_VIEWS[:2], condition_features={UNSEEN: asked.features}
+    ),
     "absorbed": _absorbed,
     "suggestions": _suggestions,
     "left out": _left_out,

@@ -3,7 +3,7 @@
     python tests/golden/refreeze.py --kinds "unseen" "left out" --models grid long
 
 looks at answers of these kinds and prints how far those moved that are no longer within the tolerance, relative to
-their size. To be run when a rule was changed on purpose, with the reason in ``CHANGED`` of test_golden.py, and never to
+their size. To be run when a rule was changed on purpose, with the reason in ``CHANGED`` of frozen.py, and never to
 make a test pass.
 """
 
@@ -11,7 +11,7 @@ import argparse
 
 import numpy as np
 from answers import of_kind
-from test_golden import FILES, PREFIX, arrays_of, is_same, thawed_model
+from frozen import FILES, PREFIX, arrays_of, is_same, thawed_model
 
 
 def main() -> None:

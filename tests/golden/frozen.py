@@ -1,4 +1,4 @@
-"""Models that were frozen as plain arrays give the answers that were kept beside them.
+"""Models that were frozen as plain arrays, and whether they give the answers that were kept beside them.
 
 Most of the time goes into programs for models of different shapes. Those marked as long have shapes of their own, or
 ask what takes longest; ``pytest tests/golden -m ""`` asks all.
@@ -91,9 +91,11 @@ def kind_of(answer: str) -> str:
     return answer.partition(":")[0]
 
 
-CASES = [
-    case(model, name.removeprefix(PREFIX)) for model in MODELS for name in arrays_of(model) if name.startswith(PREFIX)
-]
+def cases(*, draws: bool) -> list:
+    """Return all that was kept of the models that answer from draws, or of the others."""
+    models = [model for model in MODELS if model.startswith("draws") == draws]
+    names = [(model, name) for model in models for name in arrays_of(model) if name.startswith(PREFIX)]
+    return [case(model, name.removeprefix(PREFIX)) for model, name in names]
 
 
 @functools.lru_cache(maxsize=1)
@@ -111,8 +113,8 @@ def is_same(model: str, found: np.ndarray, expected: np.ndarray) -> bool:
     return np.allclose(found, expected, **bounds(model, expected), equal_nan=True)
 
 
-@pytest.mark.parametrize(("model", "answer"), CASES)
-def test_answers_are_those_that_were_kept(model, answer):
+def check(model: str, answer: str) -> None:
+    """Compare an answer with the one that was kept."""
     expected = golden(model)[PREFIX + answer]
-    found = answered(model, answer.partition(":")[0])[answer]
+    found = answered(model, kind_of(answer))[answer]
     np.testing.assert_allclose(found, expected, **bounds(model, expected))
