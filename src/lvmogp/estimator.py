@@ -20,9 +20,8 @@ from lvmogp.fitted.absorb import absorbed
 from lvmogp.fitted.arviz_export import inference_data
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.fitted.calibration import calibration as calibration_of
-from lvmogp.fitted.model import FittedModel, mapped_arrays, without_condition
+from lvmogp.fitted.model import FittedModel, Origin, mapped_arrays, without_condition
 from lvmogp.fitted.model_file import load_model, save_model
-from lvmogp.fitted.origin import Origin
 from lvmogp.fitted.queries import (
     NewCondition,
     Query,

@@ -8,9 +8,8 @@ import equinox as eqx
 import numpy as np
 
 from lvmogp.errors import ConvergenceWarning, DataError, SettingError, warn
-from lvmogp.fitted.model import Chains, Fit, FittedModel, Schema, fitted_model
+from lvmogp.fitted.model import Chains, Fit, FittedModel, Schema, fitted_model, origin_here
 from lvmogp.fitted.model_file import encode_setting
-from lvmogp.fitted.origin import origin_here
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.inference.minibatch.fit import fit_minibatches, shards_of

@@ -14,9 +14,8 @@ from lvmogp import LVMOGPRegressor, Priors
 from lvmogp.conditions.condition import condition_of_gaussian, condition_of_particles
 from lvmogp.conditions.few_observations import few_observations
 from lvmogp.errors import ModelFileError
-from lvmogp.fitted.model import AddedCondition, Fit, Schema, fitted_model
+from lvmogp.fitted.model import AddedCondition, Fit, Origin, Schema, fitted_model
 from lvmogp.fitted.model_file import load_model, save_model
-from lvmogp.fitted.origin import Origin
 from lvmogp.ground.precision import in_precision
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart

@@ -1,12 +1,15 @@
 """A fitted model: what was learnt, the units it speaks in, and the conditions added to it afterwards."""
 
 import dataclasses
+import platform
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+import scipy
 
+from lvmogp.__about__ import __version__
 from lvmogp.conditions.condition import (
     Condition,
     KnownLatents,
@@ -18,7 +21,6 @@ from lvmogp.conditions.ensemble import Ensemble, ensemble_of_draws, ensemble_of_
 from lvmogp.conditions.few_observations import FewObservations, few_observations, no_observations
 from lvmogp.conditions.infer import infer, infer_gaussian
 from lvmogp.errors import DataError, NumericalError, SettingError
-from lvmogp.fitted.origin import Origin
 from lvmogp.fitted.similarity import trained_latents
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
@@ -49,6 +51,31 @@ class Schema(NamedTuple):
     date_columns: tuple[str, ...]
     output_name: str | None
     is_grid: bool
+
+
+class Origin(NamedTuple):
+    """The seed of a fit, the versions of what computed it, and the kind of machine."""
+
+    seed: int
+    versions: Mapping[str, str]
+    machine: str
+
+    def __str__(self) -> str:
+        """Return all of it in a line."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return f"seed {self.seed}; {versions}; {self.machine}"
+
+
+def origin_here(seed: int) -> Origin:
+    """Return the origin of a fit with this seed that this process makes."""
+    versions = {
+        "lvmogp": __version__,
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+    }
+    return Origin(seed, versions, f"{platform.machine()} {jax.default_backend()}")
 
 
 class Fit(NamedTuple):

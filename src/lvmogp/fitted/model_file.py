@@ -22,12 +22,12 @@ from lvmogp.fitted.model import (
     Chains,
     Fit,
     FittedModel,
+    Origin,
     Schema,
     fitted_model,
     known_of,
     observations_of,
 )
-from lvmogp.fitted.origin import Origin
 from lvmogp.ground.rules import ANY_VALUE, LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Below
 from lvmogp.inference.nuts.priors import Priors
 from lvmogp.inference.optimise import Status
