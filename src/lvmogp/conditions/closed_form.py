@@ -17,7 +17,7 @@ from lvmogp.conditions.few_observations import FewObservations, at_points
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import block_layout, repeated, stacked_rows, with_last_repeated
 from lvmogp.kernels.covariances import gram
-from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross
+from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, of_all_conditions
 from lvmogp.model.curve_moments import CurveMoments, curve_moments, grid_marginals, grid_means, marginals
 from lvmogp.model.inducing_features import Basis
 from lvmogp.model.posterior import Posterior
@@ -128,28 +128,45 @@ class ErrorFunctional(eqx.Module):
 
 
 @compiled
-def _gaussian_functional(
-    model: Posterior,
-    processes: Process,
-    latents: LatentGaussians,
-    seen: FewObservations,
-    points: Float[Array, "n Q_X"],
+def _gaussian_functionals(
+    model: Posterior, processes: Process, latents: LatentGaussians, seen: FewObservations, rows: Float[Array, "C n Q_X"]
 ) -> ErrorFunctional:
-    """Return the errors at rows of a condition whose latents are Gaussian; it has no observations of its own."""
-    process, curve = picked(processes, 0), curve_moments(model, latents)
-    features = model.input_basis.features(points)
-    covariance = curve.prior_variance[0] * gram(model.input_basis.kernel, points)
+    """Return the errors at rows of conditions whose latents are Gaussian; they have no observations of their own."""
+    process = picked(processes, 0)
     assert isinstance(process.latents, WhitenedFeatures)  # as in every process of a fit
-    mean_features = process.latents.expected(latents)[0].astype(features.dtype)
-    return ErrorFunctional(
-        points=points,
-        covariance=covariance + features @ curve.spread[0] @ features.T,
-        features=process.inputs(points)[:, :, None] * mean_features,
-        weights=jnp.ones(1, features.dtype),
-        latents=latents,
-        gain=jnp.zeros((1, len(points), len(seen.values)), features.dtype),
-        seen=seen,
+    curves, mean_features = curve_moments(model, latents), process.latents.expected(latents)
+
+    def one_condition(
+        curve: CurveMoments, mean_feature: Float[Array, " H"], own: LatentGaussians, points: Float[Array, "n Q_X"]
+    ) -> ErrorFunctional:
+        features = model.input_basis.features(points)
+        covariance = curve.prior_variance * gram(model.input_basis.kernel, points)
+        return ErrorFunctional(
+            points=points,
+            covariance=covariance + features @ curve.spread @ features.T,
+            features=process.inputs(points)[:, :, None] * mean_feature.astype(features.dtype),
+            weights=jnp.ones(1, features.dtype),
+            latents=jax.tree.map(lambda leaf: leaf[None], own),
+            gain=jnp.zeros((1, len(points), len(seen.values)), features.dtype),
+            seen=seen,
+        )
+
+    return jax.vmap(one_condition)(curves, mean_features, latents, rows)
+
+
+@compiled
+def _gaussian_covariance(processes: Process, all_of: ErrorFunctional) -> Float[Array, "C n C n"]:
+    """Return the covariance of the errors at the rows of all conditions whose latents are Gaussian (equation 25)."""
+    process, (n_conditions, n_rows, _) = picked(processes, 0), all_of.points.shape
+    points, features, latents = jax.tree.map(
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (all_of.points, all_of.features, all_of.latents)
     )
+    shared = expected_cross(process.latents.kernel, latents, latents)[:, None, :, None]  # ⟨k_H(h, h')⟩
+    shape, places = (n_conditions, n_rows, n_conditions, n_rows), jnp.arange(n_conditions)
+    found = shared * gram(process.inputs.kernel, points).reshape(shape)
+    found = found - process.explained.bilinear(features, features).reshape(shape)
+    found = (found + found.transpose(2, 3, 0, 1)) / 2  # to the last digit
+    return found.at[places, :, places].set(all_of.covariance)
 
 
 @compiled
@@ -209,21 +226,30 @@ def joint_covariance(
     ensemble: Ensemble, fit: ClosedForm, conditions: list[Condition], rows: list[HostFloat]
 ) -> list[list[HostFloat]]:
     """Return the covariance of f between the rows of each pair of conditions, in standardised units, as blocks."""
-    processes = ensemble.processes
+    processes, points = ensemble.processes, jnp.asarray(stacked_rows(rows), ensemble.dtype)
     assert processes is not None  # that of a fit is kept
-    functionals: list[ErrorFunctional] = []
-    for condition, points in zip(conditions, stacked_rows(rows), strict=True):
-        given = (condition.seen, jnp.asarray(points, ensemble.dtype))
-        if condition.gaussian is not None:
-            functionals.append(_gaussian_functional(fit.posterior, processes, condition.gaussian, *given))
-        else:
-            assert condition.prepared is not None  # of every condition under one process
-            particles = (condition.prepared, condition.latents[0], condition.log_weights[0])
-            functionals.append(_particle_functional(processes, *particles, *given))
     blocks: list[list[HostFloat]] = [[np.empty(0)] * len(rows) for _ in rows]
-    for i, first in enumerate(functionals):
-        blocks[i][i] = np.asarray(first.covariance)[: len(rows[i]), : len(rows[i])]
-        for j in range(i):
-            block = np.asarray(_cross_covariance(processes, first, functionals[j]))[: len(rows[i]), : len(rows[j])]
-            blocks[i][j], blocks[j][i] = block, block.T
+    gaussians = [place for place, condition in enumerate(conditions) if condition.gaussian is not None]
+    functionals: dict[int, ErrorFunctional] = {}
+    if gaussians:
+        chosen = repeated(np.asarray(gaussians))
+        latents = of_all_conditions([each.gaussian for each in conditions if each.gaussian is not None])
+        latents = jax.tree.map(lambda leaf: leaf[repeated(np.arange(len(gaussians)))], latents)
+        all_of = _gaussian_functionals(fit.posterior, processes, latents, conditions[gaussians[0]].seen, points[chosen])
+        joint = np.asarray(_gaussian_covariance(processes, all_of))
+        for number, place in enumerate(gaussians):
+            for other_number, other in enumerate(gaussians):
+                blocks[place][other] = joint[number, : len(rows[place]), other_number, : len(rows[other])]
+            if len(gaussians) < len(conditions):
+                functionals[place] = jax.tree.map(lambda leaf, number=number: leaf[number], all_of)
+    for place, condition in enumerate(conditions):
+        if condition.gaussian is None:
+            assert condition.prepared is not None  # of every condition under one process
+            particles = (condition.prepared, condition.latents[0], condition.log_weights[0], condition.seen)
+            own = functionals[place] = _particle_functional(processes, *particles, points[place])
+            blocks[place][place] = np.asarray(own.covariance)[: len(rows[place]), : len(rows[place])]
+            for other in [each for each in functionals if each != place]:
+                block = np.asarray(_cross_covariance(processes, own, functionals[other]))
+                blocks[place][other] = block[: len(rows[place]), : len(rows[other])]
+                blocks[other][place] = blocks[place][other].T
     return blocks
