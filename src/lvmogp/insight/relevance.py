@@ -28,13 +28,6 @@ def input_names(model: LVMOGPRegressor) -> list[str]:
     return list(schema.columns or (f"input {q + 1}" for q in range(schema.n_columns)))
 
 
-def coordinate_names(model: LVMOGPRegressor) -> list[str]:
-    """Return the names of all coordinates of a condition: its latents, then those of its features."""
-    descriptions = fitted_model(model).descriptions
-    features = () if descriptions is None else descriptions.coordinate_names
-    return [*(f"latent {number + 1}" for number in range(model.n_latent_)), *features]
-
-
 class Relevances(NamedTuple):
     """Relevance of each input, of each latent dimension and of each known feature of the conditions, as tables."""
 
