@@ -104,7 +104,7 @@ def test_extreme_probabilities_are_not_uniform():
 # A model's own
 
 
-def held_out(noise=0.1):
+def held_out(noise=0.2):
     rng = np.random.default_rng(1)
     inputs, conditions = rng.uniform(0, 2, (60, 1)), np.repeat(np.arange(5), 12)
     outputs = curve(inputs[:, 0], np.linspace(-1, 1, 5)[conditions]) + noise * rng.standard_normal(60)
