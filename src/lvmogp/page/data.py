@@ -38,9 +38,7 @@ from lvmogp.typing import HostFloat
 Document = dict[str, Any]
 _latent_moments = compiled(latent_moments)
 # Beyond these the page would grow past some ten megabytes.
-_MOST_DOUBLES = 600_000
-_MOST_MOMENTS = 300_000
-_MOST_SHOWN = 20_000
+_MOST_DOUBLES, _MOST_MOMENTS, _MOST_SHOWN = 600_000, 300_000, 20_000
 _LEAST_SHOWN_PER_CONDITION = 20
 
 

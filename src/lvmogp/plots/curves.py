@@ -23,11 +23,9 @@ from lvmogp.plots.style import ADDED_COLOUR, COLOURS, SCALE, Style, outside_lege
 from lvmogp.tables.ids import Id, unknown_condition
 from lvmogp.typing import HostFloat
 
-_N_EACH_WAY = 50
-_N_LEVELS = 12
+_N_EACH_WAY, _N_LEVELS = 50, 12  # points and colours of a surface
 _NEAR = 0.1  # in standard deviations of an input: observations this close to a slice belong to it
-_MOST_CURVES = 12
-_MOST_LEGEND_INSIDE = 4
+_MOST_CURVES, _MOST_LEGEND_INSIDE = 12, 4
 _OUTLINE: list[AbstractPathEffect] = [withStroke(linewidth=2.2, foreground="0.15")]  # white is seen on light ground too
 
 
@@ -177,7 +175,8 @@ def plot_surface(
         where.points(first, second), condition, return_std=True, include_noise=include_noise
     )
     inputs, outputs = observed(model, condition)
-    inputs, outputs = inputs[: len(outputs) * data], outputs[: len(outputs) * data]
+    if not data:
+        inputs, outputs = inputs[:0], outputs[:0]
 
     ax = own_axes(ax, width=5.4)
     everything = np.concatenate([mean, outputs])

@@ -42,8 +42,7 @@ _MOST_STEPS = 4
 _N_LINE, _N_EACH_WAY = 801, 121
 _N_NOISE_NODES = 31
 _POINTS_AT_ONCE = 4_096
-_MASSES = (0.95, 0.5)
-_SHADES = ("#BFD9EA", "#4F93C0")
+_MASSES, _SHADES = (0.95, 0.5), ("#BFD9EA", "#4F93C0")  # of the regions, from the outside
 _CROSSES: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 4, "color": "0.3"}
 
 
