@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import scipy.stats
+from drawn_models import IDS, curve, fitted
 
-from lvmogp import DataError, LVMOGPRegressor, LVMOGPWarning, SettingError
+from lvmogp import DataError, LVMOGPWarning, SettingError
 from lvmogp.fitted.calibration import LEVELS, Forecasts, calibration
 
 LEVEL_ARRAY = np.asarray(LEVELS)
@@ -103,21 +104,20 @@ def test_extreme_probabilities_are_not_uniform():
 # A model's own
 
 
-def curves(seed, n_conditions=8, n_points=12, noise=0.1):
-    rng = np.random.default_rng(seed)
-    conditions = np.repeat(np.arange(n_conditions), n_points)
-    inputs = rng.uniform(0, 1, (len(conditions), 1))
-    slopes = np.linspace(0.5, 2, n_conditions)
-    return inputs, slopes[conditions] * inputs[:, 0] + noise * rng.standard_normal(len(conditions)), conditions
+def held_out(noise=0.2):
+    rng = np.random.default_rng(1)
+    inputs, conditions = rng.uniform(0, 2, (60, 1)), np.repeat(np.arange(5), 12)
+    outputs = curve(inputs[:, 0], np.linspace(-1, 1, 5)[conditions]) + noise * rng.standard_normal(60)
+    return inputs, outputs, np.array(IDS)[conditions]
 
 
 @pytest.fixture(scope="module")
 def model():
-    return LVMOGPRegressor(1, n_restarts=1, n_inducing_inputs=4, n_inducing_latents=4).fit(*curves(0))
+    return fitted("long", answers="fit")
 
 
 def test_a_model_is_checked_by_its_own_intervals(model):
-    inputs, outputs, conditions = curves(1)
+    inputs, outputs, conditions = held_out()
     outputs[5] = np.nan
     known = np.isfinite(outputs)
     found = model.calibration(inputs, outputs, conditions, levels=[0.6, 0.9])
@@ -127,20 +127,21 @@ def test_a_model_is_checked_by_its_own_intervals(model):
     assert found.rmse == pytest.approx(np.sqrt(np.mean((model.predict(inputs, conditions) - outputs)[known] ** 2)))
     density = model.log_predictive_density(inputs, outputs, conditions)
     assert found.log_density == pytest.approx(np.mean(density[known]))
-    assert found.n_observations == len(outputs) - 1
-    assert list(found.by_condition["n"]) == [11, *[12] * 7]
-    document = found.as_dict()
-    assert document["coverage"][1]["coverage"] == found.coverage["coverage"][1]
+    assert found.n_observations == 59
+    assert list(found.by_condition["n"]) == [11, 12, 12, 12, 12]
+    assert found.as_dict()["coverage"][1]["coverage"] == found.coverage["coverage"][1]
 
 
 def test_noisier_observations_than_promised_are_a_warning(model):
     with pytest.warns(LVMOGPWarning, match="predictions are not calibrated: .* intervals hold only .* too narrow"):
-        model.calibration(*curves(1, noise=0.3))
+        model.calibration(*held_out(noise=0.6))
 
 
 def test_what_cannot_be_checked(model):
-    inputs, outputs, conditions = curves(1)
+    inputs, outputs, conditions = held_out()
     with pytest.raises(SettingError, match="levels must be numbers between 0 and 1"):
         model.calibration(inputs, outputs, conditions, levels=[0.5, 1.0])
     with pytest.raises(DataError, match="no held-out observations"):
         model.calibration(inputs, np.full(len(outputs), np.nan), conditions)
+    with pytest.raises(DataError, match="X has 60 rows but y has 59"):
+        model.calibration(inputs, outputs[1:], conditions)

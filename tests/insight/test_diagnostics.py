@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import pytest
 from drawn_models import (
     DenseCondition,
@@ -23,10 +22,12 @@ from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 from scipy.stats import norm
 from sklearn.exceptions import NotFittedError
+from small_models import build, rbf, replace
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.conditions.search import normal_nodes
 from lvmogp.errors import SettingError
+from lvmogp.fitted.model import fitted_model
 from lvmogp.inference.optimise import Status
 from lvmogp.insight.summary import (
     input_relevance,
@@ -37,6 +38,7 @@ from lvmogp.insight.summary import (
     remarks,
     summary,
 )
+from lvmogp.model.layouts import standardised
 
 
 def changed(model, **parts):
@@ -46,15 +48,21 @@ def changed(model, **parts):
     return copied
 
 
+def waves_of(latent_lengthscale=1.4):
+    """A model of named columns of which the second does nothing, having a very long lengthscale."""
+    model = forgetting(fitted("long", answers="fit", n_columns=2))
+    own, columns = model.model_, ("x", "idle")
+    kernels = {"input_kernel": rbf([0.6, 1e4], 1.1), "latent_kernel": rbf([latent_lengthscale], 0.9)}
+    posterior = build(replace(own.posterior.parameters, **kernels), standardised(own.observations, own.scaling))
+    schema = own.schema._replace(columns=columns, output_name="height")
+    observations = own.observations._replace(columns=columns)
+    model.model_ = fitted_model(schema, own.scaling, own.fit._replace(posterior=posterior), observations=observations)
+    return model
+
+
 @pytest.fixture(scope="module")
-def lines():
-    """Lines whose slope is the condition's; the second input does nothing."""
-    rng = np.random.default_rng(0)
-    inputs = pd.DataFrame({"x": rng.uniform(0, 1, 32), "idle": rng.uniform(0, 1, 32)})
-    inputs["line"] = np.repeat([f"line {number}" for number in range(4)], 8)
-    outputs = np.repeat([1.0, 2.0, 3.0, 4.0], 8) * (inputs["x"] + 0.5) + 0.05 * rng.standard_normal(32)
-    model = LVMOGPRegressor(1, condition="line", n_restarts=1, n_inducing_inputs=3, n_inducing_latents=3, max_iter=400)
-    return model.fit(inputs, outputs.rename("height"))
+def waves():
+    return waves_of()
 
 
 @pytest.mark.parametrize("question", [summary, remarks, noise, leave_out, input_relevance, latent_relevance])
@@ -70,13 +78,13 @@ def relevance(model):
     return np.array([*input_relevance(model)["relevance"], *latent_relevance(model)["relevance"]])
 
 
-def test_relevance_is_the_total_effect_of_each_coordinate(lines):
-    model = lines.model_
+def test_relevance_is_the_total_effect_of_each_coordinate(waves):
+    model = waves.model_
     inputs, latents = model.observations.inputs, np.asarray(model.posterior.parameters.latent_mean)
     points = np.hstack([inputs, latents[model.observations.conditions]])
 
     def predicted(rows):
-        return lines.predict_at_latent(rows[:, :2], rows[:, 2:])
+        return waves.predict_at_latent(rows[:, :2], rows[:, 2:])
 
     # All pairs of observations, where the library draws some.
     here, other = np.repeat(points, len(points), axis=0), np.tile(points, (len(points), 1))
@@ -85,11 +93,10 @@ def test_relevance_is_the_total_effect_of_each_coordinate(lines):
         moved = here.copy()
         moved[:, q] = other[:, q]
         expected.append(np.mean((predicted(moved) - values) ** 2) / (2 * np.var(values)))
-    found = relevance(lines)
+    found = relevance(waves)
     assert_allclose(found, expected, rtol=0.08, atol=1e-4)  # four standard errors of 4096 pairs
-    assert found[0] > 0.2
-    assert found[1] < 0.01
-    assert found[2] > 0.4
+    assert np.all(found[[0, 2]] > 0.2)
+    assert found[1] < 1e-6
 
 
 def test_relevance_under_draws_is_the_mean_of_that_under_each():
@@ -106,19 +113,19 @@ def test_relevance_under_draws_is_the_mean_of_that_under_each():
     assert_allclose(relevance(some), np.exp(np.asarray(draws.log_weight)) @ each, rtol=1e-6)
 
 
-def test_relevance_needs_no_data(lines, tmp_path):
-    lines.save(tmp_path / "m", include_data=False)
+def test_relevance_needs_no_data(waves, tmp_path):
+    waves.save(tmp_path / "m", include_data=False)
     found = input_relevance(LVMOGPRegressor.load(tmp_path / "m"))
     assert list(found["input"]) == ["x", "idle"]
     assert found["relevance"][0] > 0.2
-    assert found["relevance"][1] < 0.01
+    assert found["relevance"][1] < 1e-6
 
 
-def test_nothing_matters_where_all_predictions_are_alike(lines):
-    posterior = lines.model_.posterior
+def test_nothing_matters_where_all_predictions_are_alike(waves):
+    posterior = waves.model_.posterior
     flat = eqx.tree_at(lambda fit: fit.mean, posterior, jnp.zeros_like(posterior.mean))
-    silent = forgetting(lines)
-    silent.model_ = with_draws(lines.model_._replace(fit=lines.model_.fit._replace(posterior=flat)), None)
+    silent = forgetting(waves)
+    silent.model_ = with_draws(waves.model_._replace(fit=waves.model_.fit._replace(posterior=flat)), None)
     assert list(relevance(silent)) == [0, 0, 0]
 
 
@@ -198,16 +205,16 @@ def test_fewer_folds_leave_less_to_predict_from():
     assert len(set(errors)) == 3
 
 
-def test_what_cannot_be_checked_by_leaving_out(lines):
-    assert leave_out(changed(lines, observations=None)) is None
-    assert leave_out_calibration(changed(lines, observations=None)) is None
+def test_what_cannot_be_checked_by_leaving_out(waves):
+    assert leave_out(changed(waves, observations=None)) is None
+    assert leave_out_calibration(changed(waves, observations=None)) is None
     grid = fitted("grid", answers="fit")
     seen = grid.model_.observations
     one_input = seen.some(np.all(seen.inputs == seen.inputs[0], axis=1))
     assert leave_out(changed(grid, observations=one_input)) is None
     for check in (leave_out, leave_out_calibration):
         with pytest.raises(SettingError, match="n_folds must be a whole number from 2 on, got 1"):
-            check(lines, n_folds=1)
+            check(waves, n_folds=1)
 
 
 # Remarks and summary
@@ -225,25 +232,26 @@ def with_noise(model, standard_deviations):
     return changed(model, ensemble=eqx.tree_at(lambda tree: tree.noise, ensemble, variances))
 
 
-def test_remarks_tell_of_the_fit(lines):
-    (restart,) = lines.outcome_.restarts
+def test_remarks_tell_of_the_fit(waves):
+    (restart,) = waves.outcome_.restarts
     apart = [restart._replace(bound=bound) for bound in (4.0, 1.0, np.nan)]
-    assert "not converge" not in " ".join(remarks(lines))
+    assert "not converge" not in " ".join(remarks(waves))
     found = remarks(
-        with_outcome(lines, status=Status.ITERATION_LIMIT, jitter_latents=2e-4, restarts=(*apart, *apart[1:]))
+        with_outcome(waves, status=Status.ITERATION_LIMIT, jitter_latents=2e-4, restarts=(*apart, *apart[1:]))
     )
     assert found[0].startswith("The fit did not converge (")
     assert found[1].startswith("A jitter of 2e-04 of the variance was needed to keep the algebra stable; use fewer")
     assert found[2].startswith("Only one of 3 starts reached the best bound (4.0; the next 1.0); more starts")
     near = [restart._replace(bound=bound) for bound in (4.0, 2.1)]
-    assert "Only one" not in " ".join(remarks(with_outcome(lines, restarts=tuple(near))))
+    assert "Only one" not in " ".join(remarks(with_outcome(waves, restarts=tuple(near))))
 
 
-def test_remarks_tell_what_is_not_used(lines):
-    text = " ".join(remarks(lines))
-    assert "Input 'idle' hardly matters (relevance 0.0" in text
+def test_remarks_tell_what_is_not_used(waves):
+    text = " ".join(remarks(waves))
+    assert "Input 'idle' hardly matters (relevance 0.000)." in text
     assert "Input 'x'" not in text
-    assert "Latent" not in text
+    assert "atent" not in text
+    assert "The conditions hardly differ: no latent dimension is used." in remarks(waves_of(latent_lengthscale=1e4))
 
 
 @pytest.mark.parametrize(
@@ -252,51 +260,38 @@ def test_remarks_tell_what_is_not_used(lines):
         (0.98, "The noise is 96 % of the variance of the output: the inputs and conditions explain little."),
         (1e-4, "The noise is nearly zero. With exact data that is right; otherwise the model follows the noise."),
         (
-            [0.1, 5e-4, 0.1, 0.1],
-            "The noise of condition 'line 1' is nearly zero; the model may follow the noise there.",
+            [0.1, 5e-4, 0.1, 0.1, 0.1],
+            "The noise of condition 'b' is nearly zero; the model may follow the noise there.",
         ),
         (0.1, None),
     ],
 )
-def test_remarks_tell_of_the_noise(lines, deviations, words):
-    about = [remark for remark in remarks(with_noise(lines, deviations)) if remark.startswith("The noise")]
+def test_remarks_tell_of_the_noise(waves, deviations, words):
+    about = [remark for remark in remarks(with_noise(waves, deviations)) if remark.startswith("The noise")]
     assert about == ([] if words is None else [words])
 
 
-def test_remarks_tell_of_observations_left_out(lines):
-    seen = lines.model_.observations
+def test_remarks_tell_of_observations(waves):
+    seen = waves.model_.observations
     shuffled = np.random.default_rng(0).permutation(seen.outputs)
-    text = " ".join(remarks(changed(lines, observations=seen._replace(outputs=shuffled))))
+    text = " ".join(remarks(changed(waves, observations=seen._replace(outputs=shuffled))))
     assert "Observations left out are predicted no better than by their mean." in text
     assert "% of the observations left out: they are too narrow. Try noise='per-condition'" in text
-    assert "left out" not in " ".join(remarks(lines))
-
-
-def test_remarks_count_the_observations_of_conditions(lines):
-    seen = lines.model_.observations
-    rest = seen.some((seen.conditions != 2) & (np.arange(32) > 6))
-    found = remarks(changed(lines, observations=rest))
-    assert found[-2:] == [
-        "condition 'line 2' had no observation; only the prior speaks for that.",
-        "1 of 4 conditions had a single observation.",
+    assert "left out" not in " ".join(remarks(waves))
+    rest = seen.some((seen.conditions != 2) & (np.arange(22) > 1))
+    assert remarks(changed(waves, observations=rest))[-2:] == [
+        "condition 'c' had no observation; only the prior speaks for that.",
+        "1 of 5 conditions had a single observation.",
     ]
 
 
-def test_conditions_that_do_not_differ_are_told():
-    rng = np.random.default_rng(0)
-    inputs, conditions = rng.uniform(0, 1, (60, 1)), np.repeat(np.arange(3), 20)
-    model = LVMOGPRegressor(1, n_restarts=1, n_inducing_inputs=3, n_inducing_latents=3)
-    model.fit(inputs, inputs[:, 0] + 0.1 * rng.standard_normal(60), conditions)
-    assert "The conditions hardly differ: no latent dimension is used." in remarks(model)
-
-
-def test_the_summary_holds_what_json_can_hold(lines):
-    found = summary(lines)
-    assert (found.n_observations, found.n_conditions, found.output) == (32, 4, "height")
+def test_the_summary_holds_what_json_can_hold(waves):
+    found = summary(waves)
+    assert (found.n_observations, found.n_conditions, found.output) == (22, 5, "height")
     assert found.inputs == ["x", "idle"]
-    assert found.bound == lines.outcome_.bound
+    assert found.bound == waves.outcome_.bound
     assert found.noise_sd == pytest.approx(np.sqrt(np.mean(found.noise["noise_sd"] ** 2)))
     document = json.loads(json.dumps(found.as_dict()))
     assert document["leave_out"]["rmse"] == found.leave_out.rmse
-    assert document["noise"][1] == {"condition": "line 1", "noise_sd": found.noise["noise_sd"][1]}
+    assert document["noise"][1] == {"condition": "b", "noise_sd": found.noise["noise_sd"][1]}
     assert document["input_relevance"][0]["input"] == "x"

@@ -7,7 +7,6 @@ import subprocess
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,120 +14,60 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn_models import fitted, forgetting
+from numpy.testing import assert_allclose
 from sklearn.exceptions import NotFittedError
+from small_models import build, replace
 
 import lvmogp.page.data
 import lvmogp.page.report
 from lvmogp import LVMOGPRegressor
 from lvmogp.errors import SettingError
-from lvmogp.fitted.model import Fit, Schema, fitted_model
-from lvmogp.ground.compiling import compiled
-from lvmogp.inference.optimise import Status
-from lvmogp.inference.restarts import Outcome
+from lvmogp.fitted.model import fitted_model
 from lvmogp.insight.summary import LeaveOut, Summary, noise
-from lvmogp.kernels.covariances import (
-    RBF,
-    Constant,
-    Kernel,
-    Linear,
-    Matern12,
-    Matern32,
-    Matern52,
-    Periodic,
-    RationalQuadratic,
-)
-from lvmogp.model.layouts import GridData, long_data
-from lvmogp.model.parameters import Parameters
-from lvmogp.model.posterior import posterior
+from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
+from lvmogp.model.layouts import standardised
 from lvmogp.page.report import report_page, write_report
-from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import scaling_of
-from lvmogp.tables.transforms import Logarithm, SquareRoot, Transform
 
-HOSTILE = "<script>alert(1)</script>"
-NAMES = (HOSTILE, 'tyre-B & "co" </script> <img src=x onerror=alert(2)>', "tyre-C", "tyre-D", "\u2028tyre-E")
+# Names that would be commands if they were taken for markup or code.
+QUOTES, COMMENT = "\u2028\"'`${alert(4)}\u2029", '<!--<script> tyre & "co" <img src=x onerror=alert(2)>'
+NAMES = ("__proto__", "constructor", "</script><script>alert(3)</script>", COMMENT, QUOTES)
+COLUMNS = ('"><img src=x onerror=alert(5)>', "load <b>")
+OUTPUT, CONDITION = "a' onclick=alert(6) b", "</title><script>alert(7)</script>"
+REMARKS = [f"See {name}." for name in NAMES]
 NODE = shutil.which("node")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-build = compiled(posterior)
+FEW = np.array([[0.3], [1.4]])
 
 
-def arrays(kernel: Kernel) -> Kernel:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, float), kernel)
-
-
-class Case(NamedTuple):
-    """Data and kernels of a model."""
-
-    inputs: np.ndarray
-    outputs: np.ndarray
-    counts: tuple[int, ...]
-    kernels: tuple[Kernel, Kernel]
-    noise: list[float]
-    n_latent: int
-    transform: Transform | None = None
-    is_grid: bool = False
-
-
-def model_of(case):
-    """A model as a fit would leave it, with parameters that were set by hand."""
-    rng = np.random.default_rng(7)
-    n_conditions, n_columns = len(NAMES), case.inputs.shape[1]
-    conditions = np.repeat(np.arange(n_conditions), case.counts)
-    scaling = scaling_of(case.inputs, case.outputs, transform=case.transform)
-    points, values = scaling.inputs(case.inputs), scaling.outputs(case.outputs)
-    parameters = Parameters(
-        input_kernel=arrays(case.kernels[0]),
-        latent_kernel=arrays(case.kernels[1]),
-        # As many as the fewest places of evidence: exact and compressed evidence share programs.
-        inducing_inputs=jnp.asarray(rng.uniform(-1.6, 1.6, (4, n_columns))),
-        inducing_latents=jnp.asarray(rng.normal(size=(4, case.n_latent))),
-        latent_mean=jnp.asarray(rng.normal(size=(n_conditions, case.n_latent))),
-        latent_variance=jnp.asarray(rng.uniform(0.02, 0.2, (n_conditions, case.n_latent))),
-        noise_variance=jnp.asarray(case.noise),
-    )
-    if case.is_grid:
-        n_inputs = case.counts[0]
-        data = GridData(jnp.asarray(points[:n_inputs]), jnp.asarray(values.reshape(n_conditions, n_inputs).T))
-    else:
-        data = long_data(points, values, conditions, n_conditions)
-    columns = ("speed <b>", "load")[:n_columns]
-    observations = Observations(
-        case.inputs, case.outputs, conditions, NAMES, columns, is_grid=case.is_grid, output_name="distance"
-    )
-    outcome = Outcome(parameters, -12.5, Status.CONVERGED, (), 1e-7, 1e-7, 1.0)
-    model = LVMOGPRegressor(case.n_latent, condition="tyre")
-    fit = Fit(build(parameters, data), outcome, {}, {})
-    schema = Schema(NAMES, columns, n_columns, (), "distance", case.is_grid)
-    model.model_ = fitted_model(schema, scaling, fit, observations=observations)
-    model.n_features_in_ = n_columns
-    return model
+def renamed(model, **kernels):
+    """A copy of the model with hostile names, and with other kernels where given."""
+    own, copied = model.model_, forgetting(model)
+    names = {"ids": NAMES, "columns": COLUMNS[: own.schema.n_columns], "output_name": OUTPUT}
+    parameters = replace(own.posterior.parameters, **jax.tree.map(lambda leaf: jnp.asarray(leaf, float), kernels))
+    posterior = build(parameters, standardised(own.observations, own.scaling))
+    schema, observations = own.schema._replace(**names), own.observations._replace(**names)
+    copied.model_ = fitted_model(schema, own.scaling, own.fit._replace(posterior=posterior), observations=observations)
+    copied.condition = CONDITION
+    return copied
 
 
 def long_model(transform=None):
     """Two latents, shared noise, conditions of uneven size."""
-    rng = np.random.default_rng(1)
-    counts = (6, 2, 9, 4, 5)
-    inputs = rng.uniform(3, 30, (sum(counts), 1))
-    factor = 0.05 * np.repeat(np.arange(1, 6), counts)
-    outputs = factor * inputs[:, 0] ** 2 * np.exp(0.05 * rng.normal(size=len(inputs)))
-    return model_of(Case(inputs, outputs, counts, (RBF([0.9], 1.3), RBF([1.2, 0.8], 0.9)), [0.01], 2, transform))
+    return renamed(fitted("long", answers="fit", n_latent=2, transform=transform))
 
 
 def model_with_added_conditions():
     """Two points, also with known errors, so many that they are compressed, none, and one with Gaussian latents."""
-    model = long_model()
-    few, many = (np.random.default_rng(2).uniform(3, 30, (n, 1)) for n in (2, 40))
-    model.add_condition("few", few, 0.12 * few[:, 0] ** 2).add_condition("many", many, 0.17 * many[:, 0] ** 2)
-    model.add_condition("measured", few, 0.12 * few[:, 0] ** 2, y_std=[0.5, 1e7])
-    model.add_condition("nothing", few[:0], few[:0, 0])
-    return model.add_condition("gaussian", few, 0.12 * few[:, 0] ** 2, method="gaussian")
+    model, many = long_model(), np.random.default_rng(2).uniform(0, 2, (40, 1))
+    values = np.sin(3 * FEW[:, 0])
+    model.add_condition("few", FEW, values).add_condition("many", many, np.cos(3 * many[:, 0]))
+    model.add_condition("measured", FEW, values, y_std=[0.1, 1e7])
+    model.add_condition("nothing", FEW[:0], values[:0])
+    return model.add_condition("gaussian", FEW, values, method="gaussian")
 
 
 def grid_model():
     """Two inputs on a grid, all kernels, one latent, noise per condition."""
-    rng = np.random.default_rng(2)
-    inputs = np.tile(rng.uniform(0, 4, (8, 2)), (5, 1))
-    outputs = np.sin(inputs[:, 0] + 0.5 * np.repeat(np.arange(5), 8)) + 0.3 * inputs[:, 1] + 0.1 * rng.normal(size=40)
     over_inputs = (
         RBF([0.8], 0.7, columns=[0]) * Matern52([1.1], 1.2, columns=[1])
         + Periodic([1.7, 2.0], [1.2, 0.9], 0.4)
@@ -136,14 +75,14 @@ def grid_model():
         + Linear([0.3], columns=[1])
         + Matern12([2.0, 3.0], 0.1) * Constant(0.5)
     )
-    kernels = (over_inputs, Matern32([1.1], 0.8))
-    return model_of(Case(inputs, outputs, (8,) * 5, kernels, [0.01, 0.03, 0.02, 0.05, 0.01], 1, is_grid=True))
+    model = fitted("grid", answers="fit", noise="per-condition", n_columns=2)
+    return renamed(model, input_kernel=over_inputs, latent_kernel=Matern32([1.1], 0.8))
 
 
 MAKERS = {
     "long": model_with_added_conditions,
-    "log": partial(long_model, Logarithm()),
-    "sqrt": partial(long_model, SquareRoot()),
+    "log": partial(long_model, "log"),
+    "sqrt": partial(long_model, "sqrt"),
     "grid": grid_model,
 }
 
@@ -155,13 +94,12 @@ def models():
 
 def summary_of(model):
     """What diagnostics would find, which takes long to compile, made up."""
-    dimensions = range(1, model.n_latent_ + 1)
     return Summary(
         n_observations=len(model.model_.observations.outputs),
         n_conditions=len(NAMES),
         conditions_added=list(model.model_.added),
         inputs=list(model.model_.schema.columns),
-        output="distance",
+        output=OUTPUT,
         n_latent=model.n_latent_,
         bound=-12.5,
         status="converged",
@@ -171,9 +109,9 @@ def summary_of(model):
         noise=noise(model),
         input_relevance=pd.DataFrame({"input": model.model_.schema.columns, "relevance": 0.8}),
         feature_relevance=pd.DataFrame({"feature": [], "relevance": []}),
-        latent_relevance=pd.DataFrame({"dimension": dimensions, "relevance": 0.3}),
+        latent_relevance=pd.DataFrame({"dimension": range(1, model.n_latent_ + 1), "relevance": 0.3}),
         leave_out=LeaveOut(1.5, 0.9, -1.0, 3.0, 26),
-        remarks=[f"The noise of condition {HOSTILE!r} is nearly zero."],
+        remarks=REMARKS,
     )
 
 
@@ -187,33 +125,9 @@ def paths(models, tmp_path_factory):
             write_report(model, folder / f"{name}.html")
         patch.setattr(lvmogp.page.data, "_MOST_DOUBLES", 10)
         patch.setattr(lvmogp.page.data, "_MOST_SHOWN", 0)
-        patch.setattr(lvmogp.page.data, "_LEAST_SHOWN_PER_CONDITION", 3)
+        patch.setattr(lvmogp.page.data, "_LEAST_SHOWN_PER_CONDITION", 2)
         write_report(models["long"], folder / "compact.html")
     return {path.stem: path for path in folder.iterdir()}
-
-
-EVIL_QUOTES = "\u2028\"'`${alert(4)}\u2029"
-EVIL_IDS = ("__proto__", "constructor", "</script><script>alert(3)</script>", "<!--<script>", EVIL_QUOTES)
-EVIL_COLUMN = '"><img src=x onerror=alert(5)>'
-EVIL_OUTPUT, EVIL_CONDITION = "a' onclick=alert(6) b", "</title><script>alert(7)</script>"
-
-
-@pytest.fixture(scope="module")
-def evil(tmp_path_factory):
-    """A model with names that would be commands if they were taken for markup or code, and its page."""
-    model = long_model()
-    own = model.model_
-    model.condition = EVIL_CONDITION
-    model.model_ = own._replace(
-        schema=own.schema._replace(ids=EVIL_IDS, columns=(EVIL_COLUMN,), output_name=EVIL_OUTPUT),
-        observations=own.observations._replace(ids=EVIL_IDS, columns=(EVIL_COLUMN,), output_name=EVIL_OUTPUT),
-    )
-    found = summary_of(model)._replace(output=EVIL_OUTPUT, remarks=[f"See {name}." for name in EVIL_IDS])
-    path = tmp_path_factory.mktemp("evil") / "page.html"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lvmogp.page.report, "summary", lambda _: found)
-        write_report(model, path)
-    return model, path
 
 
 # Without a browser
@@ -235,15 +149,16 @@ class Markup(HTMLParser):
         self.texts[self.inside] = self.texts.get(self.inside, "") + data
 
 
-def test_evil_names_are_text_to_a_parser(evil, paths):
-    _, path = evil
-    page = Markup(path.read_text())
-    assert page.elements == Markup(paths["long"].read_text()).elements
-    assert page.texts["title"].strip() == f"{EVIL_OUTPUT} by {EVIL_CONDITION}"
+def test_hostile_names_are_text_to_a_parser(paths):
+    text = paths["long"].read_text()
+    page, template = Markup(text), Path(lvmogp.page.report.__file__).with_name("template.html")
+    assert page.elements == Markup(template.read_text()).elements
+    assert text.count("<script") == text.count("</script>") == 3
+    assert page.texts["title"].strip() == f"{OUTPUT} by {CONDITION}"
     document = json.loads(page.texts["data"])
-    assert [each["name"] for each in document["conditions"]] == list(EVIL_IDS)
-    assert document["inputNames"] == [EVIL_COLUMN]
-    assert document["outputName"] == EVIL_OUTPUT
+    assert [each["name"] for each in document["conditions"]][:5] == list(NAMES)
+    assert document["inputNames"] == [COLUMNS[0]]
+    assert document["outputName"] == OUTPUT
     assert not set(page.texts["data"]) & set("<>&\u2028\u2029")
 
 
@@ -255,16 +170,9 @@ def test_the_page_is_one_file_that_loads_nothing(paths):
     assert "Copyright 2010-2023 Mike Bostock" in text
 
 
-def test_names_cannot_leave_their_place(paths):
-    text = paths["long"].read_text()
-    assert text.count("<script") == text.count("</script>") == 3
-    assert "alert(1)" in text
-    assert "<script>alert" not in text
-    assert "onerror=alert(2)>" not in text
-    assert "\u2028" not in text
-
-
-def test_a_page_is_written_whole_or_not_at_all(models, tmp_path, monkeypatch):
+def test_a_page_is_written_whole_or_not_at_all_and_the_same_each_time(models, paths, tmp_path, monkeypatch):
+    monkeypatch.setattr(lvmogp.page.report, "summary", summary_of)
+    assert report_page(models["long"]) == paths["long"].read_text()
     target = tmp_path / "page.html"
     target.write_text("before")
     monkeypatch.setattr(lvmogp.page.report, "summary", lambda model: 1 / 0)
@@ -272,18 +180,10 @@ def test_a_page_is_written_whole_or_not_at_all(models, tmp_path, monkeypatch):
         write_report(models["long"], target)
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert target.read_text() == "before"
-
-
-def test_what_cannot_work_is_said_before_any_work(models, tmp_path):
     with pytest.raises(SettingError, match="there is no folder .*nowhere to write page.html to; make it first"):
         write_report(models["long"], tmp_path / "nowhere" / "page.html")
     with pytest.raises(NotFittedError, match="not fitted yet; a page shows a fitted model"):
-        write_report(LVMOGPRegressor(), tmp_path / "page.html")
-
-
-def test_the_same_model_makes_the_same_page(models, paths, monkeypatch):
-    monkeypatch.setattr(lvmogp.page.report, "summary", summary_of)
-    assert report_page(models["long"]) == paths["long"].read_text()
+        write_report(LVMOGPRegressor(), target)
 
 
 # Numbers, as Node computes them with the page's own code
@@ -322,8 +222,9 @@ def rows_for(model, n=6, seed=5):
     return np.random.default_rng(seed).uniform(observed.min(axis=0), observed.max(axis=0), (n, observed.shape[1]))
 
 
-def scale_of(model):
-    return np.std(model.model_.observations.outputs)
+def assert_close(model, *pairs):
+    for found, expected in pairs:
+        assert_allclose(found, expected, atol=1e-6 * np.std(model.model_.observations.outputs), rtol=0)
 
 
 @pytest.mark.parametrize("include_noise", [False, True])
@@ -334,25 +235,18 @@ def test_curves_at_latents_are_those_of_python(models, calculators, name, includ
     for latent in np.random.default_rng(6).normal(size=(3, model.n_latent_)) * 1.5:
         page = calculators[name].ask("lvmogp.predictAtLatent(...a)", inputs.tolist(), latent.tolist(), include_noise)
         mean, std = model.predict_at_latent(inputs, latent, return_std=True, include_noise=include_noise)
-        np.testing.assert_allclose(page["mean"], mean, atol=1e-6 * scale_of(model), rtol=0)
-        np.testing.assert_allclose(page["sd"], std, atol=1e-6 * scale_of(model), rtol=0)
+        assert_close(model, (page["mean"], mean), (page["sd"], std))
 
 
 @pytest.mark.parametrize("include_noise", [False, True])
-@pytest.mark.parametrize(
-    ("name", "condition"),
-    [
-        *((name, NAMES[1]) for name in MAKERS),
-        *(("long", x) for x in ("few", "many", "measured", "nothing", "gaussian")),
-    ],
-)
-def test_curves_of_conditions_are_those_of_python(models, calculators, name, condition, include_noise):
+@pytest.mark.parametrize("name", MAKERS)
+def test_curves_of_conditions_are_those_of_python(models, calculators, name, include_noise):
     model, inputs = models[name], rows_for(models[name])
-    page = calculators[name].ask("lvmogp.predictCondition(...a)", condition, inputs.tolist(), include_noise)
-    mean, std = model.predict(inputs, condition, return_std=True, include_noise=include_noise)
-    lower, upper = model.predict_interval(inputs, condition, include_noise=include_noise)
-    for found, expected in ((page["mean"], mean), (page["sd"], std), (page["lower"], lower), (page["upper"], upper)):
-        np.testing.assert_allclose(found, expected, atol=1e-6 * scale_of(model), rtol=0)
+    for condition in model.conditions_:
+        page = calculators[name].ask("lvmogp.predictCondition(...a)", condition, inputs.tolist(), include_noise)
+        mean, std = model.predict(inputs, condition, return_std=True, include_noise=include_noise)
+        lower, upper = model.predict_interval(inputs, condition, include_noise=include_noise)
+        assert_close(model, (page["mean"], mean), (page["sd"], std), (page["lower"], lower), (page["upper"], upper))
 
 
 @pytest.mark.parametrize(
@@ -360,45 +254,33 @@ def test_curves_of_conditions_are_those_of_python(models, calculators, name, con
     [("long", 0), ("long", 1), ("long", 3), ("grid", 0), ("grid", 1), ("grid", 4), ("log", 4), ("sqrt", 2)],
 )
 def test_a_new_condition_is_that_of_python(models, calculators, name, n_points):
-    model = models[name]
+    model = forgetting(models[name])
     inputs, seen = rows_for(model), rows_for(model, n_points, seed=8)
     outputs = model.predict_at_latent(seen, np.full(model.n_latent_, 0.4))
     page = calculators[name].ask(
         "(({ predict, ...found }) => ({ ...found, after: predict(a[2], false) }))(lvmogp.newCondition(a[0], a[1]))",
-        seen.tolist(),
-        outputs.tolist(),
-        inputs.tolist(),
+        *(array.tolist() for array in (seen, outputs, inputs)),
     )
     model.add_condition("new", seen, outputs)
-    latents = model.latents_.iloc[-1]
+    latent_mean, latent_sd = (model.latents_.iloc[-1].filter(like=kind).to_numpy(float) for kind in ("mean_", "sd_"))
     mean, std = model.predict(inputs, "new", return_std=True, include_noise=False)
-    lower, upper = model.predict_interval(inputs, "new", include_noise=False)
-    model.remove_condition("new")
-    latent_mean, latent_sd = (latents.filter(like=kind).to_numpy(float) for kind in ("mean_", "sd_"))
+    expected = (mean, std, *model.predict_interval(inputs, "new", include_noise=False))
     assert np.max(np.abs(page["latentMean"] - latent_mean) / latent_sd) < 1e-3
     assert np.max(np.abs(page["latentSd"] - latent_sd) / latent_sd) < 1e-3
-    for mine, expected in zip(
-        (page["after"][key] for key in ("mean", "sd", "lower", "upper")), (mean, std, lower, upper), strict=True
-    ):
-        assert np.max(np.abs(mine - expected) / std) < 1e-3
+    for key, own in zip(("mean", "sd", "lower", "upper"), expected, strict=True):
+        assert np.max(np.abs(page["after"][key] - own) / std) < 1e-3
 
 
 @pytest.mark.parametrize(("name", "n_points"), [("long", 1), ("log", 3)])
 def test_expected_deviations_are_those_of_python(models, calculators, name, n_points):
-    model = models[name]
+    model = forgetting(models[name])
     candidates, seen = rows_for(model, 12), rows_for(model, n_points, seed=8)
     outputs = model.predict_at_latent(seen, np.full(model.n_latent_, 0.4))
-    page = calculators[name].ask(
-        "lvmogp.newCondition(a[0], a[1]).expectedDeviations(a[2])",
-        seen.tolist(),
-        outputs.tolist(),
-        candidates.tolist(),
-    )
-    model.add_condition("new", seen, outputs)
-    expected = model.suggest("new", candidates)
-    model.remove_condition("new")
+    code = "lvmogp.newCondition(a[0], a[1]).expectedDeviations(a[2])"
+    page = calculators[name].ask(code, *(array.tolist() for array in (seen, outputs, candidates)))
+    expected = model.add_condition("new", seen, outputs).suggest("new", candidates)
     assert page["before"] == pytest.approx(expected.sd_before, rel=1e-3)
-    np.testing.assert_allclose(page["after"], expected.candidate_sd, rtol=1e-2)
+    assert_allclose(page["after"], expected.candidate_sd, rtol=1e-2)
     assert np.argmin(page["after"]) == np.argmin(expected.candidate_sd)
 
 
@@ -465,17 +347,16 @@ def test_a_page_opens_without_complaint_or_request(opened, paths, name):
 def test_the_page_marks_where_to_measure_next(models, fresh):
     opened = fresh("long")
     page = opened.page
-    page.fill("#observations", "8, 7.5")
+    page.fill("#observations", "0.8, 0.75")
     page.wait_for_selector("#posterior table")
     found = opened.shown["next"]
     low, high = (end(models["long"].model_.observations.inputs) for end in (np.min, np.max))
-    candidates = np.linspace(low, high, 25)[:, None]
-    expected = models["long"].add_condition("new", [[8.0]], [7.5]).suggest("new", candidates)
-    models["long"].remove_condition("new")
+    model = forgetting(models["long"]).add_condition("new", [[0.8]], [0.75])
+    expected = model.suggest("new", np.linspace(low, high, 25)[:, None])
     assert found["value"] == pytest.approx(expected.inputs[0, 0])
     assert found["after"] == pytest.approx(expected.sd_after[0], rel=1e-2)
     assert page.locator("#curve .next text").text_content() == "measure here next"
-    assert page.inner_text("#next").startswith("Measure next at speed <b> ")
+    assert page.inner_text("#next").startswith(f"Measure next at {COLUMNS[0]} ")
     page.click("#clear")
     page.locator("#curve .next line").wait_for(state="detached")
     assert page.inner_text("#next") == ""
@@ -499,15 +380,15 @@ def test_dragging_moves_the_curve(models, fresh):
     assert first_path != second_path
     grid = np.asarray(second["grid"])[:, None]
     expected = models["long"].predict_at_latent(grid, second["latent"], include_noise=False)
-    np.testing.assert_allclose(second["mean"], expected, atol=1e-6 * scale_of(models["long"]))
+    assert_close(models["long"], (second["mean"], expected))
 
 
 def test_pointing_at_a_condition_shows_it(fresh):
     opened = fresh()
     opened.page.locator('#latent [data-condition="3"] .point').hover()
-    assert opened.shown["condition"] == "tyre-D"
+    assert opened.shown["condition"] == NAMES[3]
     assert opened.shown["active"] == "condition"
-    assert opened.page.locator("#curve .datum").count() == 4
+    assert opened.page.locator("#curve .datum").count() == 6
 
 
 def test_the_keyboard_moves_the_point(fresh):
@@ -519,7 +400,7 @@ def test_the_keyboard_moves_the_point(fresh):
     for key in ("ArrowRight", "ArrowRight", "Shift+ArrowUp", "ArrowDown"):
         opened.page.keyboard.press(key)
     opened.page.wait_for_timeout(60)
-    np.testing.assert_allclose(opened.shown["latent"], [0.2, 0.4], atol=1e-12)
+    assert_allclose(opened.shown["latent"], [0.2, 0.4], atol=1e-12)
     assert opened.page.locator("#curve .of-probe.line").get_attribute("d") != before
     assert opened.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
@@ -532,12 +413,12 @@ def test_observations_are_typed_clicked_and_refused_in_words(models, fresh):
     assert page.locator("#curve .observation").count() == 2
     shown = opened.ask("lvmogp.newCondition([[1.5, 2], [3.1, 2]], [0.9, 1.4]).latentMean")
     cells = page.locator("#posterior td.number").all_inner_texts()
-    assert float(cells[0].replace("−", "-")) == pytest.approx(shown[0], abs=6e-4)
+    assert float(cells[0].replace("−", "-")) == float(f"{shown[0]:.3g}")
     page.locator("#curve").click(position={"x": 200, "y": 150})
     page.locator("#curve .observation").nth(2).wait_for()
     page.fill("#observations", "1.5, x, 2")
     page.locator("#observations-message", has_text="not a number").wait_for()
-    assert page.inner_text("#observations-message") == "Line 1: “x” is not a number for load."
+    assert page.inner_text("#observations-message") == "Line 1: “x” is not a number for load <b>."
     page.fill("#observations", "1, 2, 1e300")
     page.locator(
         "#observations-message", has_text="No latents explain these observations; are they of extreme size?"
@@ -555,47 +436,29 @@ def test_sliders_choose_the_slice_of_further_inputs(models, fresh):
     assert load == pytest.approx(2, abs=0.02)
     inputs = np.column_stack([shown["grid"], np.full(len(shown["grid"]), load)])
     expected = models["grid"].predict(inputs, NAMES[0])
-    np.testing.assert_allclose(shown["mean"], expected, atol=1e-6 * scale_of(models["grid"]))
+    assert_close(models["grid"], (shown["mean"], expected))
     opened.page.locator("#curve-controls select").select_option("1")
-    assert opened.page.locator("#curve .axis.name").first.text_content() == "load"
+    assert opened.page.locator("#curve .axis.name").first.text_content() == COLUMNS[1]
 
 
-def test_hostile_names_are_text(opened):
-    page = opened["long"].page
-    assert HOSTILE in page.locator("#latent .label").all_text_contents()
-    assert page.locator("#conditions td button").all_text_contents()[:5] == list(NAMES)
-    assert page.locator("#condition option").nth(0).text_content() == HOSTILE
-    assert page.locator("#remarks .remark").text_content() == f"The noise of condition {HOSTILE!r} is nearly zero."
-    assert page.locator("img, main script, b").count() == 0
-    assert "alert" not in "".join(opened["long"].complaints)
-
-
-def test_evil_names_are_text_to_a_browser(evil, browser):
-    model, path = evil
-    opened = Opened(browser, path)
-    page = opened.page
-    assert opened.complaints == []
-    assert opened.requests == [path.as_uri()]
-    assert page.title() == f"{EVIL_OUTPUT} by {EVIL_CONDITION}"
-    assert page.locator("#title").text_content() == f"{EVIL_OUTPUT} by {EVIL_CONDITION}"
-    assert page.locator("#condition option").all_text_contents() == list(EVIL_IDS)
-    assert page.locator("#conditions td button").all_text_contents() == list(EVIL_IDS)
-    assert page.locator("#conditions th").first.text_content() == EVIL_CONDITION
-    assert page.locator("#curve .axis.name").all_text_contents() == [EVIL_COLUMN, EVIL_OUTPUT]
-    assert page.locator("#remarks .remark").all_text_contents() == [f"See {name}." for name in EVIL_IDS]
-    assert page.locator("img, main script, [onclick], [onerror]").count() == 0
-    inputs = rows_for(model)
-    for name in EVIL_IDS:
-        found = opened.ask("lvmogp.predictCondition(...a)", name, inputs.tolist(), False)
-        mean = model.predict(inputs, name, include_noise=False)
-        np.testing.assert_allclose(found["mean"], mean, atol=1e-6 * scale_of(model), rtol=0)
-    page.close()
+def test_hostile_names_are_text_to_a_browser(opened):
+    page = opened["log"].page
+    assert page.title() == f"{OUTPUT} by {CONDITION}"
+    assert page.locator("#title").text_content() == f"{OUTPUT} by {CONDITION}"
+    assert page.locator("#condition option").all_text_contents() == list(NAMES)
+    assert page.locator("#conditions td button").all_text_contents() == list(NAMES)
+    assert page.locator("#conditions th").first.text_content() == CONDITION
+    labels = page.locator("#latent .label").all_text_contents()
+    assert {NAMES[0], NAMES[1], QUOTES} <= set(labels)  # longer ones are shortened
+    assert page.locator("#curve .axis.name").all_text_contents() == [COLUMNS[0], OUTPUT]
+    assert page.locator("#remarks .remark").all_text_contents() == REMARKS
+    assert page.locator("img, main script, b, [onclick], [onerror]").count() == 0
 
 
 def test_thinned_observations_are_said_to_be(opened):
     assert "show a random part" not in opened["long"].page.inner_text("#conditions")
     assert "the page shows a random part" in opened["compact"].page.inner_text("#conditions")
-    assert opened["compact"].page.locator("#curve .datum").count() == 3
+    assert opened["compact"].page.locator("#curve .datum").count() == 2
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -627,8 +490,9 @@ def test_curves_of_draws_are_those_of_python_at_the_inducing_inputs(browser, tmp
         for include_noise in (False, True):
             found = page.ask("lvmogp.predictCondition(...a)", condition, inputs.tolist(), include_noise)
             mean, std = model.predict(inputs, condition, return_std=True, include_noise=include_noise)
-            np.testing.assert_allclose(found["mean"], mean, atol=1e-4 * scale_of(model))
-            np.testing.assert_allclose(found["sd"], std, atol=1e-4 * scale_of(model))
-            np.testing.assert_allclose(found["upper"], mean + 1.959964 * std, atol=3e-4 * scale_of(model))
+            scale = np.std(model.model_.observations.outputs)
+            assert_allclose(found["mean"], mean, atol=1e-4 * scale)
+            assert_allclose(found["sd"], std, atol=1e-4 * scale)
+            assert_allclose(found["upper"], mean + 1.959964 * std, atol=3e-4 * scale)
     assert "posterior draws" in page.page.inner_text("#new-help")
     page.page.close()

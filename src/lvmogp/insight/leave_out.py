@@ -18,7 +18,6 @@ from lvmogp.ground.precision import in_double_precision
 from lvmogp.inference.restarts import MINIBATCHES
 from lvmogp.model.layouts import Data, GridData, LongData, layout_for_bounds, standardised
 from lvmogp.tables.observations import Observations
-from lvmogp.typing import HostInt
 
 LEVEL = 0.95
 # A dense covariance over more pairs of inducing points than this is not formed for a check.
@@ -51,13 +50,8 @@ def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
     found, observations = leave_out_calibration(model, levels=[LEVEL], n_folds=n_folds), model.model_.observations
     if found is None or observations is None:
         return None
-    return LeaveOut(
-        rmse=found.rmse,
-        coverage=float(found.coverage["coverage"][0]),
-        log_density=found.log_density,
-        spread=float(np.std(observations.outputs)),
-        n_observations=found.n_observations,
-    )
+    coverage, spread = float(found.coverage["coverage"][0]), float(np.std(observations.outputs))
+    return LeaveOut(found.rmse, coverage, found.log_density, spread, found.n_observations)
 
 
 @in_double_precision
@@ -70,62 +64,50 @@ def leave_out_calibration(
         raise SettingError(
             f"n_folds must be a whole number from 2 on, got {n_folds!r}: each is predicted from the others"
         )
-    observations = trained.observations
-    if observations is None or len(observations.outputs) < 2:
-        return None
-    rows = _left_out(trained, observations, n_folds)
-    if rows is None:
-        return None
-    outputs, ask = observations.outputs, asked_of(rows)
-    predicted, _ = moments_in_units(ask, trained.scaling, len(outputs))
-    density, below = judged_in_units(ask, trained.scaling, outputs, np.zeros_like(outputs))
-    error = predicted - outputs
-    return calibration(Forecasts(below, density, error, observations.conditions, trained.ids), asked)
+    forecasts = _forecasts(trained, n_folds)
+    return None if forecasts is None else calibration(forecasts, asked)
 
 
-def _left_out(trained: FittedModel, observations: Observations, n_folds: int) -> Mixture | None:
-    # Predictive mixtures of all observations, each given the other folds, in standardised units.
-    if trained.fit.outcome.restarts[0].recipe == MINIBATCHES:
-        return None  # for data that are too many to go through at once
-    data = standardised(observations, trained.scaling)
-    if not isinstance(data, GridData) and trained.posterior.mean.size > _MOST_INDUCING:
+def _forecasts(trained: FittedModel, n_folds: int) -> Forecasts | None:
+    # What is predicted of each observation from the other folds.
+    observations, scaling = trained.observations, trained.scaling
+    if observations is None or trained.fit.outcome.restarts[0].recipe == MINIBATCHES:
+        return None  # minibatches are for data that are too many to go through at once
+    data = standardised(observations, scaling)
+    if isinstance(data, LongData) and trained.posterior.mean.size > _MOST_INDUCING:
         return None
-    if isinstance(data, GridData) and len(data.inputs) < 2:
-        return None  # whole inputs are left out, and this is the only one
-    folds = _folds(observations, n_folds=n_folds, whole_inputs=isinstance(data, GridData))
-    inputs, found, weights = trained.scaling.inputs(observations.inputs), np.empty(0), np.empty(0)
+    places = np.arange(len(observations.outputs))
+    if isinstance(data, GridData):  # whole inputs are left out
+        places = np.unique(observations.inputs, axis=0, return_inverse=True)[1].reshape(-1)
+    n_places = int(places.max()) + 1
+    if n_places < 2:
+        return None
+    folds = (np.random.default_rng(0).permutation(n_places) % min(n_folds, n_places))[places]
+    inputs, found, weights = scaling.inputs(observations.inputs), np.empty(0), np.empty(0)
     for fold in range(folds.max() + 1):
         left_out = folds == fold
         ensemble = ensemble_given(trained, _rest(trained, observations, data, left_out), most_draws=_MOST_DRAWS)
         # All rows of long data, so that every fold has the same shapes and one compiled program serves all.
-        rows = np.arange(len(folds)) if isinstance(data, LongData) else np.flatnonzero(left_out)
+        rows = np.flatnonzero(left_out) if isinstance(data, GridData) else places
         mixture = trained_curves(ensemble, inputs[rows], observations.conditions[rows]).outputs(include_noise=True)
-        both, weights = np.asarray([mixture.means, mixture.variances]), mixture.weights
-        found = found if fold else np.empty((2, both.shape[1], len(folds)))
-        found[:, :, left_out] = both[:, :, : len(rows)][:, :, left_out[rows]]
+        weights, both = mixture.weights, np.stack([mixture.means, mixture.variances])[:, :, : len(rows)]
+        found = found if fold else np.empty((2, len(weights), len(folds)))
+        found[:, :, left_out] = both[:, :, left_out[rows]]
     if observations.errors is not None:
-        found[1] += trained.scaling.error_variances(observations.errors, observations.outputs)
-    return Mixture(jnp.asarray(weights), jnp.asarray(found[0]), jnp.asarray(found[1]))
-
-
-def _folds(observations: Observations, *, n_folds: int, whole_inputs: bool) -> HostInt:
-    # The fold of each row.
-    n_rows = len(observations.outputs)
-    places, n_places = np.arange(n_rows), n_rows
-    if whole_inputs:
-        distinct, inverse = np.unique(observations.inputs, axis=0, return_inverse=True)
-        places, n_places = inverse.reshape(-1), len(distinct)
-    return (np.random.default_rng(0).permutation(n_places) % min(n_folds, n_places))[places]
+        found[1] += scaling.error_variances(observations.errors, observations.outputs)
+    ask, outputs = asked_of(Mixture(*(jnp.asarray(array) for array in (weights, *found)))), observations.outputs
+    predicted, _ = moments_in_units(ask, scaling, len(outputs))
+    density, below = judged_in_units(ask, scaling, outputs, np.zeros_like(outputs))
+    return Forecasts(below, density, predicted - outputs, observations.conditions, trained.ids)
 
 
 def _rest(trained: FittedModel, observations: Observations, data: Data, left_out: np.ndarray) -> Data:
     # The data without some observations; the places of these in blocks of long data are emptied.
-    if not isinstance(data, LongData):
+    if isinstance(data, GridData):
         return standardised(observations.some(~left_out), trained.scaling)
-    conditions = observations.conditions
-    layout = layout_for_bounds(conditions, data.n_conditions)
+    layout = layout_for_bounds(observations.conditions, data.n_conditions)
     present = layout.present * ~left_out[layout.row]
-    counts = np.bincount(conditions[~left_out], minlength=data.n_conditions)
-    changed = {"outputs": np.asarray(data.outputs) * present, "present": present, "counts": counts}
-    arrays = {name: jnp.asarray(np.asarray(values, data.outputs.dtype)) for name, values in changed.items()}
-    return dataclasses.replace(data, **arrays)
+    counts = np.bincount(observations.conditions[~left_out], minlength=data.n_conditions)
+    arrays = (np.asarray(data.outputs) * present, present, counts.astype(float))
+    outputs, present, counts = (jnp.asarray(array) for array in arrays)
+    return dataclasses.replace(data, outputs=outputs, present=present, counts=counts)

@@ -15,26 +15,17 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_double_precision
 from lvmogp.model.layouts import standardised
 from lvmogp.model.process import Process
-from lvmogp.typing import Array, Float, HostFloat
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 
-_N_POINTS = 4_096
+_N_PAIRS = 4_096
 # Processes over which relevances are averaged.
 _MOST_DRAWS = 16
 
 
 def input_names(model: LVMOGPRegressor) -> list[str]:
     """Return the names of the inputs; numbered where the training data had none."""
-    trained = fitted_model(model)
-    if trained.schema.columns is not None:
-        return list(trained.schema.columns)
-    return [f"input {q + 1}" for q in range(trained.schema.n_columns)]
-
-
-def coordinate_names(model: LVMOGPRegressor) -> list[str]:
-    """Return the names of all coordinates of a condition: its latents, then those of its features."""
-    trained = fitted_model(model)
-    features = () if trained.descriptions is None else trained.descriptions.coordinate_names
-    return [*(f"latent {number + 1}" for number in range(model.n_latent_)), *features]
+    schema = fitted_model(model).schema
+    return list(schema.columns or (f"input {q + 1}" for q in range(schema.n_columns)))
 
 
 class Relevances(NamedTuple):
@@ -53,15 +44,12 @@ def relevances(model: LVMOGPRegressor) -> Relevances:
     another observation, divided by the variance of the predicted mean over observations. 0 means that it does not
     matter. Shares add up to more than one where they act together. The coordinates of a category are moved together.
     """
-    trained = fitted_model(model)
-    effects, inputs = _total_effects(trained), input_names(model)
+    trained, inputs = fitted_model(model), input_names(model)
     features = [] if trained.descriptions is None else [each.name for each in trained.descriptions.features]
-    of_inputs, of_latents, of_features = np.split(effects, [len(inputs), len(inputs) + trained.n_latent])
-    return Relevances(
-        pd.DataFrame({"input": inputs, "relevance": of_inputs}),
-        pd.DataFrame({"dimension": np.arange(1, trained.n_latent + 1), "relevance": of_latents}),
-        pd.DataFrame({"feature": features, "relevance": of_features}),
-    )
+    named = {"input": inputs, "dimension": np.arange(1, trained.n_latent + 1), "feature": features}
+    effects = np.split(_total_effects(trained), [len(inputs), len(inputs) + trained.n_latent])
+    tables = zip(named.items(), effects, strict=True)
+    return Relevances(*(pd.DataFrame({kind: names, "relevance": own}) for (kind, names), own in tables))
 
 
 def input_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
@@ -80,56 +68,51 @@ def feature_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
 
 
 def _total_effects(trained: FittedModel) -> HostFloat:
-    # The average over some processes, each with latents of its own in aligned coordinates.
-    ensemble, places = trained.ensemble, _places(trained)
+    """Return T_q = ⟨(f(z) − f(z with z_q from z'))²⟩ / 2 Var f for each input, latent and feature q.
+
+    The mean is over pairs of observations z = (x, h) and z' = (x', h'), and over some processes, each with latents of
+    its own. Coordinates are moved as they are aligned: h = gRᵀ is a latent g in the coordinates of a process.
+    """
+    ensemble = trained.ensemble
     if ensemble.n_processes > _MOST_DRAWS and trained.observations is not None:
         data = standardised(trained.observations, trained.scaling)
         ensemble = ensemble_given(trained, data, most_draws=_MOST_DRAWS)
-    aligned = np.asarray(ensemble.latents @ ensemble.rotations, dtype=float)
-    effects = np.zeros(len(places))
+    latents, rotations = np.asarray(ensemble.latents, dtype=float), np.asarray(ensemble.rotations, dtype=float)
+    inputs, conditions = _observed(trained)
+    pairs, moved = np.random.default_rng(0).integers(len(inputs), size=(2, _N_PAIRS)), _moved(trained)
+    effects = np.zeros(len(moved) - 1)
     for some, processes in chunks(ensemble):
         for place, number in enumerate(some):
-            points = jnp.asarray(_observed_points(trained, aligned[number]), ensemble.dtype)
-            found = _effects(picked(processes, place), ensemble.rotations[number], points, places)
-            effects += ensemble.weights[number] * found
+            aligned = latents[number] @ rotations[number]
+            here, other = (np.hstack([inputs[rows], aligned[conditions[rows]]]) for rows in pairs)
+            points = np.where(moved[:, None], other, here)
+            points[..., inputs.shape[1] :] @= rotations[number].T
+            process, *sets = (jnp.asarray(each) for each in (np.array(place), *points.astype(ensemble.dtype)))
+            values = np.array([_means(processes, process, each) for each in sets], dtype=float)
+            variance = np.var(values[0])
+            if variance > 0:
+                effects += ensemble.weights[number] * np.mean((values[1:] - values[0]) ** 2, axis=1) / (2 * variance)
     return effects
 
 
-def _effects(
-    process: Process, rotation: Float[Array, "Q_H Q_H"], points: Float[Array, "n Q"], places: list[slice]
-) -> HostFloat:
-    # T_q = ⟨(f(z) − f(z with z_q from z'))²⟩ / 2 Var f over pairs of observations z = (x, h), z' = (x', h'), for each
-    # input, latent and feature q.
-    rng = np.random.default_rng(0)
-    here, other = (points[rng.integers(len(points), size=_N_POINTS)] for _ in range(2))
-    values = np.asarray(_means(process, rotation, here), dtype=float)
-    variance = np.var(values)
-    if variance == 0:
-        return np.zeros(len(places))
-    moved = (_means(process, rotation, here.at[:, q].set(other[:, q])) for q in places)
-    return np.array([np.mean((np.asarray(each, dtype=float) - values) ** 2) / (2 * variance) for each in moved])
-
-
 @compiled
-def _means(process: Process, rotation: Float[Array, "Q_H Q_H"], points: Float[Array, "n Q"]) -> Float[Array, " n"]:
-    """Return the mean of f(x, h) at rows (x, g); a point g in aligned coordinates is h = gRᵀ in those of a process."""
-    inputs, aligned = points[:, : -len(rotation)], points[:, -len(rotation) :]
-    features = process.latents(aligned @ rotation.T)
-    return jax.vmap(process.explained.mean)(process.inputs(inputs)[:, None, :], features)[:, 0]
+def _means(processes: Process, place: Int[Array, ""], points: Float[Array, "n Q"]) -> Float[Array, " n"]:
+    """Return the mean of f(x, h) at rows (x, h) under one of the processes."""
+    process = picked(processes, place)
+    inputs, latents = jnp.split(points, [process.inputs.points.shape[1]], axis=1)
+    return jax.vmap(process.explained.mean)(process.inputs(inputs)[:, None, :], process.latents(latents))[:, 0]
 
 
-def _places(trained: FittedModel) -> list[slice]:
-    # Columns of a point that belong to each input, latent and feature.
-    n_single = trained.schema.n_columns + trained.n_latent
-    features = () if trained.descriptions is None else trained.descriptions.places
-    singles = [slice(q, q + 1) for q in range(n_single)]
-    return singles + [slice(n_single + place.start, n_single + place.stop) for place in features]
-
-
-def _observed_points(trained: FittedModel, latents: HostFloat) -> HostFloat:
-    # Inputs beside latents, one row per observation; without the data, inducing inputs beside all conditions.
+def _observed(trained: FittedModel) -> tuple[HostFloat, HostInt]:
+    # Inputs and conditions of all observations; without the data, inducing inputs with each of the conditions.
     if trained.observations is not None:
-        inputs = trained.scaling.inputs(trained.observations.inputs)
-        return np.hstack([inputs, latents[trained.observations.conditions]])
-    inputs = np.asarray(trained.posterior.parameters.inducing_inputs, dtype=float)
-    return np.hstack([np.repeat(inputs, len(latents), axis=0), np.tile(latents, (len(inputs), 1))])
+        return trained.scaling.inputs(trained.observations.inputs), trained.observations.conditions
+    inputs, numbers = np.asarray(trained.posterior.parameters.inducing_inputs), np.arange(len(trained.ids))
+    return np.repeat(inputs, len(numbers), axis=0), np.tile(numbers, len(inputs))
+
+
+def _moved(trained: FittedModel) -> np.ndarray:
+    # Which coordinates of a point are moved: none, then those of each input, latent and feature.
+    places = () if trained.descriptions is None else trained.descriptions.places
+    sizes = [1] * (trained.schema.n_columns + trained.n_latent) + [place.stop - place.start for place in places]
+    return np.repeat(np.arange(len(sizes)), sizes) == np.arange(-1, len(sizes))[:, None]

@@ -1,5 +1,6 @@
 """What a fitted model says about itself: relevances, noise, errors on points left out, remarks in words."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,17 +8,12 @@ import pandas as pd
 
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fitted.calibration import Calibration
-from lvmogp.fitted.model import FittedModel, noise_variances
+from lvmogp.fitted.model import noise_variances
+from lvmogp.inference.restarts import Outcome
 from lvmogp.insight.leave_out import LEVEL, LeaveOut, leave_out, leave_out_calibration
-from lvmogp.insight.relevance import (
-    Relevances,
-    feature_relevance,
-    input_names,
-    input_relevance,
-    latent_relevance,
-    relevances,
-)
+from lvmogp.insight.relevance import feature_relevance, input_names, input_relevance, latent_relevance, relevances
 from lvmogp.tables.ids import Id, listed
+from lvmogp.tables.observations import Observations
 
 __all__ = [
     "Calibration",
@@ -79,9 +75,8 @@ def _plain(value: Any) -> Any:
 def summary(model: LVMOGPRegressor) -> Summary:
     """Return all there is to say about a fitted model, each thing computed once."""
     trained = fitted_model(model)
-    outcome = trained.fit.outcome
-    own_noise, relevance, left_out = noise(model), relevances(model), leave_out(model)
-    return Summary(
+    outcome, own_noise, relevance = trained.fit.outcome, noise(model), relevances(model)
+    found = Summary(
         n_observations=None if trained.observations is None else len(trained.observations.outputs),
         n_conditions=len(trained.ids),
         conditions_added=list(trained.added),
@@ -97,10 +92,20 @@ def summary(model: LVMOGPRegressor) -> Summary:
         input_relevance=relevance.inputs,
         latent_relevance=relevance.latents,
         feature_relevance=relevance.features,
-        leave_out=left_out,
-        remarks=_remarks(trained, own_noise, relevance, left_out),
+        leave_out=leave_out(model),
+        remarks=[],
         n_draws=0 if trained.draws is None else trained.draws.n_draws,
         output_transform=trained.scaling.transform_name,
+    )
+    return found._replace(
+        remarks=[
+            *_about_the_fit(outcome),
+            *([] if trained.chains is None else trained.chains.diagnostics.remarks),
+            *_about_relevance(found),
+            *_about_noise(found.noise, trained.scaling.output_scale),
+            *([] if found.leave_out is None else _about_left_out(found.leave_out)),
+            *([] if trained.observations is None else _about_conditions(trained.observations)),
+        ]
     )
 
 
@@ -116,101 +121,66 @@ def noise(model: LVMOGPRegressor) -> pd.DataFrame:
     return pd.DataFrame({"condition": pd.Series(list(trained.ids), dtype=object), "noise_sd": deviations})
 
 
-# Remarks
-
-
-def _remarks(trained: FittedModel, noises: pd.DataFrame, relevance: Relevances, left_out: LeaveOut | None) -> list[str]:
-    return [
-        *_about_the_fit(trained),
-        *([] if trained.chains is None else trained.chains.diagnostics.remarks),
-        *_about_relevance(*relevance, n_conditions=len(trained.ids)),
-        *_about_noise(trained, noises),
-        *_about_left_out(left_out),
-        *_about_conditions(trained),
-    ]
-
-
-def _about_the_fit(trained: FittedModel) -> list[str]:
-    outcome = trained.fit.outcome
-    found: list[str] = []
+def _about_the_fit(outcome: Outcome) -> Iterator[str]:
     if not outcome.converged:
-        found.append(f"The fit did not converge ({outcome.status.value}); raise max_iter for a better one.")
+        yield f"The fit did not converge ({outcome.status.value}); raise max_iter for a better one."
     if outcome.notable_jitter is not None:
-        found.append(
+        yield (
             f"A jitter of {outcome.notable_jitter:.0e} of the variance was needed to keep the algebra stable; use "
             "fewer inducing points."
         )
     bounds = sorted((restart.bound for restart in outcome.restarts if np.isfinite(restart.bound)), reverse=True)
     if len(bounds) > 1 and bounds[0] - bounds[1] > _NOTABLE_NATS:
-        found.append(
+        yield (
             f"Only one of {len(bounds)} starts reached the best bound ({bounds[0]:.1f}; the next {bounds[1]:.1f}); "
             "more starts (n_restarts) may find a better fit."
         )
-    return found
 
 
-def _about_relevance(
-    inputs: pd.DataFrame, latents: pd.DataFrame, features: pd.DataFrame, *, n_conditions: int
-) -> list[str]:
-    found = [
-        f"{kind} {name!r} hardly matters (relevance {relevance:.3f})."
-        for kind, table in (("Input", inputs), ("Feature", features))
-        for name, relevance in table.itertuples(index=False)
-        if relevance < _IRRELEVANT
-    ]
-    unused = [int(dimension) for dimension, relevance in latents.itertuples(index=False) if relevance < _IRRELEVANT]
-    if n_conditions == 1 or not unused:
-        return found
-    if len(unused) == len(latents):
-        alike = "The conditions hardly differ: no latent dimension is used."
-        told = "The features tell all about the conditions: no latent dimension is used."
-        found.append(told if len(features) else alike)
+def _about_relevance(found: Summary) -> Iterator[str]:
+    for kind, table in (("Input", found.input_relevance), ("Feature", found.feature_relevance)):
+        for name, relevance in table[table["relevance"] < _IRRELEVANT].itertuples(index=False):
+            yield f"{kind} {name!r} hardly matters (relevance {relevance:.3f})."
+    unused = found.latent_relevance.loc[found.latent_relevance["relevance"] < _IRRELEVANT, "dimension"]
+    if found.n_conditions == 1 or len(unused) == 0:
+        return
+    if len(unused) < found.n_latent:
+        numbers, n_used = ", ".join(map(str, unused)), found.n_latent - len(unused)
+        yield f"Latent dimension {numbers} is hardly used; n_latent={n_used} would do."
+    elif len(found.feature_relevance):
+        yield "The features tell all about the conditions: no latent dimension is used."
     else:
-        found.append(
-            f"Latent dimension {', '.join(map(str, unused))} is hardly used; n_latent={len(latents) - len(unused)} "
-            "would do."
-        )
-    return found
+        yield "The conditions hardly differ: no latent dimension is used."
 
 
-def _about_noise(trained: FittedModel, noises: pd.DataFrame) -> list[str]:
-    scale = trained.scaling.output_scale
+def _about_noise(noises: pd.DataFrame, scale: float) -> Iterator[str]:
     share = float(np.mean(noises["noise_sd"] ** 2)) / scale**2
-    if share > _NEARLY_ALL_NOISE:
-        return [
-            f"The noise is {100 * share:.0f} % of the variance of the output: the inputs and conditions explain little."
-        ]
     quiet = noises.loc[noises["noise_sd"] < _NEARLY_NO_NOISE * scale, "condition"]
-    if len(quiet) == len(noises):
-        return ["The noise is nearly zero. With exact data that is right; otherwise the model follows the noise."]
-    if len(quiet):
-        return [f"The noise of {listed(list(quiet))} is nearly zero; the model may follow the noise there."]
-    return []
+    if share > _NEARLY_ALL_NOISE:
+        of_variance = f"{100 * share:.0f} % of the variance of the output"
+        yield f"The noise is {of_variance}: the inputs and conditions explain little."
+    elif len(quiet) == len(noises):
+        yield "The noise is nearly zero. With exact data that is right; otherwise the model follows the noise."
+    elif len(quiet):
+        yield f"The noise of {listed(list(quiet))} is nearly zero; the model may follow the noise there."
 
 
-def _about_left_out(left_out: LeaveOut | None) -> list[str]:
-    if left_out is None:
-        return []
-    found: list[str] = []
+def _about_left_out(left_out: LeaveOut) -> Iterator[str]:
     if left_out.rmse > _NEARLY_ALL_NOISE * left_out.spread:
-        found.append("Observations left out are predicted no better than by their mean.")
+        yield "Observations left out are predicted no better than by their mean."
     # Three standard errors of a share of this many observations.
     tolerance = 3 * np.sqrt(LEVEL * (1 - LEVEL) / left_out.n_observations)
     if left_out.coverage < LEVEL - tolerance:
-        found.append(
+        yield (
             f"95 % intervals hold only {100 * left_out.coverage:.0f} % of the observations left out: they are too "
             "narrow. Try noise='per-condition', another kernel or more inducing points."
         )
-    return found
 
 
-def _about_conditions(trained: FittedModel) -> list[str]:
-    if trained.observations is None:
-        return []
-    counts = np.bincount(trained.observations.conditions, minlength=len(trained.ids))
-    empty = [trained.ids[number] for number in np.flatnonzero(counts == 0)]
-    found = [f"{listed(empty)} had no observation; only the prior speaks for that."] if empty else []
-    single = int(np.sum(counts == 1))
-    if single:
-        found.append(f"{single} of {len(counts)} conditions had a single observation.")
-    return found
+def _about_conditions(observations: Observations) -> Iterator[str]:
+    counts = np.bincount(observations.conditions, minlength=len(observations.ids))
+    if np.any(counts == 0):
+        empty = [observations.ids[number] for number in np.flatnonzero(counts == 0)]
+        yield f"{listed(empty)} had no observation; only the prior speaks for that."
+    if np.any(counts == 1):
+        yield f"{np.sum(counts == 1)} of {len(counts)} conditions had a single observation."

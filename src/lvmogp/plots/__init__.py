@@ -5,12 +5,9 @@ axes unless told otherwise. All others are pictures of their own, and make a new
 """
 
 from lvmogp.plots.checks import plot_calibration, plot_convergence, plot_relevance
-from lvmogp.plots.curves import plot_curve, plot_curves, plot_data
-from lvmogp.plots.latent_space import plot_latent_space, plot_latents
-from lvmogp.plots.new_condition import plot_new_condition
-from lvmogp.plots.slices import default_grid, observed
+from lvmogp.plots.curves import default_grid, observed, plot_curve, plot_curves, plot_data, plot_surface
+from lvmogp.plots.latents import plot_latent_space, plot_latents, plot_new_condition
 from lvmogp.plots.style import COLOURS, LINE_STYLES, MARKERS
-from lvmogp.plots.surfaces import plot_surface
 
 __all__ = [
     "COLOURS",

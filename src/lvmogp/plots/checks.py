@@ -16,6 +16,7 @@ from lvmogp.fitted.calibration import Calibration
 from lvmogp.insight.relevance import relevances
 from lvmogp.plots.style import COLOURS, LINE_STYLES, own_axes, tidy
 
+_OTHERS = LINE_STYLES[1:]
 LEVELS = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
 
 
@@ -25,16 +26,11 @@ def plot_relevance(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
     names = [*found.inputs["input"], *found.features["feature"]]
     names += [f"latent dimension {dimension}" for dimension in found.latents["dimension"]]
     ax = own_axes(ax, height=0.9 + 0.34 * len(names))
-    first = 0
-    for table, colour, hatch in (
-        (found.inputs, COLOURS[0], ""),
-        (found.features, COLOURS[2], "..."),
-        (found.latents, COLOURS[1], "///"),
-    ):
-        places, values = first + np.arange(len(table)), table["relevance"].to_numpy(float)
-        bars = ax.barh(places, values, height=0.6, color=colour, hatch=hatch, edgecolor="white")
-        ax.bar_label(bars, fmt="%.2f", padding=3, fontsize="small")
-        first += len(table)
+    kinds = ((found.inputs, COLOURS[0], ""), (found.features, COLOURS[2], "..."), (found.latents, COLOURS[1], "///"))
+    looks = [(value, colour, hatch) for table, colour, hatch in kinds for value in table["relevance"]]
+    values, colours, hatches = zip(*looks, strict=True)
+    bars = ax.barh(range(len(names)), values, height=0.6, color=colours, hatch=hatches, edgecolor="white")
+    ax.bar_label(bars, fmt="%.2f", padding=3, fontsize="small")
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
     ax.set(xlim=(0, max(1.1, 1.1 * ax.dataLim.x1)), xticks=np.linspace(0, 1, 6))
@@ -50,31 +46,22 @@ def plot_convergence(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
     restarts.sort(key=lambda restart: restart.bound, reverse=True)
     ax = own_axes(ax)
     for number, restart in enumerate(restarts):
-        is_best = number == 0
-        ax.plot(
-            np.arange(1, len(restart.history) + 1),
-            restart.history,
-            color=COLOURS[0] if is_best else "0.45",
-            linewidth=2.0 if is_best else 1.1,
-            linestyle="-" if is_best else LINE_STYLES[1:][(number - 1) % (len(LINE_STYLES) - 1)],
-            zorder=3 if is_best else 2,
-            label=f"{restart.recipe}: {restart.bound:.2f}{' (best)' if is_best else ''}".replace("-", "−"),
-        )
+        look: dict[str, Any] = {"color": COLOURS[0], "linewidth": 2.0, "zorder": 3}
+        if number > 0:
+            look = {"color": "0.45", "linewidth": 1.1, "linestyle": _OTHERS[(number - 1) % len(_OTHERS)]}
+        label = f"{restart.recipe}: {restart.bound:.2f}{'' if number else ' (best)'}".replace("-", "−")
+        ax.plot(np.arange(1, len(restart.history) + 1), restart.history, label=label, **look)
     best = restarts[0].history
     ax.plot(len(best), best[-1], "*", markersize=12, color=COLOURS[0], markeredgecolor="white", zorder=4)
-    ax.set_ylim(*_zoom([np.asarray(restart.history) for restart in restarts]))
-    ax.set(xlabel="iteration", ylabel="bound")
+    # All that every start did in the second half of its run; the first rise is often a hundred times larger.
+    late = [
+        bound for restart in restarts for bound in restart.history[len(restart.history) // 2 :] if np.isfinite(bound)
+    ]
+    low, high = min(late, default=0.0), max(late, default=1.0)
+    room = max(high - low, 1.0)
+    ax.set(xlabel="iteration", ylabel="bound", ylim=(low - 0.5 * room, high + 0.1 * room))
     ax.legend(title="start: bound", frameon=False, fontsize="small", title_fontsize="small")
     return tidy(ax)
-
-
-def _zoom(histories: list[np.ndarray]) -> tuple[float, float]:
-    # All that every start did in the second half of its run; the first rise is often a hundred times larger.
-    late = np.concatenate([history[len(history) // 2 :] for history in histories])
-    late = late[np.isfinite(late)]
-    low, high = (float(late.min()), float(late.max())) if len(late) else (0.0, 1.0)
-    room = max(high - low, 1.0)
-    return low - 0.5 * room, high + 0.1 * room
 
 
 def plot_calibration(
@@ -90,23 +77,8 @@ def plot_calibration(
 ) -> Axes:
     """Draw the share of held-out observations inside their central intervals, against the level of the intervals.
 
-    Parameters
-    ----------
-    model : LVMOGPRegressor
-        A fitted model.
-    X, y, conditions
-        Held-out observations, as for ``predict``; outputs that are NaN do not count.
-    condition_features, y_std
-        What is known of conditions never seen, and of errors in measuring, as for ``LVMOGPRegressor.calibration``.
-    levels : sequence of float, optional
-        Levels of the intervals; .05, .10, … .95 unless given.
-    ax : Axes, optional
-        Where to draw; a new figure unless given.
-
-    Notes
-    -----
-    The grey band holds 95 % of such shares if the intervals are right, observations of one condition sharing its
-    errors as these do (see ``LVMOGPRegressor.calibration``).
+    The observations are given as for ``LVMOGPRegressor.calibration``; outputs that are NaN do not count. The grey band
+    holds 95 % of such shares if the intervals are right, observations of one condition sharing its errors as these do.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LVMOGPWarning)  # the picture says so
@@ -117,14 +89,9 @@ def plot_calibration(
 def draw_calibration(found: Calibration, ax: Axes) -> Axes:
     """Draw a calibration that was computed before."""
     levels, errors = found.coverage["level"].to_numpy(), found.coverage["standard_error"].to_numpy()
-    ax.fill_between(
-        np.r_[0, levels, 1],
-        np.clip(np.r_[0, levels - 1.96 * errors, 1], 0, 1),
-        np.clip(np.r_[0, levels + 1.96 * errors, 1], 0, 1),
-        color="0.85",
-        linewidth=0,
-        label=f"sampling error of {found.n_observations} observations (95 %)",
-    )
+    lower, upper = (np.clip(np.r_[0, levels + side * errors, 1], 0, 1) for side in (-1.96, 1.96))
+    label = f"sampling error of {found.n_observations} observations (95 %)"
+    ax.fill_between(np.r_[0, levels, 1], lower, upper, color="0.85", linewidth=0, label=label)
     ax.plot([0, 1], [0, 1], color="0.4", linewidth=1, linestyle="--")
     look: dict[str, Any] = {"color": COLOURS[0], "marker": "o", "markersize": 4.5, "markeredgecolor": "white"}
     ax.plot(levels, found.coverage["coverage"], label="observed", **look)

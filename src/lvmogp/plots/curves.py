@@ -1,33 +1,32 @@
-"""Predicted curves of conditions with their bands, over the data."""
+"""Predictions along the inputs: curves of conditions with their bands and data, and surfaces over two inputs."""
 
 # Matplotlib's own types leave keyword arguments open.
 # pyright: reportUnknownMemberType=false
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib.dates as mdates
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import Normalize
+from matplotlib.patheffects import AbstractPathEffect, withStroke
+from matplotlib.ticker import MaxNLocator
 from matplotlib.typing import LineStyleType
 
-from lvmogp.errors import SettingError
+from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.plots.slices import (
-    column_of,
-    held_in_words,
-    held_values,
-    label_input,
-    line,
-    observed,
-    on_slice,
-    output_name,
-    running_values,
-)
-from lvmogp.plots.style import ADDED_COLOUR, COLOURS, Style, current_axes, outside_legend, own_axes, style, tidy
+from lvmogp.insight.relevance import input_names
+from lvmogp.plots.style import ADDED_COLOUR, COLOURS, SCALE, Style, outside_legend, own_axes, style, tidy
 from lvmogp.tables.ids import Id, unknown_condition
+from lvmogp.typing import HostFloat
 
-_MOST_CURVES = 12
-_MOST_LEGEND_INSIDE = 4
+_N_EACH_WAY, _N_LEVELS = 50, 12  # points and colours of a surface
+_NEAR = 0.1  # in standard deviations of an input: observations this close to a slice belong to it
+_MOST_CURVES, _MOST_LEGEND_INSIDE = 12, 4
+_OUTLINE: list[AbstractPathEffect] = [withStroke(linewidth=2.2, foreground="0.15")]  # white is seen on light ground too
 
 
 def plot_curve(
@@ -67,12 +66,12 @@ def plot_curve(
     ax : Axes, optional
         Where to draw; pyplot's current axes unless given.
     """
-    column = column_of(model, along)
-    grid = running_values(model, column, inputs)
-    points = line(held_values(model, at), column, grid)
+    where = slice_through(model, (along,), at)
+    grid = _grid(model, where.running[0], inputs)
+    points = where.points(grid)
     mean = model.predict(points, condition)
     lower, upper = model.predict_interval(points, condition, level=level, include_noise=include_noise)
-    ax = current_axes(ax)
+    ax = ax or plt.gca()
     ax.fill_between(grid, lower, upper, color=colour, alpha=0.2, linewidth=0)
     ax.plot(grid, mean, color=colour, linestyle=line_style, label=str(condition) if label is None else label)
     return ax
@@ -93,14 +92,14 @@ def plot_data(
     With several inputs, those taken where the other inputs are held (to a tenth of their standard deviation)
     are filled, the rest pale and hollow. The parameters are those of :func:`plot_curve`.
     """
-    column, held = column_of(model, along), held_values(model, at)
+    where = slice_through(model, (along,), at)
     inputs, outputs = observed(model, condition)
-    near = on_slice(model, inputs, held, (column,))
-    ax = current_axes(ax)
-    common: dict[str, Any] = {"linestyle": "none", "marker": marker, "markersize": _size(marker)}
+    values, near = inputs[:, where.running[0]], where.holds(model, inputs)
+    ax = ax or plt.gca()
+    common: dict[str, Any] = {"linestyle": "none", "marker": marker, "markersize": _size(marker), "color": colour}
     if not near.all():
-        ax.plot(inputs[~near, column], outputs[~near], color=colour, markerfacecolor="none", alpha=0.35, **common)
-    ax.plot(inputs[near, column], outputs[near], color=colour, markeredgecolor="white", markeredgewidth=0.5, **common)
+        ax.plot(values[~near], outputs[~near], markerfacecolor="none", alpha=0.35, **common)
+    ax.plot(values[near], outputs[near], markeredgecolor="white", markeredgewidth=0.5, **common)
     return ax
 
 
@@ -118,43 +117,90 @@ def plot_curves(
 ) -> Axes:
     """Draw data and predicted curves with bands of several conditions, each with its own colour, marker and line.
 
-    Parameters
-    ----------
-    model : LVMOGPRegressor
-        A fitted model.
-    conditions : sequence of ids, optional
-        Which conditions; all unless given, and of more than twelve, twelve that are spread evenly along the first
-        latent dimension.
-    along, at, inputs, level, include_noise
-        As for :func:`plot_curve`.
-    data : bool, default=True
-        Whether to draw the observations too.
-    ax : Axes, optional
-        Where to draw; a new figure unless given.
+    These are ``conditions``, or all unless given; of more than twelve, twelve that are spread evenly along the first
+    latent dimension. Their observations are left out without ``data``. All else is as for :func:`plot_curve`.
     """
-    chosen = _chosen(model, conditions)
-    column, held = column_of(model, along), held_values(model, at)
-    curve: dict[str, Any] = {"inputs": running_values(model, column, inputs), "level": level}
+    chosen, where = _chosen(model, conditions), slice_through(model, (along,), at)
+    grid = _grid(model, where.running[0], inputs)
     ax = own_axes(ax, width=6.4)
     for number, condition in enumerate(chosen):
         only_added = list(model.model_.added) == [condition]
         look = Style(ADDED_COLOUR, "*", "-") if only_added else style(number)
         common: dict[str, Any] = {"along": along, "at": at, "colour": look.colour, "ax": ax}
-        plot_curve(model, condition, line_style=look.line, include_noise=include_noise, **curve, **common)
+        band: dict[str, Any] = {"inputs": grid, "level": level, "include_noise": include_noise}
+        plot_curve(model, condition, line_style=look.line, **band, **common)
         if data:
             # On the curve itself the marker shows in the legend only.
             ax.lines[-1].set(marker=look.marker, markevery=[], markersize=_size(look.marker), markeredgecolor="white")
             plot_data(model, condition, marker=look.marker, **common)
-    label_input(model, ax.xaxis, column)
-    ax.set_ylabel(output_name(model))
-    where = held_in_words(model, held, (column,))
-    if where:
-        ax.set_title(f"at {where}", fontsize="medium")
+    label_input(model, ax.xaxis, where.running[0])
+    ax.set_ylabel(model.model_.schema.output_name or "output")
+    held = where.in_words(model)
+    if held:
+        ax.set_title(f"at {held}", fontsize="medium")
     if len(chosen) > _MOST_LEGEND_INSIDE:
         outside_legend(ax)
     else:
         ax.legend(frameon=False, fontsize="small", handlelength=3.2)
     return tidy(ax)
+
+
+def plot_surface(
+    model: LVMOGPRegressor,
+    condition: Id,
+    *,
+    along: Sequence[str | int] | None = None,
+    at: Mapping[Any, Any] | None = None,
+    include_noise: bool = False,
+    data: bool = True,
+    colour_bar: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the mean of a condition over two inputs in colours, its standard deviation as lines, its data as points.
+
+    The two inputs named by ``along`` run, the first two unless given; ``at`` and ``include_noise`` are as for
+    :func:`plot_curve`. Observations have the colours of their outputs, pale where they were taken elsewhere than the
+    held inputs; they are left out without ``data``, and the scale of the mean without ``colour_bar``.
+    """
+    if model.model_.schema.n_columns < 2:
+        raise SettingError("plot_surface needs a model of at least two inputs, this one has one; use plot_curves")
+    if isinstance(along, str) or (along is not None and len(along) != 2):
+        raise SettingError(f"along must name two inputs, got {along!r}")
+    where = slice_through(model, (0, 1) if along is None else along, at)
+    across, up = where.running
+    if across == up:
+        raise SettingError(f"along must name two different inputs, got {along!r}")
+    first, second = (_grid(model, column, n_points=_N_EACH_WAY) for column in where.running)
+    mean, deviation = model.predict(
+        where.points(first, second), condition, return_std=True, include_noise=include_noise
+    )
+    inputs, outputs = observed(model, condition)
+    if not data:
+        inputs, outputs = inputs[:0], outputs[:0]
+
+    ax = own_axes(ax, width=5.4)
+    everything = np.concatenate([mean, outputs])
+    levels = MaxNLocator(_N_LEVELS).tick_values(float(everything.min()), float(everything.max()))
+    norm = Normalize(levels[0], levels[-1])
+    shape = (len(second), len(first))
+    filled = ax.contourf(first, second, mean.reshape(shape), levels=levels, cmap=SCALE, norm=norm)
+    if np.ptp(deviation) > 1e-9 * deviation.max():  # else there are no lines to draw
+        lines = ax.contour(first, second, deviation.reshape(shape), levels=4, colors="white", linewidths=1.0)
+        for item in (lines, *ax.clabel(lines, fontsize="small", fmt="%.3g")):
+            item.set_path_effects(_OUTLINE)
+    near = where.holds(model, inputs)
+    for chosen, opacity in ((~near, 0.35), (near, 1.0)):
+        places = inputs[chosen][:, where.running].T
+        common = {"alpha": opacity, "clip_on": False, "zorder": 3}
+        ax.scatter(*places, s=60, color="black", linewidths=0, **common)  # seen on light ground
+        ax.scatter(*places, s=38, c=outputs[chosen], cmap=SCALE, norm=norm, edgecolors="white", **common)
+    label_input(model, ax.xaxis, across)
+    label_input(model, ax.yaxis, up)
+    held = where.in_words(model)
+    ax.set_title(f"{condition} at {held} (lines: sd)" if held else f"{condition} (lines: sd)", fontsize="medium")
+    if colour_bar:
+        ax.figure.colorbar(filled, ax=ax, label=model.model_.schema.output_name or "output")
+    return ax
 
 
 def _chosen(model: LVMOGPRegressor, conditions: Sequence[Id] | None) -> list[Id]:
@@ -163,7 +209,7 @@ def _chosen(model: LVMOGPRegressor, conditions: Sequence[Id] | None) -> list[Id]
     if conditions is None:
         table = model.latents_
         by_latent = (table.sort_values("mean_1", kind="stable") if model.n_latent_ else table)["condition"].tolist()
-        spread = np.unique(np.linspace(0, len(by_latent) - 1, _MOST_CURVES).round().astype(int))
+        spread = np.linspace(0, len(by_latent) - 1, _MOST_CURVES).round().astype(int)
         kept = {by_latent[place] for place in spread}
         return [condition for condition in model.conditions_ if condition in kept]
     for condition in conditions:
@@ -174,3 +220,111 @@ def _chosen(model: LVMOGPRegressor, conditions: Sequence[Id] | None) -> list[Id]
 
 def _size(marker: str) -> float:
     return 11.0 if marker == "*" else 6.0  # a star has thin arms
+
+
+class Slice(NamedTuple):
+    """A cut through the inputs of a model: some of them run, the others are held at one value each."""
+
+    running: tuple[int, ...]
+    held: HostFloat
+
+    def points(self, *grids: HostFloat) -> HostFloat:
+        """Return inputs on a grid of the values of those that run, the first the quickest."""
+        values = [each.reshape(-1) for each in np.meshgrid(*grids)]
+        inputs = np.tile(self.held, (len(values[0]), 1))
+        inputs[:, self.running] = np.column_stack(values)
+        return inputs
+
+    def holds(self, model: LVMOGPRegressor, inputs: HostFloat) -> HostFloat:
+        """Return whether each observation lies where inputs are held, to a tenth of their spread."""
+        distance = np.abs(inputs - self.held) / model.model_.scaling.input_scale
+        distance[:, self.running] = 0.0
+        return np.all(distance <= _NEAR, axis=1)
+
+    def in_words(self, model: LVMOGPRegressor) -> str:
+        """Return where inputs are held, as in "vgain = 2"; empty where all run."""
+        held = [(name, self.held[place]) for place, name in enumerate(input_names(model)) if place not in self.running]
+        return ", ".join(f"{name} = {_shown(model, name, float(value))}" for name, value in held)
+
+
+def slice_through(model: LVMOGPRegressor, along: Sequence[str | int | None], at: Mapping[Any, Any] | None) -> Slice:
+    """Return the slice along some inputs, the others held where told, else at their medians (or means)."""
+    scaling, known = model.model_.scaling, model.model_.observations
+    held = np.array(scaling.input_mean if known is None else np.median(known.inputs, axis=0), dtype=float)
+    for which, value in (at or {}).items():
+        number = _as_numbers(value)
+        if number.size != 1 or not np.isfinite(number).all():
+            raise SettingError(f"input {which!r} must be held at one finite value, got {value!r}")
+        held[_column(model, which)] = number.reshape(())
+    return Slice(tuple(_column(model, which) for which in along), held)
+
+
+def _column(model: LVMOGPRegressor, which: str | int | None) -> int:
+    # The place of an input that is given by name, or by number from 0; the first unless given.
+    names = input_names(model)
+    if isinstance(which, str) and which in names:
+        return names.index(which)
+    if which is None or (isinstance(which, (int, np.integer)) and 0 <= which < len(names)):
+        return int(which or 0)
+    raise SettingError(
+        f"there is no input {which!r}; give one of the names {names} or a number from 0 to {len(names) - 1}"
+    )
+
+
+def _as_numbers(values: Any) -> HostFloat:
+    # Values of an input as the model sees them: dates become days since 1970.
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "OM":
+            since = array.astype("datetime64[us]") - np.datetime64(0, "D")
+            return np.asarray(since / np.timedelta64(1, "D"))
+        return array.astype(float)
+    except (TypeError, ValueError):
+        raise DataError(f"values of an input must be numbers or dates, got {values!r:.60}") from None
+
+
+def _shown(model: LVMOGPRegressor, name: str, value: float) -> str:
+    if name not in model.model_.schema.date_columns:
+        return f"{value:.4g}"
+    return str((np.datetime64(0, "s") + np.timedelta64(round(value * 86_400), "s")).astype(object))
+
+
+def _grid(model: LVMOGPRegressor, column: int, inputs: Any = None, n_points: int = 200) -> HostFloat:
+    # The given values of an input that runs, or points across its range: that of the training data, or two standard
+    # deviations to each side of their mean.
+    if inputs is None:
+        scaling, known = model.model_.scaling, model.model_.observations
+        ends = scaling.input_mean[column] + np.array([-2, 2]) * scaling.input_scale[column]
+        values = ends if known is None else known.inputs[:, column]
+        return np.linspace(float(values.min()), float(values.max()), n_points)
+    grid = _as_numbers(inputs).reshape(-1)
+    if len(grid) == 0 or not np.isfinite(grid).all():
+        raise DataError("inputs must hold at least one value of the input that runs, all of them finite")
+    return grid
+
+
+def default_grid(model: LVMOGPRegressor) -> HostFloat:
+    """Return points across the range of the first input."""
+    return _grid(model, 0)
+
+
+def observed(model: LVMOGPRegressor, condition: Id) -> tuple[HostFloat, HostFloat]:
+    """Return inputs and outputs of a condition that the model holds, in the user's units."""
+    trained = model.model_
+    if condition in trained.added:
+        entry = trained.added[condition]
+        return entry.inputs, entry.outputs
+    if trained.observations is None or condition not in trained.ids:
+        return np.empty((0, trained.schema.n_columns)), np.empty(0)
+    chosen = trained.observations.conditions == trained.ids.index(condition)
+    return trained.observations.inputs[chosen], trained.observations.outputs[chosen]
+
+
+def label_input(model: LVMOGPRegressor, axis: Axis, column: int) -> None:
+    """Name an axis after its input; dates are written as dates."""
+    name = input_names(model)[column]
+    axis.set_label_text(name)
+    if name in model.model_.schema.date_columns:
+        locator = mdates.AutoDateLocator()  # whose days count from 1970 as ours do
+        axis.set_major_locator(locator)
+        axis.set_major_formatter(mdates.ConciseDateFormatter(locator))

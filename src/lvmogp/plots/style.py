@@ -31,11 +31,6 @@ def style(number: int) -> Style:
     return Style(COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)], LINE_STYLES[number % len(LINE_STYLES)])
 
 
-def current_axes(ax: Axes | None) -> Axes:
-    """Return the given axes, or pyplot's current ones: for parts of a picture that are laid over each other."""
-    return plt.gca() if ax is None else ax
-
-
 def own_axes(ax: Axes | None, *, width: float = 5.6, height: float = 4.0) -> Axes:
     """Return the given axes, or those of a new figure: for pictures that stand alone."""
     if ax is None:
