@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from lvmogp.cli.files.ids import ids_of_texts, known_ids, new_ids
+from lvmogp.cli.files.columns import ids_of_texts, model_ids
 from lvmogp.cli.files.roles import CompleteRows, Roles, complete_rows, read_features
 from lvmogp.cli.files.tables import read_table
+from lvmogp.cli.screen import Screen, missing_words
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.ground.writing import check_replaceable
@@ -18,7 +19,7 @@ from lvmogp.tables.ids import Id
 class AskedRows(NamedTuple):
     """Rows of a file for a model: their condition or its column, output, errors, and what is known of conditions."""
 
-    data: Path | None
+    data: Path | None = None
     condition: str | None = None
     condition_column: str | None = None
     output: str | None = None
@@ -27,17 +28,19 @@ class AskedRows(NamedTuple):
     unseen: str = "error"
 
 
-def read_rows(model: LVMOGPRegressor, path: Path, asked: AskedRows, *, observed: bool) -> CompleteRows:
+def read_rows(screen: Screen, model: LVMOGPRegressor, asked: AskedRows, *, observed: bool) -> CompleteRows:
     """Read rows with the model's inputs and, if ``observed``, its output; without ids where the file has none."""
     column = None if asked.condition is not None else asked.condition_column or model.condition
-    table = read_table(path, ids=[] if column is None else [column])
+    table = read_table(Path(asked.data or ""), ids=[] if column is None else [column])
     if asked.condition_column is None and column not in table.frame.columns:
         column = None
-    output = output_name(model, asked.output) if observed else None
-    roles = Roles(input_names(model), column, output, asked.error_column)
+    roles = Roles(input_names(model), column, output_name(model, asked) if observed else None, asked.error_column)
     rows = complete_rows(table, roles, dates=model.model_.schema.date_columns)
     if asked.condition is not None:
         rows = rows._replace(ids=ids_of_texts([asked.condition.strip()]) * len(rows.X))
+    if rows.left_out:
+        verb = "say nothing" if observed else "cannot be predicted"
+        screen.note(f"some rows {verb} and are left out: {missing_words(rows.left_out)}")
     return rows
 
 
@@ -45,18 +48,15 @@ def conditions_of(
     model: LVMOGPRegressor, rows: CompleteRows, asked: AskedRows, features: pd.DataFrame | None
 ) -> list[Id]:
     """Return the condition of each row as the model knows it; one that is new only where that may be."""
-    if rows.ids is None:
-        if len(model.conditions_) == 1:
-            return list(model.conditions_) * len(rows.X)
-        wanted = f"has no column {model.condition!r}" if model.condition else "does not say the condition of its rows"
-        raise DataError(
-            f"{asked.data} {wanted}; name another column with --condition-column, or one condition for all rows with "
-            "--condition"
-        )
-    known = known_conditions(model, features)
-    if asked.unseen == "prior":
-        return new_ids(rows.ids, known)
-    return known_ids(rows.ids, known, advice=", or predict it from the prior with --unseen prior")
+    if rows.ids is not None:
+        return model_ids(rows.ids, known_conditions(model, features), may_be_new=asked.unseen == "prior")
+    if len(model.conditions_) == 1:
+        return list(model.conditions_) * len(rows.X)
+    wanted = f"has no column {model.condition!r}" if model.condition else "does not say the condition of its rows"
+    raise DataError(
+        f"{asked.data} {wanted}; name another column with --condition-column, or one condition for all rows with "
+        "--condition"
+    )
 
 
 def known_conditions(model: LVMOGPRegressor, features: pd.DataFrame | None) -> list[Id]:
@@ -80,9 +80,9 @@ def input_names(model: LVMOGPRegressor) -> tuple[str, ...]:
     return columns
 
 
-def output_name(model: LVMOGPRegressor, asked: str | None) -> str:
+def output_name(model: LVMOGPRegressor, asked: AskedRows) -> str:
     """Return the column that holds the output: the one asked for, or the one the model was fitted to."""
-    name = asked or model.model_.schema.output_name
+    name = asked.output or model.model_.schema.output_name
     if name is None:
         raise DataError("the model does not know the name of its output; give it with --output")
     return name
