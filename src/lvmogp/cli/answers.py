@@ -1,34 +1,117 @@
 """The commands that answer: what to expect of rows, whether they were as expected, and where to measure next."""
 
 import itertools
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from rich.markup import escape
 
-from lvmogp.cli.files.columns import ids_of_texts, model_ids
-from lvmogp.cli.files.roles import Roles, complete_rows
+from lvmogp.cli.files.roles import CompleteRows, Roles, complete_rows, ids_of_texts, model_ids, read_features
 from lvmogp.cli.files.tables import read_table, table_bytes
-from lvmogp.cli.model_rows import (
-    AskedRows,
-    check_target,
-    conditions_of,
-    features_of,
-    input_names,
-    known_conditions,
-    read_rows,
-)
-from lvmogp.cli.screen import Screen, counted, number
+from lvmogp.cli.screen import Screen, counted, missing_words, number
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.calibration import Calibration
-from lvmogp.ground.writing import replace_file
+from lvmogp.ground.writing import check_replaceable, replace_file
 from lvmogp.insight.summary import leave_out_calibration
+from lvmogp.tables.ids import Id
 
 _ROWS_SHOWN = 20
+
+
+class AskedRows(NamedTuple):
+    """Rows of a file for a model: their condition or its column, output, errors, and what is known of conditions."""
+
+    data: Path | None = None
+    condition: str | None = None
+    condition_column: str | None = None
+    output: str | None = None
+    error_column: str | None = None
+    condition_features: Path | None = None
+    unseen: str = "error"
+
+
+def read_rows(screen: Screen, model: LVMOGPRegressor, asked: AskedRows, *, observed: bool) -> CompleteRows:
+    """Read rows with the model's inputs and, if ``observed``, its output; without ids where the file has none."""
+    column = None if asked.condition is not None else asked.condition_column or model.condition
+    table = read_table(Path(asked.data or ""), ids=[] if column is None else [column])
+    if asked.condition_column is None and column not in table.frame.columns:
+        column = None
+    roles = Roles(input_names(model), column, output_name(model, asked) if observed else None, asked.error_column)
+    rows = complete_rows(table, roles, dates=model.model_.schema.date_columns)
+    if asked.condition is not None:
+        rows = rows._replace(ids=ids_of_texts([asked.condition.strip()]) * len(rows.X))
+    if rows.left_out:
+        verb = "say nothing" if observed else "cannot be predicted"
+        screen.note(f"some rows {verb} and are left out: {missing_words(rows.left_out)}")
+    return rows
+
+
+def conditions_of(
+    model: LVMOGPRegressor, rows: CompleteRows, asked: AskedRows, features: pd.DataFrame | None
+) -> list[Id]:
+    """Return the condition of each row as the model knows it; one that is new only where that may be."""
+    if rows.ids is not None:
+        return model_ids(rows.ids, known_conditions(model, features), may_be_new=asked.unseen == "prior")
+    if len(model.conditions_) == 1:
+        return list(model.conditions_) * len(rows.X)
+    wanted = f"has no column {model.condition!r}" if model.condition else "does not say the condition of its rows"
+    raise DataError(
+        f"{asked.data} {wanted}; name another column with --condition-column, or one condition for all rows with "
+        "--condition"
+    )
+
+
+def known_conditions(model: LVMOGPRegressor, features: pd.DataFrame | None) -> list[Id]:
+    """Return the ids of a model's conditions, and of those that a table describes."""
+    return [*model.conditions_, *([] if features is None else features.index)]
+
+
+def features_of(model: LVMOGPRegressor, path: Path | None) -> pd.DataFrame | None:
+    """Read what a file says of conditions, if there is one."""
+    return None if path is None else read_features(path, condition=model.condition, known=model.conditions_)
+
+
+def input_names(model: LVMOGPRegressor) -> tuple[str, ...]:
+    """Return the names of a model's inputs; a model of plain arrays has none to ask a table for."""
+    columns = model.model_.schema.columns
+    if columns is None:
+        raise DataError(
+            "the model was fitted to arrays without column names, so a table cannot be matched to its inputs; use it "
+            "from Python, or fit it to a file or a DataFrame"
+        )
+    return columns
+
+
+def output_name(model: LVMOGPRegressor, asked: AskedRows) -> str:
+    """Return the column that holds the output: the one asked for, or the one the model was fitted to."""
+    name = asked.output or model.model_.schema.output_name
+    if name is None:
+        raise DataError("the model does not know the name of its output; give it with --output")
+    return name
+
+
+def check_target(path: Path, *sources: Path | None) -> None:
+    """Refuse, before any long work, a file that could not be written or would replace the data."""
+    check_replaceable(path)
+    if not path.parent.is_dir():
+        raise SettingError(f"there is no folder {path.parent} to write {path.name} into; create it first")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise SettingError(
+            f"the folder {path.parent} cannot be written to ({error.strerror}); choose another one"
+        ) from None
+    if any(source is not None and source.exists() and path.exists() and source.samefile(path) for source in sources):
+        raise SettingError(f"{path} is the file that is read; write to another one")
+
+
+# Predictions
 
 
 def predict(
@@ -80,9 +163,9 @@ def _show_predictions(screen: Screen, frame: pd.DataFrame, level: float) -> None
     smallest = max(float(np.min(first["sd"])), 1e-12)
     decimals = int(np.clip(1 - np.floor(np.log10(smallest)), 0, 8))
     answers = first[["mean", "sd", "median", "lower", "upper"]].map(lambda value: f"{value:.{decimals}f}")
-    texts = [name for name in first.columns.difference(answers) if not pd.api.types.is_numeric_dtype(first[name])]
+    texts = [name for name in first.columns if not pd.api.types.is_numeric_dtype(first[name])]
     named = {name: f"{name} {100 * level:g} %" for name in ("lower", "upper")}
-    screen.show(first.assign(**answers).rename(columns=named), left=texts)
+    screen.show(pd.concat([first.drop(columns=answers.columns), answers], axis=1).rename(columns=named), left=texts)
     if len(first) < len(frame):
         screen.say(f"[dim]… and {counted(len(frame) - len(first), 'more row')}[/]")
 
@@ -129,13 +212,11 @@ def _show_calibration(screen: Screen, found: Calibration) -> None:
         f"{counted(found.n_observations, 'observation')} of {counted(found.n_conditions, 'condition')}: root mean "
         f"square error {number(found.rmse)}, mean log density {number(found.log_density)}"
     )
-    of_levels = [
-        (f"{100 * level:g} %", f"{100 * held:.1f} % ± {100 * error:.1f}", verdict or "as promised")
-        for level, held, error, verdict in found.coverage[
-            ["level", "coverage", "standard_error", "verdict"]
-        ].itertuples(index=False)
-    ]
-    screen.show(pd.DataFrame(of_levels, columns=["interval", "holds", "verdict"]), left=["verdict"])
+    percent = (100 * found.coverage[["level", "coverage", "standard_error"]]).to_numpy()
+    levels = pd.DataFrame({"interval": [f"{level:g} %" for level, _, _ in percent]})
+    levels["holds"] = [f"{held:.1f} % ± {error:.1f}" for _, held, error in percent]
+    levels["verdict"] = found.coverage["verdict"].replace("", "as promised")
+    screen.show(levels, left=["verdict"])
     worst = found.by_condition.sort_values("coverage", kind="stable").head(_ROWS_SHOWN)
     shown = worst[["condition", "n", "rmse"]].set_axis(["condition", "points", "error"], axis=1)
     inside = worst["coverage"].map(lambda share: f"{100 * share:.0f} %")
@@ -188,16 +269,8 @@ def suggest(
         f"{escape('the latents' if found.goal == 'latents' else output)} now {number(found.sd_before)}[/]"
     )
     screen.show(found.table.rename(columns={"sd_after": "expected sd after"}).reset_index(names="measure"))
-    screen.document(
-        {
-            "condition": found.condition,
-            "goal": found.goal,
-            "n_measured": found.n_measured,
-            "sd_before": found.sd_before,
-            "measurements": found.table.to_dict("records"),
-            "notes": screen.notes,
-        }
-    )
+    told = {name: getattr(found, name) for name in ("condition", "goal", "n_measured", "sd_before")}
+    screen.document({**told, "measurements": found.table.to_dict("records"), "notes": screen.notes})
 
 
 def _inputs(model: LVMOGPRegressor, path: Path | None) -> pd.DataFrame | None:

@@ -47,6 +47,7 @@ def _count(text: str, *, least: int = 0) -> int | str:
 
 _column = partial(_option, rich_help_panel="Columns", metavar="COLUMN", show_default=False)
 _modelled = partial(_option, rich_help_panel="Model", metavar="NAME")
+_latent_count = partial(_modelled, metavar="N|auto", parser=_count)
 _searched = partial(_option, rich_help_panel="Search")
 _search_count = partial(_searched, metavar="N|auto", parser=partial(_count, least=1))
 _long_fit = partial(_option, rich_help_panel="Long fits", show_default=False)
@@ -138,10 +139,7 @@ def fit(
     ] = None,
     condition_features: _ConditionFeatures = None,
     n_latent: Annotated[
-        Any,
-        _modelled(
-            "Dimensions of the latent space; 0 with features alone.", "--latents", metavar="N|auto", parser=_count
-        ),
+        Any, _latent_count("Dimensions of the latent space; 0 with features alone.", "--latents")
     ] = "2",
     noise: Annotated[
         Literal["shared", "per-condition"], _modelled("One noise for all conditions, or one for each.")

@@ -7,11 +7,11 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,10 +20,10 @@ import typer
 from rich.markup import escape
 from rich.prompt import Confirm
 
+from lvmogp.cli.answers import check_target
 from lvmogp.cli.files.parquet import Part, open_parquet
 from lvmogp.cli.files.roles import Roles, complete_rows, read_features, wide_rows
 from lvmogp.cli.files.tables import first_line, is_parquet, read_table
-from lvmogp.cli.model_rows import check_target
 from lvmogp.cli.screen import INTERRUPTED, Screen, counted, missing_words, number
 from lvmogp.errors import ConvergenceWarning, LVMOGPError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
@@ -36,6 +36,7 @@ from lvmogp.storage.checkpoints import clear_checkpoints
 
 _BAR = 20  # characters of the longest bar of a relevance
 _IGNORED_SHOWN = 5
+_Source = tuple[dict[str, Any], dict[str, Any]]
 
 
 def fit(
@@ -81,15 +82,14 @@ def fit(
         if distributed:
             opened.enter_context(_among_others(screen, meeting))
         if is_parquet(data) and (is_stochastic or data.is_dir()):
-            source = opened.enter_context(_pieces(screen, data, roles, condition_features))
+            arguments, about = opened.enter_context(_pieces(screen, data, roles, condition_features))
         else:
-            source = _table(screen, data, roles, condition_features, wide=wide)
-        screen.say_facts(source.facts)
+            arguments, about = _table(screen, data, roles, condition_features, wide=wide)
         transform = None if output_transform == "none" else output_transform
         estimator = LVMOGPRegressor(condition=condition, output_transform=transform, **settings)
         checkpoints = {"checkpoint": checkpoint, "checkpoint_seconds": checkpoint_seconds, "resume": resume}
         with _progress(screen, keep_on_interrupt=keep_on_interrupt) as report:
-            estimator.fit(*source.data, on_progress=report, **source.more, **checkpoints)
+            estimator.fit(**arguments, **checkpoints, on_progress=report)
         if jax.process_index() > 0:
             return
         if estimator.outcome_.status is Status.INTERRUPTED:
@@ -101,22 +101,13 @@ def fit(
         found = summary(estimator)
         _say_summary(screen, found)
         screen.say_written("Model", model)
-        screen.document({"model": model, "data": source.about, "summary": found.as_dict(), "notes": screen.notes})
+        screen.document({"model": model, "data": about, "summary": found.as_dict(), "notes": screen.notes})
 
 
-# What is fitted
+# What the estimator is fitted to, and what to say of it to people and to programs
 
 
-class Source(NamedTuple):
-    """What the estimator is fitted to, what to say of it, and what a program should know of it."""
-
-    data: tuple[Any, ...]
-    more: dict[str, Any]
-    facts: dict[str, str | None]
-    about: dict[str, Any]
-
-
-def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | None, *, wide: bool) -> Source:
+def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | None, *, wide: bool) -> _Source:
     if wide:
         for name, option in ((roles.condition, "--condition column"), (roles.errors, "--error-column")):
             if name is not None:
@@ -137,9 +128,7 @@ def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | 
     features = None
     if condition_features is not None:
         features = read_features(condition_features, condition=roles.condition, known=rows.conditions)
-    facts = _facts(
-        path, table.written, rows.n_points, len(rows.conditions), list(map(str, rows.X)), rows.dates, roles.output
-    )
+    facts = _facts(path, table.written, rows.n_points, len(rows.conditions), rows.X.columns, rows.dates, roles.output)
     if rows.left_out:
         facts["left out"] = f"{counted(rows.n_rows - len(rows.X), 'row')}: {escape(missing_words(rows.left_out))}"
     if isinstance(rows.y, pd.DataFrame):
@@ -147,12 +136,13 @@ def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | 
     if rows.ignored:
         shown = ", ".join(rows.ignored[:_IGNORED_SHOWN]) + (", …" if len(rows.ignored) > _IGNORED_SHOWN else "")
         facts["ignored"] = f"{escape(shown)} [dim](not numbers)[/]"
+    screen.say_facts(facts)
     about = {"written": table.written, "n_rows": rows.n_rows, "left_out": rows.left_out, "ignored": rows.ignored}
-    return Source((X, rows.y), {"condition_features": features, "y_std": rows.y_std}, facts, {"file": path, **about})
+    return {"X": X, "y": rows.y, "condition_features": features, "y_std": rows.y_std}, {"file": path, **about}
 
 
 @contextmanager
-def _pieces(screen: Screen, path: Path, roles: Roles, condition_features: Path | None) -> Iterator[Source]:
+def _pieces(screen: Screen, path: Path, roles: Roles, condition_features: Path | None) -> Iterator[_Source]:
     # Parquet files read in pieces, by one process or several.
     if condition_features is not None or roles.errors is not None:
         raise SettingError(
@@ -166,9 +156,10 @@ def _pieces(screen: Screen, path: Path, roles: Roles, condition_features: Path |
         with job_progress("rows read", shown=screen.for_people and part.first == 0) as report:
             store = opened.enter_context(open_parquet(path, **columns, part=part, on_progress=report))
         counts = len(store.outputs), len(store.ids)
-        facts = _facts(path, "Parquet, read in pieces", *counts, store.columns or (), store.date_columns, output)
+        inputs = store.columns or ()
+        screen.say_facts(_facts(path, "Parquet, read in pieces", *counts, inputs, store.date_columns, output))
         n_rows = int(summed(np.asarray([len(store.outputs)]))[0])  # all processes must ask
-        yield Source((store,), {}, facts, {"file": path, "n_rows": n_rows})
+        yield {"X": store}, {"file": path, "n_rows": n_rows}
 
 
 def _named_columns(roles: Roles) -> tuple[str, str]:
@@ -185,7 +176,7 @@ def _facts(
     written: str,
     n_points: int,
     n_conditions: int,
-    inputs: Sequence[str],
+    inputs: Iterable[str],
     dates: Sequence[str],
     output: str | None,
 ) -> dict[str, str | None]:

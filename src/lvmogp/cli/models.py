@@ -9,8 +9,8 @@ import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 
-from lvmogp.cli.files.columns import ids_of_texts, model_ids
-from lvmogp.cli.model_rows import AskedRows, check_target, features_of, input_names, output_name, read_rows
+from lvmogp.cli.answers import AskedRows, check_target, features_of, input_names, output_name, read_rows
+from lvmogp.cli.files.roles import ids_of_texts, model_ids
 from lvmogp.cli.screen import Screen, counted
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor

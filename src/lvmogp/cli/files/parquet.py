@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lvmogp.cli.files.columns import id_texts, ids_of_texts
+from lvmogp.cli.files.roles import id_texts, ids_of_texts
 from lvmogp.cli.files.tables import check_text, parquet_in_words
 from lvmogp.errors import DataError, SettingError
 from lvmogp.tables.columns import numeric_table

@@ -40,10 +40,6 @@ class FileTable(NamedTuple):
     written: str
     dialect: Dialect | None = None  # of text files
 
-    def column(self, name: str) -> pd.Series:
-        """Return a column as read."""
-        return pd.Series(self.frame[name])
-
     def place(self, row: int) -> str:
         """Say in words where in the file a row stands."""
         return f"row {row + 2}" if self.dialect is None else f"line {line_of(self.path, self.dialect, row)}"
@@ -219,7 +215,8 @@ def _cells(path: Path, sheet: Any) -> pd.DataFrame:
             f"the first sheet of {path} reaches to row {n_rows} and column {width}, mostly empty; delete the cells "
             "that stand far from the table"
         )
-    cells = pd.DataFrame(rows[:n_rows], dtype=object)
+    padded = [row + (None,) * (width - len(row)) for row in rows[:n_rows]]
+    cells = pd.DataFrame(padded, columns=range(width), dtype=object)
     return cells.where(cells.notna() & (cells != ""), np.nan)
 
 
