@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lvmogp import LVMOGPRegressor, open_parquet
+from lvmogp import open_parquet
 from lvmogp.cli.files.parquet import Part
+from lvmogp.cli.files.roles import Roles, complete_rows
+from lvmogp.cli.files.tables import read_table
 from lvmogp.errors import DataError, SettingError
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -63,21 +65,29 @@ def test_values_are_those_that_pandas_reads(file, pieces):
 @pytest.mark.parametrize(
     ("ids", "wanted"),
     [
-        (pd.Series([7, 3, 7, 3]), (7, 3)),
-        (pd.Series([7, 3, 7, 3], dtype="int8"), (7, 3)),
-        (pd.Series(["7", " 3", "7 ", "3"]), ("7", "3")),
-        (pd.Series(["b", "a", "b", "a"], dtype="category"), ("b", "a")),
-        (pd.Series([7, 3, 7, 3], dtype="category"), (7, 3)),
-        (pd.Series([7.0, 3.0, 7.0, 3.0]), ("7", "3")),
+        (pd.Series([7, 3, 7, 3], dtype="int8"), [7, 3, 7, 3]),
+        (pd.array([LARGE, None, LARGE + 1, 7], dtype="Int64"), [LARGE, LARGE + 1, 7]),
+        (["7", " 3", "7 ", " "], ["7", "3", "7"]),
+        (pd.Categorical(["b", "a", "b", None]), ["b", "a", "b"]),
+        (pd.Series([7, 3, 7, 3], dtype="category"), [7, 3, 7, 3]),
+        ([7.0, np.nan, 3.0, 7.0], ["7", "3", "7"]),
     ],
-    ids=["int64", "int8", "text", "categories", "whole categories", "floats"],
+    ids=["int8", "whole with gaps", "text", "categories", "whole categories", "floats"],
 )
-def test_ids_are_whole_numbers_or_text(tmp_path, ids, wanted):
-    pd.DataFrame({"x": np.arange(4.0), "site": ids, "y": np.arange(4.0)}).to_parquet(tmp_path / "a.parquet")
+@pytest.mark.parametrize("foreign", [False, True])
+def test_the_types_of_a_file_say_whether_ids_are_whole_numbers_or_text(tmp_path, pieces, ids, wanted, foreign):
+    """Whether it is read in pieces, some of which have gaps and others none, or at once, and whoever wrote it."""
+    pieces(2)
+    table = pyarrow.Table.from_pandas(pd.DataFrame({"x": np.arange(4.5, 8), "site": ids, "y": np.arange(4.0)}))
+    # Another program writes no notes from which pandas knows its own types again.
+    pyarrow.parquet.write_table(table.replace_schema_metadata() if foreign else table, tmp_path / "a.parquet")
     with open_parquet(tmp_path / "a.parquet", **ROLES) as store:
-        assert store.ids == wanted
-        assert [type(each) for each in store.ids] == [type(each) for each in wanted]
-        np.testing.assert_array_equal(store.conditions, [0, 1, 0, 1])
+        found = [store.ids[number] for number in store.conditions]
+    rows = complete_rows(read_table(tmp_path / "a.parquet", ids=["site"]), Roles(condition="site", output="y"))
+    for each in (found, rows.ids):
+        assert each == wanted
+        assert [type(name) for name in each] == [type(name) for name in wanted]
+    assert rows.left_out == ({"site": 1} if len(wanted) == 3 else {})
 
 
 def test_rows_with_something_missing_are_left_out(tmp_path, pieces):
@@ -98,20 +108,6 @@ def test_rows_with_something_missing_are_left_out(tmp_path, pieces):
         np.testing.assert_array_equal(store.outputs, [0.5, 6.5])
         np.testing.assert_array_equal(store.inputs, [[0, 19723, 1, 1.5], [6, 19724, 0, 2.5]])
         assert (store.ids, store.date_columns) == ((LARGE,), ("day",))
-
-
-@pytest.mark.parametrize(
-    ("ids", "wanted"), [([1, 2, 1, None, 1, 2], (1, 2)), (["1", "2", " 1", " ", "1", "2 "], ("1", "2"))]
-)
-def test_an_id_is_the_same_beside_gaps_and_without(tmp_path, pieces, ids, wanted):
-    pieces(2)
-    # Written by another program, without the notes from which pandas knows its own types again.
-    table = pyarrow.table({"x": np.arange(6.0), "site": ids, "y": np.arange(6.0)})
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    with open_parquet(tmp_path / "a.parquet", **ROLES) as store:
-        assert store.ids == wanted
-        np.testing.assert_array_equal(store.conditions, [0, 1, 0, 0, 1])
-        np.testing.assert_array_equal(store.outputs, [0, 1, 2, 4, 5])
 
 
 def test_several_files_and_a_folder_follow_each_other(tmp_path):
@@ -164,23 +160,6 @@ def test_the_arrays_have_no_names_and_are_gone_afterwards(file, tmp_path):
     with pytest.raises(ZeroDivisionError), open_parquet(file, **ROLES, folder=place):
         _ = 1 / 0
     assert list(place.iterdir()) == []
-
-
-@pytest.mark.long
-def test_a_model_is_fitted_to_what_was_read(tmp_path):
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame({"x": rng.uniform(-1, 1, 400), "site": rng.integers(0, 4, 400)})
-    table["y"] = np.sin(3 * table["x"]) + table["site"] + 0.1 * rng.normal(size=400)
-    table.to_parquet(tmp_path / "a.parquet", row_group_size=90)
-    sizes = {"n_latent": 1, "n_inducing_inputs": 6, "n_inducing_latents": 4, "batch_size": 64, "max_iter": 200}
-    model = LVMOGPRegressor(inference="stochastic", **sizes)
-    with open_parquet(tmp_path / "a.parquet", **ROLES) as store, pytest.warns(UserWarning, match="did not converge"):
-        model.fit(store)
-    # The file is no longer needed.
-    assert model.conditions_ == (0, 1, 2, 3)
-    asked = pd.DataFrame({"x": np.linspace(-0.9, 0.9, 9)})
-    np.testing.assert_allclose(model.predict(asked, 2), np.sin(3 * asked["x"]) + 2, atol=0.25)
-    assert model.model_.observations is None
 
 
 # What cannot be read

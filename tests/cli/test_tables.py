@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lvmogp import open_parquet
 from lvmogp.cli.files.roles import Roles, complete_rows, id_texts, ids_of_texts, model_ids, read_column, wide_rows
 from lvmogp.cli.files.tables import read_table, table_bytes
 from lvmogp.errors import DataError, SettingError, UnknownConditionError
@@ -269,29 +268,6 @@ def test_ids_of_any_make_are_the_text_they_are_written_as(tmp_path, ids, expecte
     assert id_texts(pd.Series(ids)).tolist() == expected
     table = read(tmp_path, "tyre,y\n007,1\nNA,2\n,3\n 8 ,4\n")
     assert id_texts(table.frame["tyre"]).tolist() == ["007", "NA", None, "8"]
-
-
-@pytest.mark.parametrize(
-    ("ids", "expected"),
-    [
-        (pd.array([LARGE, None, LARGE + 1, 7], dtype="Int64"), [LARGE, LARGE + 1, 7]),
-        (["7", None, "8", " 7"], ["7", "8", "7"]),
-        ([7.0, np.nan, 8.0, 7.0], ["7", "8", "7"]),
-    ],
-    ids=["whole", "text", "floats"],
-)
-@pytest.mark.parametrize("foreign", [False, True])
-def test_a_parquet_file_says_by_its_types_which_ids_are_whole_numbers(tmp_path, ids, expected, foreign):
-    """Whether it is read at once or in pieces, and whoever wrote it."""
-    pyarrow = pytest.importorskip("pyarrow")
-    table = pyarrow.Table.from_pandas(pd.DataFrame({"x": np.arange(4.5, 8), "id": ids, "y": np.arange(4.0)}))
-    path = tmp_path / "data.parquet"
-    pytest.importorskip("pyarrow.parquet").write_table(table.replace_schema_metadata() if foreign else table, path)
-    rows = complete_rows(read_table(path, ids=["id"]), Roles(condition="id", output="y"))
-    assert rows.ids == expected
-    assert rows.left_out == {"id": 1}
-    with open_parquet(path, output="y", condition="id") as store:
-        assert [store.ids[number] for number in store.conditions] == expected
 
 
 def test_ids_given_as_text_find_those_of_the_model():

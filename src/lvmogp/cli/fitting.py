@@ -128,7 +128,7 @@ def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | 
     features = None
     if condition_features is not None:
         features = read_features(condition_features, condition=roles.condition, known=rows.conditions)
-    facts = _facts(path, table.written, rows.n_points, len(rows.conditions), rows.X.columns, rows.dates, roles.output)
+    facts = _facts(path, table.written, (rows.n_points, len(rows.conditions)), rows.X.columns, rows.dates, roles.output)
     if rows.left_out:
         facts["left out"] = f"{counted(rows.n_rows - len(rows.X), 'row')}: {escape(missing_words(rows.left_out))}"
     if isinstance(rows.y, pd.DataFrame):
@@ -157,7 +157,7 @@ def _pieces(screen: Screen, path: Path, roles: Roles, condition_features: Path |
             store = opened.enter_context(open_parquet(path, **columns, part=part, on_progress=report))
         counts = len(store.outputs), len(store.ids)
         inputs = store.columns or ()
-        screen.say_facts(_facts(path, "Parquet, read in pieces", *counts, inputs, store.date_columns, output))
+        screen.say_facts(_facts(path, "Parquet, read in pieces", counts, inputs, store.date_columns, output))
         n_rows = int(summed(np.asarray([len(store.outputs)]))[0])  # all processes must ask
         yield {"X": store}, {"file": path, "n_rows": n_rows}
 
@@ -172,14 +172,9 @@ def _named_columns(roles: Roles) -> tuple[str, str]:
 
 
 def _facts(
-    path: Path,
-    written: str,
-    n_points: int,
-    n_conditions: int,
-    inputs: Iterable[str],
-    dates: Sequence[str],
-    output: str | None,
+    path: Path, written: str, counts: tuple[int, int], inputs: Iterable[str], dates: Sequence[str], output: str | None
 ) -> dict[str, str | None]:
+    n_points, n_conditions = counts
     return {
         "file": f"{escape(str(path))}  [dim]{escape(written)}[/]",
         "points": f"{counted(n_points, 'point')} of {counted(n_conditions, 'condition')}",
