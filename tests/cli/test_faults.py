@@ -143,7 +143,6 @@ def test_there_is_one_place_where_files_are_written_and_nothing_that_is_read_can
                 found.append((path.name, ast.unparse(node)[:60]))
     assert sorted(found) == [
         ("fitting.py", "os.fdopen(os.dup(1), 'w', encoding='utf-8')"),  # the standard output
-        ("parquet.py", "path.open('r+b')"),  # the room for arrays that are read in pieces
         ("saving.py", "figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH)"),
         ("writing.py", "aside.open('xb')"),
     ]

@@ -1,6 +1,5 @@
 """Parquet files of any size as memory-mapped arrays, copied a piece at a time and never loaded whole."""
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -85,8 +84,7 @@ def open_parquet(
             f"there are {len(groups)} row groups for {part.of} processes, so this one has nothing to read; start "
             "fewer processes, or write the files in more row groups"
         )
-    with tempfile.TemporaryDirectory(prefix="lvmogp-", dir=folder) as place:
-        yield _copied(own, schema, Path(place), on_progress)
+    yield _copied(own, schema, Path(folder or tempfile.gettempdir()), on_progress)
 
 
 def _files(paths: Sequence[str | Path]) -> list[Path]:
@@ -136,12 +134,12 @@ def _schema(file: Path, output: str, condition: str, inputs: Sequence[str]) -> _
 
 
 def _copied(
-    groups: Sequence[tuple[Path, int]], schema: _Schema, place: Path, on_progress: Callable[[int, int], None] | None
+    groups: Sequence[tuple[Path, int]], schema: _Schema, folder: Path, on_progress: Callable[[int, int], None] | None
 ) -> ObservationStore:
     total = sum(_opened(file).metadata.row_group(group).num_rows for file, group in groups)
-    inputs = _reserved(place / "inputs.npy", np.float64, (total, len(schema.inputs)))
-    outputs = _reserved(place / "outputs.npy", np.float64, (total,))
-    conditions = _reserved(place / "conditions.npy", np.int32, (total,))
+    inputs = _reserved(folder, np.dtype(np.float64), (total, len(schema.inputs)))
+    outputs = _reserved(folder, np.dtype(np.float64), (total,))
+    conditions = _reserved(folder, np.dtype(np.int32), (total,))
     numbers: dict[Id, int] = {}
     n_read = n_kept = 0
     for frame in _frames(groups, schema):
@@ -191,21 +189,19 @@ def _numbered(ids: pd.Series, numbers: dict[Id, int], *, whole: bool) -> HostInt
     return of_distinct[codes]
 
 
-def _reserved(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
-    # An array in a file whose room is taken at once: a disk that is full later would end the process without a word.
-    n_bytes = int(np.dtype(dtype).itemsize * np.prod(shape, dtype=float))
+def _reserved(folder: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    # An array in a file without a name, which goes with the array, also where the process is killed. Its room is taken
+    # at once: a disk that is full later would end the process without a word.
+    n_bytes = int(dtype.itemsize * np.prod(shape, dtype=float))
     try:
-        if n_bytes > shutil.disk_usage(path.parent).free:
+        if n_bytes > shutil.disk_usage(folder).free:
             raise OSError
-        array = np.lib.format.open_memmap(path, "w+", dtype, shape)
-        if hasattr(os, "posix_fallocate"):  # not on a Mac
-            with path.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
-        with contextlib.suppress(PermissionError):  # as on Windows, where the folder goes at the end
-            path.unlink()  # what is mapped stays until nobody uses it, and nothing is left by a process that is killed
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):  # not on a Mac
+                os.posix_fallocate(file.fileno(), 0, max(n_bytes, 1))
+            return np.memmap(file, dtype, "w+", shape=shape) if n_bytes else np.empty(shape, dtype)
     except OSError:
         raise DataError(
-            f"the data take {n_bytes / 1e6:.1f} MB in {path.parent.parent} while they are fitted, which has not the "
-            "room; name another folder with folder=, or with the environment variable TMPDIR"
+            f"the data take {n_bytes / 1e6:.1f} MB in {folder} while they are fitted, which has not the room; name "
+            "another folder with folder=, or with the environment variable TMPDIR"
         ) from None
-    return array
