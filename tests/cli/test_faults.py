@@ -26,7 +26,7 @@ from lvmogp.cli.fitting import save_somewhere
 from lvmogp.cli.screen import INTERRUPTED, plain, reported
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError
 from lvmogp.ground.writing import replace_file
-from lvmogp.page import report
+from lvmogp.page.report import write_report
 from lvmogp.plots.saving import save_figure
 from lvmogp.storage.checkpoints import checkpoints
 from lvmogp.typing import Float
@@ -74,12 +74,6 @@ NUMBERS = np.random.default_rng(0).normal(size=(600, 4))
 Numbers = tuple[Float[np.ndarray, "n 4"]]
 
 
-def write_page(path, model):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "report_page", lambda _: "x" * 100_000)
-        report.write_report(model, path)
-
-
 def write_frame(path, model):
     replace_file(path, table_bytes(pd.DataFrame(NUMBERS, columns=list("abcd")), path.suffix))
 
@@ -92,7 +86,7 @@ def write_picture(path, model):
 
 WRITERS = {
     "model.lvmogp": lambda path, model: model.save(path),
-    "page.html": write_page,
+    "page.html": lambda path, model: write_report(model, path),
     "table.csv": write_frame,
     "table.xlsx": write_frame,
     "table.parquet": write_frame,
@@ -193,10 +187,9 @@ def test_a_checkpoint_that_finds_no_room_is_no_end_of_the_fit(full_disk):
 
 
 def test_a_read_only_folder_is_known_before_the_work(full_disk):
-    (full_disk / "data.csv").write_text("x,y,id\n1,2,a\n")
     freeze(full_disk)
     with pytest.raises(SettingError, match=r"full cannot be written to \(Read-only file system\); choose another one"):
-        check_target(full_disk / "model.lvmogp", full_disk / "data.csv")
+        check_target(full_disk / "model.lvmogp")
     with pytest.raises(SettingError, match=r"the folder for checkpoints .*full cannot be written to; name another"):
         checkpoints(full_disk, "this fit", resume=False)
 
