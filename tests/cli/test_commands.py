@@ -296,9 +296,11 @@ def test_show_tells_settings_seed_and_what_the_fit_was_made_with(folder, fitted,
     assert re.search(rf"^made with .*lvmogp {re.escape(__version__)}, .*python ", printed, flags=re.MULTILINE)
 
 
-def test_report_writes_the_page_of_the_model(model, direct):
+def test_report_writes_the_page_of_the_model(model, direct, tmp_path):
     succeeded("report", model)
-    page = model.with_suffix(".html").read_text()
+    succeeded("report", model, "-o", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert model.with_suffix(".html").read_text() == page
     found = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL).group(1)
     assert all(name in found for name in direct.conditions_)
     assert f"{direct.outcome_.bound:.2f}" in found
