@@ -1,11 +1,26 @@
 """Commands run in this process, and what they print."""
 
+import json
 import signal
 from contextlib import contextmanager
 
+import numpy as np
+import pandas as pd
 from typer.testing import CliRunner
 
 from lvmogp.cli.app import app
+
+SMALL = ["--latents", "1", "--restarts", "1", "--inducing-inputs", "6"]
+ROLES = ["--output", "distance", "--condition", "tyre"]
+
+
+def data():
+    """Braking distances of five tyres."""
+    rng = np.random.default_rng(0)
+    speed = rng.uniform(1, 5, 30).round(2)
+    number = np.arange(30) % 5
+    distance = (speed**2 * (1 + number / 4) + 0.1 * rng.standard_normal(30)).round(3)
+    return pd.DataFrame({"speed": speed, "tyre": [f"00{each}" for each in number], "distance": distance})
 
 
 def lvmogp(*arguments):
@@ -16,6 +31,11 @@ def succeeded(*arguments):
     result = lvmogp(*arguments)
     assert result.exit_code == 0, result.output
     return result
+
+
+def document(*arguments):
+    """The JSON that a command prints."""
+    return json.loads(succeeded(*arguments, "--json").stdout)
 
 
 def failed(*arguments, code=1):

@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import fuzzing
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -20,14 +19,14 @@ from command_line import listening_to_ctrl_c
 
 import lvmogp
 from lvmogp import LVMOGPRegressor
+from lvmogp.cli.answers import check_target
 from lvmogp.cli.files.parquet import open_parquet
 from lvmogp.cli.files.tables import table_bytes
 from lvmogp.cli.fitting import save_somewhere
-from lvmogp.cli.model_rows import check_target
 from lvmogp.cli.screen import INTERRUPTED, plain, reported
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError
 from lvmogp.ground.writing import replace_file
-from lvmogp.page import report
+from lvmogp.page.report import write_report
 from lvmogp.plots.saving import save_figure
 from lvmogp.storage.checkpoints import checkpoints
 from lvmogp.typing import Float
@@ -35,24 +34,18 @@ from lvmogp.typing import Float
 SOURCES = sorted(Path(lvmogp.__file__).parent.rglob("*.py"))
 
 
-@contextlib.contextmanager
-def mounted(folder: Path, size: str):
-    """A disk of its own in memory."""
+@pytest.fixture
+def full_disk(tmp_path):
+    """A folder on a disk of its own in memory, with room for a few kilobytes more."""
+    folder = tmp_path / "full"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
     if os.name != "posix" or os.getuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
         pytest.skip("a disk can only be mounted by root, on Linux")
     try:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
-
-
-@pytest.fixture
-def full_disk(tmp_path):
-    """A folder on a disk with room for a few kilobytes more."""
-    with mounted(tmp_path / "full", "64k") as folder:
-        yield folder
 
 
 def fill(folder: Path) -> None:
@@ -66,25 +59,19 @@ def freeze(folder: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
 
 
+def listed(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
 @pytest.fixture(scope="module")
-def model():
-    return fuzzing.fitted_model()
+def model(folder, fitted):
+    return LVMOGPRegressor.load(folder / "brakes.lvmogp")
 
 
 # Every writer
 
-NUMBERS = np.random.default_rng(0).normal(size=(3000, 4))
+NUMBERS = np.random.default_rng(0).normal(size=(600, 4))
 Numbers = tuple[Float[np.ndarray, "n 4"]]
-
-
-def write_model(path, model):
-    model.save(path)
-
-
-def write_page(path, model):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "report_page", lambda _: "x" * 100_000)
-        report.write_report(model, path)
 
 
 def write_frame(path, model):
@@ -93,22 +80,18 @@ def write_frame(path, model):
 
 def write_picture(path, model):
     figure, ax = plt.subplots()
-    ax.imshow(NUMBERS.reshape(100, 120))
+    ax.imshow(NUMBERS.reshape(40, 60))
     save_figure(figure, path)
 
 
 WRITERS = {
-    "model.lvmogp": write_model,
-    "page.html": write_page,
+    "model.lvmogp": lambda path, model: model.save(path),
+    "page.html": lambda path, model: write_report(model, path),
     "table.csv": write_frame,
     "table.xlsx": write_frame,
     "table.parquet": write_frame,
     "figure.png": write_picture,
 }
-
-
-def listed(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -154,29 +137,36 @@ def test_there_is_one_place_where_files_are_written_and_nothing_that_is_read_can
                 found.append((path.name, ast.unparse(node)[:60]))
     assert sorted(found) == [
         ("fitting.py", "os.fdopen(os.dup(1), 'w', encoding='utf-8')"),  # the standard output
-        ("parquet.py", "path.open('r+b')"),  # the room for arrays that are read in pieces
         ("saving.py", "figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH)"),
         ("writing.py", "aside.open('xb')"),
     ]
 
 
-def test_a_link_is_replaced_and_what_it_leads_to_left_alone(tmp_path):
+def test_a_link_is_replaced_but_nothing_else_that_is_no_file(tmp_path):
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "model").symlink_to(tmp_path / "precious")
     replace_file(tmp_path / "model", b"new")
     assert (tmp_path / "precious").read_text() == "precious"
     assert (tmp_path / "model").read_bytes() == b"new"
     assert not (tmp_path / "model").is_symlink()
-
-
-def test_only_a_file_is_replaced_by_a_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path, kind in ((tmp_path / "pipe", "a device or a pipe"), (tmp_path, "a folder")):
-        with pytest.raises(SettingError, match=f"is {kind}; give the path of a file to write"):
-            replace_file(path, b"new")
-        with pytest.raises(SettingError, match=f"is {kind}; give the path of a file to write"):
-            check_target(path)
+        for check in (lambda path: replace_file(path, b"new"), check_target):
+            with pytest.raises(SettingError, match=f"is {kind}; give the path of a file to write"):
+                check(path)
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_what_a_killed_process_left_goes_when_its_file_is_written_again(tmp_path):
+    path = tmp_path / "model[1].lvmogp"
+    names = (".model[1].lvmogp.0123456789abcdef", ".model[1].lvmogp.fedcba9876543210", ".model1.lvmogp.txt")
+    abandoned, recent, other = (tmp_path / name for name in names)
+    for each in (abandoned, recent, other):
+        each.write_bytes(b"half")
+    os.utime(abandoned, (0, 0))
+    os.utime(other, (0, 0))
+    replace_file(path, b"whole")
+    assert set(tmp_path.iterdir()) == {path, recent, other}
 
 
 # A way to go on
@@ -197,10 +187,9 @@ def test_a_checkpoint_that_finds_no_room_is_no_end_of_the_fit(full_disk):
 
 
 def test_a_read_only_folder_is_known_before_the_work(full_disk):
-    (full_disk / "data.csv").write_text("x,y,id\n1,2,a\n")
     freeze(full_disk)
     with pytest.raises(SettingError, match=r"full cannot be written to \(Read-only file system\); choose another one"):
-        check_target(full_disk / "model.lvmogp", full_disk / "data.csv")
+        check_target(full_disk / "model.lvmogp")
     with pytest.raises(SettingError, match=r"the folder for checkpoints .*full cannot be written to; name another"):
         checkpoints(full_disk, "this fit", resume=False)
 
@@ -228,19 +217,44 @@ def test_a_fitted_model_finds_another_place_when_its_disk_is_full_if_there_is_on
 
 def test_data_read_in_pieces_take_their_room_before_they_are_read(full_disk, tmp_path):
     """Else a write to memory that the disk cannot back ends the process without a word."""
-    frame = pd.DataFrame({"x": np.arange(20_000.0), "y": 1.0, "id": "a"})
-    frame.to_parquet(tmp_path / "data.parquet")
+    pd.DataFrame({"x": np.arange(20_000.0), "y": 1.0, "id": "a"}).to_parquet(tmp_path / "data.parquet")
     roles = {"output": "y", "condition": "id"}
-    with (
-        pytest.raises(
-            DataError, match=r"the data take 0\.2 MB in .*full while they are fitted, which has not the room"
-        ),
-        open_parquet(tmp_path / "data.parquet", **roles, folder=full_disk),
-    ):
+    words = r"the data take 0\.2 MB in .*full while they are fitted, which has not the room"
+    with pytest.raises(DataError, match=words), open_parquet(tmp_path / "data.parquet", **roles, folder=full_disk):
         pass
     assert listed(full_disk) == []
     with open_parquet(tmp_path / "data.parquet", **roles, folder=tmp_path) as store:
         np.testing.assert_array_equal(store.inputs[:, 0], np.arange(20_000.0))
+
+
+# What is printed
+
+
+def test_names_in_files_give_no_commands_to_the_terminal(capsys):
+    with reported() as screen:
+        screen.say("a\x1b[2Jb")
+        screen.show(pd.DataFrame({"d\x9b1m": ["c\x1b]0;title\x07"]}))
+        screen.note("e\x1b[31m[bold]f")
+    spoken = capsys.readouterr()
+    assert all(words in spoken.out for words in ("a\\x1b[2Jb", "c\\x1b]0;title\\x07", "d\\x9b1m"))
+    assert "e\\x1b[31m[bold]f" in spoken.err
+    assert not set(spoken.out + spoken.err) & {"\x1b", "\x07", "\x9b"}
+
+
+def test_values_for_people_and_for_json(capsys):
+    days = [pd.Timestamp("2024-01-02"), pd.Timestamp("2024-01-02 06:30")]
+    with reported() as screen:
+        screen.show(pd.DataFrame({"when": days, "x": [1.23456, 2.0], "n": [10_000, 2], "name": ["1.50", "é"]}))
+    shown = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split() for line in shown] == [
+        ["2024-01-02", "1.235", "10000", "1.50"],
+        ["2024-01-02", "06:30:00", "2", "2", "é"],
+    ]
+    found = plain({"a": np.float64(np.nan), 1: (np.int64(3), True, None), "c": days[0], "d": {1}, "e": Path("f")})
+    assert found == {"a": None, "1": [3, True, None], "c": "2024-01-02T00:00:00", "d": "{1}", "e": "f"}
+
+
+# Processes of their own
 
 
 def as_command(code: str, *arguments: str) -> list[str]:
@@ -262,8 +276,6 @@ def started(command: list[str]):
             process.kill()
 
 
-# Output that has no place to go
-
 SAYS_MUCH = """
 from lvmogp.cli.screen import reported
 def work():
@@ -280,26 +292,6 @@ def test_a_full_disk_under_the_output_is_told_of(method, size):
     words = "error: the output: No space left on device; free some space on that disk, or write to another one\n"
     assert (ended.returncode, ended.stderr) == (1, words)
 
-
-def test_names_in_files_give_no_commands_to_the_terminal(capsys):
-    with reported() as screen:
-        screen.say("a\x1b[2Jb")
-        screen.show([["c\x1b]0;title\x07"]], ["d\x9b1m"])
-        screen.note("e\x1b[31m[bold]f")
-    spoken = capsys.readouterr()
-    assert "a\\x1b[2Jb" in spoken.out
-    assert "c\\x1b]0;title\\x07" in spoken.out
-    assert "d\\x9b1m" in spoken.out
-    assert "e\\x1b[31m[bold]f" in spoken.err
-    assert not set(spoken.out + spoken.err) & {"\x1b", "\x07", "\x9b"}
-
-
-def test_plain_values_for_json():
-    found = plain({"a": np.float64(np.nan), 1: (np.int64(3), True, None), "c": pd.Timestamp("2024-01-02"), "d": {1}})
-    assert found == {"a": None, "1": [3, True, None], "c": "2024-01-02T00:00:00", "d": "{1}"}
-
-
-# Signals and kills
 
 WRITES_FOR_EVER = """
 import sys
@@ -333,22 +325,6 @@ def test_a_process_that_is_ended_while_it_writes_leaves_a_whole_file(tmp_path, n
     else:
         assert (process.returncode, errors) == (-number, "")
 
-
-def test_what_a_killed_process_left_goes_when_its_file_is_written_again(tmp_path):
-    path = tmp_path / "model[1].lvmogp"
-    abandoned, recent, other = (
-        tmp_path / name
-        for name in (".model[1].lvmogp.0123456789abcdef", ".model[1].lvmogp.fedcba9876543210", ".model1.lvmogp.txt")
-    )
-    for each in (abandoned, recent, other):
-        each.write_bytes(b"half")
-    os.utime(abandoned, (0, 0))
-    os.utime(other, (0, 0))
-    replace_file(path, b"whole")
-    assert set(tmp_path.iterdir()) == {path, recent, other}
-
-
-# Memory
 
 READS_WITH_LITTLE_MEMORY = """
 import resource, sys

@@ -1,34 +1,129 @@
-"""The commands that answer for the rows of a table: what to expect of them, and whether they were as expected."""
+"""The commands that answer: what to expect of rows, whether they were as expected, and where to measure next."""
 
+import itertools
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from rich.markup import escape
 
-from lvmogp.cli.files.tables import table_bytes
-from lvmogp.cli.model_rows import AskedRows, check_target, conditions_of, features_of, read_rows
+from lvmogp.cli.files.roles import CompleteRows, Roles, complete_rows, ids_of_texts, model_ids, read_features
+from lvmogp.cli.files.tables import read_table, table_bytes
 from lvmogp.cli.screen import Screen, counted, missing_words, number
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.calibration import Calibration
-from lvmogp.ground.writing import replace_file
+from lvmogp.ground.writing import check_replaceable, replace_file
 from lvmogp.insight.summary import leave_out_calibration
+from lvmogp.tables.ids import Id
 
 _ROWS_SHOWN = 20
 
 
+class AskedRows(NamedTuple):
+    """Rows of a file for a model: their condition or its column, output, errors, and what is known of conditions."""
+
+    data: Path | None = None
+    condition: str | None = None
+    condition_column: str | None = None
+    output: str | None = None
+    error_column: str | None = None
+    condition_features: Path | None = None
+    unseen: str = "error"
+
+
+def read_rows(screen: Screen, model: LVMOGPRegressor, asked: AskedRows, *, observed: bool) -> CompleteRows:
+    """Read rows with the model's inputs and, if ``observed``, its output; without ids where the file has none."""
+    column = None if asked.condition is not None else asked.condition_column or model.condition
+    table = read_table(Path(asked.data or ""), ids=[] if column is None else [column])
+    if asked.condition_column is None and column not in table.frame.columns:
+        column = None
+    roles = Roles(input_names(model), column, output_name(model, asked) if observed else None, asked.error_column)
+    rows = complete_rows(table, roles, dates=model.model_.schema.date_columns)
+    if asked.condition is not None:
+        rows = rows._replace(ids=ids_of_texts([asked.condition.strip()]) * len(rows.X))
+    if rows.left_out:
+        verb = "say nothing" if observed else "cannot be predicted"
+        screen.note(f"some rows {verb} and are left out: {missing_words(rows.left_out)}")
+    return rows
+
+
+def conditions_of(
+    model: LVMOGPRegressor, rows: CompleteRows, asked: AskedRows, features: pd.DataFrame | None
+) -> list[Id]:
+    """Return the condition of each row as the model knows it; one that is new only where that may be."""
+    if rows.ids is not None:
+        return model_ids(rows.ids, known_conditions(model, features), may_be_new=asked.unseen == "prior")
+    if len(model.conditions_) == 1:
+        return list(model.conditions_) * len(rows.X)
+    wanted = f"has no column {model.condition!r}" if model.condition else "does not say the condition of its rows"
+    raise DataError(
+        f"{asked.data} {wanted}; name another column with --condition-column, or one condition for all rows with "
+        "--condition"
+    )
+
+
+def known_conditions(model: LVMOGPRegressor, features: pd.DataFrame | None) -> list[Id]:
+    """Return the ids of a model's conditions, and of those that a table describes."""
+    return [*model.conditions_, *([] if features is None else features.index)]
+
+
+def features_of(model: LVMOGPRegressor, path: Path | None) -> pd.DataFrame | None:
+    """Read what a file says of conditions, if there is one."""
+    return None if path is None else read_features(path, condition=model.condition, known=model.conditions_)
+
+
+def input_names(model: LVMOGPRegressor) -> tuple[str, ...]:
+    """Return the names of a model's inputs; a model of plain arrays has none to ask a table for."""
+    columns = model.model_.schema.columns
+    if columns is None:
+        raise DataError(
+            "the model was fitted to arrays without column names, so a table cannot be matched to its inputs; use it "
+            "from Python, or fit it to a file or a DataFrame"
+        )
+    return columns
+
+
+def output_name(model: LVMOGPRegressor, asked: AskedRows) -> str:
+    """Return the column that holds the output: the one asked for, or the one the model was fitted to."""
+    name = asked.output or model.model_.schema.output_name
+    if name is None:
+        raise DataError("the model does not know the name of its output; give it with --output")
+    return name
+
+
+def check_target(path: Path, *sources: Path | None) -> None:
+    """Refuse, before any long work, a file that could not be written or would replace the data."""
+    check_replaceable(path)
+    if not path.parent.is_dir():
+        raise SettingError(f"there is no folder {path.parent} to write {path.name} into; create it first")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise SettingError(
+            f"the folder {path.parent} cannot be written to ({error.strerror}); choose another one"
+        ) from None
+    if any(source is not None and source.exists() and path.exists() and source.samefile(path) for source in sources):
+        raise SettingError(f"{path} is the file that is read; write to another one")
+
+
+# Predictions
+
+
 def predict(
-    screen: Screen, path: Path, asked: AskedRows, output_file: Path | None, *, level: float, include_noise: bool
+    screen: Screen, model: Path, *, output_file: Path | None, level: float, function: bool, **about_rows: Any
 ) -> None:
     """Predict the rows of a table, as a table."""
+    asked = AskedRows(**about_rows)
     if not 0 < level < 1:
         raise SettingError(f"level must lie between 0 and 1, got {level!r}")
     if output_file is not None:
-        check_target(output_file, asked.data, path)
-    frame, left_out = predicted(LVMOGPRegressor.load(path), asked, level=level, include_noise=include_noise)
-    if left_out:
-        screen.note(f"some rows cannot be predicted and are left out: {missing_words(left_out)}")
+        check_target(output_file, asked.data, model)
+    frame = _predicted(screen, LVMOGPRegressor.load(model), asked, level, include_noise=not function)
     if output_file is not None:
         replace_file(output_file, table_bytes(frame, output_file.suffix.lower()))
     if screen.for_people and screen.is_terminal:
@@ -38,15 +133,13 @@ def predict(
     elif screen.for_people and output_file is None:
         screen.raw(frame.to_csv(index=False))
     rows = {"rows": frame.to_dict("records")} if output_file is None else {}
-    file = None if output_file is None else str(output_file)
-    screen.document({"level": level, "file": file, "n_rows": len(frame), **rows, "notes": screen.notes})
+    screen.document({"level": level, "file": output_file, "n_rows": len(frame), **rows, "notes": screen.notes})
 
 
-def predicted(
-    model: LVMOGPRegressor, asked: AskedRows, *, level: float, include_noise: bool
-) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Return the rows of a table with their predictions, and how many could not be predicted for lack of what."""
-    rows = read_rows(model, Path(asked.data or ""), asked, observed=False)
+def _predicted(
+    screen: Screen, model: LVMOGPRegressor, asked: AskedRows, level: float, *, include_noise: bool
+) -> pd.DataFrame:
+    rows = read_rows(screen, model, asked, observed=False)
     features = features_of(model, asked.condition_features)
     X = rows.X
     if rows.ids is None and model.model_.schema.is_grid:  # every condition at every row
@@ -59,9 +152,9 @@ def predicted(
     mean, deviation = model.predict(X, ids, return_std=True, **more)
     levels = ((1 - level) / 2, (1 + level) / 2, 0.5)
     lower, upper, median = model.predict_quantiles(X, ids, levels=levels, **more).T
-    answers = {"mean": mean, "sd": deviation, "median": median, "lower": lower, "upper": upper}
     column = asked.condition_column or model.condition or "condition"
-    return X.assign(**{column: pd.Series(ids, dtype=object)}, **answers), rows.left_out
+    answers = {"mean": mean, "sd": deviation, "median": median, "lower": lower, "upper": upper}
+    return X.assign(**{column: pd.Series(ids, dtype=object)}, **answers)
 
 
 def _show_predictions(screen: Screen, frame: pd.DataFrame, level: float) -> None:
@@ -70,46 +163,40 @@ def _show_predictions(screen: Screen, frame: pd.DataFrame, level: float) -> None
     smallest = max(float(np.min(first["sd"])), 1e-12)
     decimals = int(np.clip(1 - np.floor(np.log10(smallest)), 0, 8))
     answers = first[["mean", "sd", "median", "lower", "upper"]].map(lambda value: f"{value:.{decimals}f}")
-    given = first.drop(columns=list(answers)).map(cell)
-    texts = [str(name) for name in given if not pd.api.types.is_numeric_dtype(first[name])]
-    columns = [f"{name} {100 * level:g} %" if name in ("lower", "upper") else str(name) for name in frame.columns]
-    screen.show(pd.concat([given, answers], axis=1).to_numpy().tolist(), columns, left=texts)
+    texts = [name for name in first.columns if not pd.api.types.is_numeric_dtype(first[name])]
+    named = {name: f"{name} {100 * level:g} %" for name in ("lower", "upper")}
+    screen.show(pd.concat([first.drop(columns=answers.columns), answers], axis=1).rename(columns=named), left=texts)
     if len(first) < len(frame):
         screen.say(f"[dim]… and {counted(len(frame) - len(first), 'more row')}[/]")
 
 
-def cell(value: Any) -> str:
-    """Return a value of a table for people; a day without a time stays a day."""
-    if isinstance(value, pd.Timestamp):
-        return str(value.date()) if value == value.normalize() else str(value)
-    return number(value) if isinstance(value, float) else str(value)
+# Calibration
 
 
-def calibration(screen: Screen, path: Path, asked: AskedRows, plot: Path | None) -> None:
+def calibration(screen: Screen, model: Path, *, plot: Path | None, **about_rows: Any) -> None:
     """Compare intervals with held-out observations, or with the training data left out in turn."""
+    asked = AskedRows(**about_rows)
     if plot is not None:
-        check_target(plot, asked.data, path)
-    if asked.data is None and asked != AskedRows(None):
+        check_target(plot, asked.data, model)
+    if asked.data is None and asked != AskedRows():
         raise SettingError(
             "without a file the training data are left out in turn, and all is known of them; name a file of held-out "
             "observations, or leave out what is said about one"
         )
-    model = LVMOGPRegressor.load(path)
+    fitted = LVMOGPRegressor.load(model)
     if asked.data is None:
-        found = leave_out_calibration(model)
+        found = leave_out_calibration(fitted)
         if found is None:
             raise DataError(
                 "the model has not kept its training data, or they are too many; give held-out data as a file"
             )
         remarks = found.remarks
     else:
-        rows = read_rows(model, asked.data, asked, observed=True)
-        features = features_of(model, asked.condition_features)
-        ids = conditions_of(model, rows, asked, features)
-        if rows.left_out:
-            screen.note(f"some rows say nothing and are left out: {missing_words(rows.left_out)}")
-        model.unseen = asked.unseen
-        found = model.calibration(rows.X, rows.y, ids, condition_features=features, y_std=rows.y_std)
+        rows = read_rows(screen, fitted, asked, observed=True)
+        features = features_of(fitted, asked.condition_features)
+        ids = conditions_of(fitted, rows, asked, features)
+        fitted.unseen = asked.unseen
+        found = fitted.calibration(rows.X, rows.y, ids, condition_features=features, y_std=rows.y_std)
         remarks = found.remarks[int(found.intervals_are_off) :]  # the first was a warning
     for remark in remarks:
         screen.note(remark)
@@ -117,7 +204,7 @@ def calibration(screen: Screen, path: Path, asked: AskedRows, plot: Path | None)
     if plot is not None:
         _draw_calibration(found, plot)
         screen.say_written("Figure", plot)
-    screen.document({**found.as_dict(), "plot": None if plot is None else str(plot), "notes": screen.notes})
+    screen.document({**found.as_dict(), "plot": plot, "notes": screen.notes})
 
 
 def _show_calibration(screen: Screen, found: Calibration) -> None:
@@ -125,22 +212,15 @@ def _show_calibration(screen: Screen, found: Calibration) -> None:
         f"{counted(found.n_observations, 'observation')} of {counted(found.n_conditions, 'condition')}: root mean "
         f"square error {number(found.rmse)}, mean log density {number(found.log_density)}"
     )
-    levels = [
-        [
-            f"{100 * row['level']:g} %",
-            f"{100 * row['coverage']:.1f} % ± {100 * row['standard_error']:.1f}",
-            row["verdict"] or "as promised",
-        ]
-        for row in found.coverage.to_dict("records")
-    ]
-    screen.show(levels, ["interval", "holds", "verdict"], left=["verdict"])
+    percent = (100 * found.coverage[["level", "coverage", "standard_error"]]).to_numpy()
+    levels = pd.DataFrame({"interval": [f"{level:g} %" for level, _, _ in percent]})
+    levels["holds"] = [f"{held:.1f} % ± {error:.1f}" for _, held, error in percent]
+    levels["verdict"] = found.coverage["verdict"].replace("", "as promised")
+    screen.show(levels, left=["verdict"])
     worst = found.by_condition.sort_values("coverage", kind="stable").head(_ROWS_SHOWN)
-    of_conditions = [
-        [str(row["condition"]), str(row["n"]), number(row["rmse"]), f"{100 * row['coverage']:.0f} %"]
-        for row in worst.to_dict("records")
-    ]
-    inside = f"inside {100 * found.coverage['level'].max():g} %"
-    screen.show(of_conditions, ["condition", "points", "error", inside], left=["condition"])
+    shown = worst[["condition", "n", "rmse"]].set_axis(["condition", "points", "error"], axis=1)
+    inside = worst["coverage"].map(lambda share: f"{100 * share:.0f} %")
+    screen.show(shown.assign(**{f"inside {100 * found.coverage['level'].max():g} %": inside}), left=["condition"])
     if len(worst) < found.n_conditions:
         screen.say(f"[dim]… and {counted(found.n_conditions - len(worst), 'more condition')}[/]")
 
@@ -154,3 +234,72 @@ def _draw_calibration(found: Calibration, path: Path) -> None:
     figure, ax = plt.subplots(figsize=(4.4, 4.2), layout="constrained")
     draw_calibration(found, ax)
     save_figure(figure, path)
+
+
+# The next measurement
+
+
+def suggest(
+    screen: Screen,
+    model: Path,
+    condition: str,
+    candidates: Path | None,
+    grid: list[str] | None,
+    region: Path | None,
+    condition_features: Path | None,
+    **more: Any,
+) -> None:
+    """Choose the inputs of a condition that are worth measuring."""
+    if candidates is not None and grid:
+        raise SettingError(
+            "give the candidates as a file, with --candidates, or as a grid, with --grid, one of the two"
+        )
+    fitted = LVMOGPRegressor.load(model)
+    inputs = _grid(fitted, grid) if grid else _inputs(fitted, candidates)
+    features = features_of(fitted, condition_features)
+    (name,) = model_ids(ids_of_texts([condition.strip()]), known_conditions(fitted, features))
+    found = fitted.suggest(name, inputs, region=_inputs(fitted, region), condition_features=features, **more)
+    if name not in fitted.conditions_:
+        screen.note(
+            f"the model knows no condition {condition.strip()!r}; it is taken to be new, with nothing measured so far"
+        )
+    output = fitted.model_.scaling.label(fitted.model_.schema.output_name or "the output")
+    screen.say(
+        f"[bold]{escape(str(found.condition))}[/]  [dim]{counted(found.n_measured, 'point')} so far; sd of "
+        f"{escape('the latents' if found.goal == 'latents' else output)} now {number(found.sd_before)}[/]"
+    )
+    screen.show(found.table.rename(columns={"sd_after": "expected sd after"}).reset_index(names="measure"))
+    told = {name: getattr(found, name) for name in ("condition", "goal", "n_measured", "sd_before")}
+    screen.document({**told, "measurements": found.table.to_dict("records"), "notes": screen.notes})
+
+
+def _inputs(model: LVMOGPRegressor, path: Path | None) -> pd.DataFrame | None:
+    # The inputs in a table, whatever else is in it.
+    if path is None:
+        return None
+    return complete_rows(read_table(path), Roles(input_names(model)), dates=model.model_.schema.date_columns).X
+
+
+def _grid(model: LVMOGPRegressor, texts: Sequence[str]) -> pd.DataFrame:
+    # All combinations of values written as speed=3:30:28 (from, to, how many) or load=2.
+    inputs, dates = input_names(model), model.model_.schema.date_columns
+    given = {name.strip(): values for name, _, values in (text.partition("=") for text in texts)}
+    if sorted(given) != sorted(inputs) or len(given) != len(texts):
+        example = " ".join(f"--grid {name}=FROM:TO:COUNT" for name in inputs)
+        raise SettingError(f"a grid needs each input once, as in {example}, got {' '.join(texts)!r}")
+    columns = [_grid_values(given[name], name in dates) for name in inputs]
+    return pd.DataFrame(list(itertools.product(*columns)), columns=pd.Index(inputs))
+
+
+def _grid_values(text: str, are_dates: bool) -> Sequence[Any]:
+    first, *rest = text.split("," if are_dates else ":")
+    try:
+        if not rest:
+            return [pd.Timestamp(first) if are_dates else float(first)]
+        last, count = rest
+        if are_dates:
+            return list(pd.date_range(first, last, periods=int(count)))
+        return np.linspace(float(first), float(last), int(count)).tolist()
+    except ValueError:
+        form = "FROM,TO,COUNT" if are_dates else "FROM:TO:COUNT"
+        raise SettingError(f"the values of a grid must be {form} or one value, got {text!r}") from None

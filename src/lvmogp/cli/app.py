@@ -1,37 +1,18 @@
-"""The commands with their arguments and help; each hands over to the module that does its work."""
+"""The commands with their arguments, options and help; the work is done by the functions that they name."""
 
 import gc
+import inspect
+from collections.abc import Callable
+from functools import partial, wraps
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from lvmogp.__about__ import __version__
-from lvmogp.cli.options import (
-    AsJson,
-    ConditionColumn,
-    ConditionFeatures,
-    Debug,
-    ErrorColumn,
-    Goal,
-    Inference,
-    Model,
-    Noise,
-    OneCondition,
-    OutputColumn,
-    Quiet,
-    Transform,
-    Unseen,
-    column,
-    latent_count,
-    long_fit,
-    modelled,
-    search_count,
-    searched,
-)
 from lvmogp.cli.screen import reported
 
-# What needs JAX, pandas or matplotlib is imported inside the commands, so that --help is quick.
 app: typer.Typer = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -40,8 +21,88 @@ app: typer.Typer = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Gaussian processes for data from many conditions: fit a table, predict, add conditions from a few points.",
 )
-
 _OBJECTS_BEFORE_COLLECTION = 100_000
+
+
+# Arguments and options
+
+
+def _option(text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, **more)
+
+
+def _argument(text: str, *, show_default: bool = False) -> Any:
+    return typer.Argument(help=text, show_default=show_default)
+
+
+def _count(text: str, *, least: int = 0) -> int | str:
+    if text == "auto":
+        return text
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor 'auto'")
+    if int(text) < least:
+        raise typer.BadParameter(f"{text} is neither a whole number of at least {least} nor 'auto'")
+    return int(text)
+
+
+_column = partial(_option, rich_help_panel="Columns", metavar="COLUMN", show_default=False)
+_modelled = partial(_option, rich_help_panel="Model", metavar="NAME")
+_latent_count = partial(_modelled, metavar="N|auto", parser=_count)
+_searched = partial(_option, rich_help_panel="Search")
+_search_count = partial(_searched, metavar="N|auto", parser=partial(_count, least=1))
+_long_fit = partial(_option, rich_help_panel="Long fits", show_default=False)
+
+_Model = Annotated[Path, _argument("A model file, made by 'lvmogp fit'.")]
+_Condition = Annotated[str | None, _option("One condition for all rows.")]
+_ConditionColumn = Annotated[
+    str | None, _option("Column with the condition of each row; default: the one the model was fitted with.")
+]
+_OutputColumn = Annotated[str | None, _option("Column with the output; default: the one the model was fitted with.")]
+_ErrorColumn = Annotated[str | None, _option("Column of the data with the standard deviation of each measurement.")]
+_ConditionFeatures = Annotated[
+    Path | None,
+    _option(
+        "Table of what is known of the conditions: a row each, their ids in a column named as in the data.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+_Unseen = Annotated[
+    Literal["error", "prior"], _option("A condition never seen is an error, or predicted from the prior.")
+]
+_OF_THE_SCREEN = {
+    "as_json": Annotated[bool, _option("Print the result as JSON, for other programs.", "--json")],
+    "quiet": Annotated[bool, _option("Print nothing but errors.", "--quiet", "-q")],
+    "debug": Annotated[bool, _option("Show the traceback of an error.", "--debug")],
+}
+
+
+# Commands
+
+
+def _command(module: str, *, can_be_quiet: bool = True) -> Callable[[Callable[..., None]], None]:
+    """Register a command that is declared without a body: a function of its name in a module here does the work.
+
+    The function gets a screen, for which the command has some more options, and the values of all others by their
+    names. Its module is imported when the command runs, so that help needs neither JAX nor pandas.
+    """
+
+    def register(declared: Callable[..., None]) -> None:
+        @wraps(declared)
+        def run(*, as_json: bool, debug: bool, quiet: bool = False, **options: Any) -> None:
+            with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
+                getattr(import_module(f"lvmogp.cli.{module}"), declared.__name__)(screen, **options)
+
+        own = inspect.signature(declared)
+        added = [
+            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+            for option, kind in _OF_THE_SCREEN.items()
+            if can_be_quiet or option != "quiet"
+        ]
+        vars(run)["__signature__"] = own.replace(parameters=[*own.parameters.values(), *added])
+        app.command()(run)
+
+    return register
 
 
 def _show_version(asked: bool) -> None:
@@ -53,73 +114,77 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool, _option("Show the version and exit.", "--version", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     del version  # handled by its callback
 
 
-@app.command()
+# The options that are settings of the estimator have its names.
+@_command("fitting")
 def fit(
-    data: Annotated[
-        Path, typer.Argument(help="Table: CSV, Excel, Parquet, or a folder of Parquet.", show_default=False)
-    ],
-    model: Annotated[Path, typer.Option(help="Model file to write.", show_default=False)],
-    output: Annotated[str | None, column("To be predicted.")] = None,
-    condition: Annotated[str | None, column("Id of the condition of each row.")] = None,
+    data: Annotated[Path, _argument("Table: CSV, Excel, Parquet, or a folder of Parquet.")],
+    model: Annotated[Path, _option("Model file to write.", show_default=False)],
+    output: Annotated[str | None, _column("To be predicted.")] = None,
+    condition: Annotated[str | None, _column("Id of the condition of each row.")] = None,
     inputs: Annotated[
         list[str] | None,
-        column(
+        _column(
             "An input; may be repeated. Default: all others with numbers or dates; with --wide the first.", "--input"
         ),
     ] = None,
-    wide: Annotated[bool, column("One column per condition beside the inputs.", "--wide", metavar=None)] = False,
+    wide: Annotated[bool, _column("One column per condition beside the inputs.", "--wide", metavar=None)] = False,
     error_column: Annotated[
-        str | None, column("Standard deviation of the error of each measurement, which adds to the noise.")
+        str | None, _column("Standard deviation of the error of each measurement, which adds to the noise.")
     ] = None,
-    condition_features: ConditionFeatures = None,
-    latents: Annotated[Any, latent_count("Dimensions of the latent space; 0 with features alone.")] = "2",
-    noise: Annotated[Noise, modelled("One noise for all conditions, or one for each.")] = "shared",
-    input_kernel: Annotated[str, modelled("Over inputs: rbf, matern52, matern32, …")] = "rbf",
-    latent_kernel: Annotated[str, modelled("Over latents: rbf, linear, auto, …")] = "rbf",
+    condition_features: _ConditionFeatures = None,
+    n_latent: Annotated[
+        Any, _latent_count("Dimensions of the latent space; 0 with features alone.", "--latents")
+    ] = "2",
+    noise: Annotated[
+        Literal["shared", "per-condition"], _modelled("One noise for all conditions, or one for each.")
+    ] = "shared",
+    input_kernel: Annotated[str, _modelled("Over inputs: rbf, matern52, matern32, …")] = "rbf",
+    latent_kernel: Annotated[str, _modelled("Over latents: rbf, linear, auto, …")] = "rbf",
     output_transform: Annotated[
-        Transform,
-        modelled("Model the logarithm or the square root of the output, for noise that grows with it; auto chooses."),
+        Literal["none", "log", "sqrt", "auto"],
+        _modelled("Model the logarithm or the square root of the output, for noise that grows with it; auto chooses."),
     ] = "none",
-    inducing_inputs: Annotated[Any, search_count("Inducing inputs; more are more exact.")] = "auto",
-    inducing_latents: Annotated[Any, search_count("Inducing latents; more are more exact.")] = "auto",
-    restarts: Annotated[Any, search_count("Starts, of which the best wins.")] = "auto",
-    max_iter: Annotated[Any, search_count("Most iterations of each start.")] = "auto",
-    seed: Annotated[int, searched("Same seed, same answer.", min=0)] = 0,
-    inference: Annotated[
-        Inference,
-        searched("Variational family; stochastic goes by minibatches, nuts draws from the posterior.", metavar="NAME"),
+    n_inducing_inputs: Annotated[
+        Any, _search_count("Inducing inputs; more are more exact.", "--inducing-inputs")
     ] = "auto",
-    batch_size: Annotated[Any, search_count("Observations in a minibatch.")] = "auto",
-    chains: Annotated[Any, search_count("Markov chains, with --inference nuts.")] = "auto",
-    warmup: Annotated[Any, search_count("Steps in which each chain learns how to move.")] = "auto",
-    draws: Annotated[Any, search_count("Draws that each chain keeps.")] = "auto",
+    n_inducing_latents: Annotated[
+        Any, _search_count("Inducing latents; more are more exact.", "--inducing-latents")
+    ] = "auto",
+    n_restarts: Annotated[Any, _search_count("Starts, of which the best wins.", "--restarts")] = "auto",
+    max_iter: Annotated[Any, _search_count("Most iterations of each start.")] = "auto",
+    random_state: Annotated[int, _searched("Same seed, same answer.", "--seed", min=0)] = 0,
+    inference: Annotated[
+        Literal["auto", "collapsed", "full", "kronecker", "stochastic", "nuts"],
+        _searched("Variational family; stochastic goes by minibatches, nuts draws from the posterior.", metavar="NAME"),
+    ] = "auto",
+    batch_size: Annotated[Any, _search_count("Observations in a minibatch.")] = "auto",
+    n_chains: Annotated[Any, _search_count("Markov chains, with --inference nuts.", "--chains")] = "auto",
+    n_warmup: Annotated[Any, _search_count("Steps in which each chain learns how to move.", "--warmup")] = "auto",
+    n_draws: Annotated[Any, _search_count("Draws that each chain keeps.", "--draws")] = "auto",
     checkpoint: Annotated[
-        Path | None, long_fit("Folder for checkpoints, from which --resume goes on after a crash.", metavar="FOLDER")
+        Path | None, _long_fit("Folder for checkpoints, from which --resume goes on after a crash.", metavar="FOLDER")
     ] = None,
-    checkpoint_seconds: Annotated[float, long_fit("Seconds between two checkpoints.", min=0.0)] = 60.0,
-    resume: Annotated[bool, long_fit("Go on from the checkpoints.", "--resume")] = False,
+    checkpoint_seconds: Annotated[float, _long_fit("Seconds between two checkpoints.", min=0.0)] = 60.0,
+    resume: Annotated[bool, _long_fit("Go on from the checkpoints.", "--resume")] = False,
     distributed: Annotated[
         bool,
-        long_fit("Fit with other processes, started with the same command, each reading its part.", "--distributed"),
+        _long_fit("Fit with other processes, started with the same command, each reading its part.", "--distributed"),
     ] = False,
     coordinator: Annotated[
         str | None,
-        long_fit("Address of the first process; found out under SLURM, MPI, Kubernetes.", metavar="HOST:PORT"),
+        _long_fit("Address of the first process; found out under SLURM, MPI, Kubernetes.", metavar="HOST:PORT"),
     ] = None,
-    processes: Annotated[int | None, long_fit("How many processes there are.", min=1)] = None,
-    process: Annotated[int | None, long_fit("Which of them this is, from 0.", min=0)] = None,
+    processes: Annotated[int | None, _long_fit("How many processes there are.", min=1)] = None,
+    process: Annotated[int | None, _long_fit("Which of them this is, from 0.", min=0)] = None,
     keep_on_interrupt: Annotated[
-        bool, typer.Option("--keep-on-interrupt", help="After Ctrl-C, save the best model so far.")
+        bool, _option("After Ctrl-C, save the best model so far.", "--keep-on-interrupt")
     ] = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Fit a model to a table and save it.
 
@@ -128,61 +193,21 @@ def fit(
 
     [bold]Example:[/] lvmogp fit data.csv --output distance --condition tyre --model brakes.lvmogp
     """
-    with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
-        import lvmogp.cli.fitting as fitting
-
-        settings = {
-            "n_latent": latents,
-            "noise": noise,
-            "input_kernel": input_kernel,
-            "latent_kernel": latent_kernel,
-            "n_inducing_inputs": inducing_inputs,
-            "n_inducing_latents": inducing_latents,
-            "output_transform": None if output_transform == "none" else output_transform,
-            "n_restarts": restarts,
-            "max_iter": max_iter,
-            "batch_size": batch_size,
-            "n_chains": chains,
-            "n_warmup": warmup,
-            "n_draws": draws,
-            "inference": inference,
-            "random_state": seed,
-        }
-        fitting.fit(
-            screen,
-            fitting.FitRequest(
-                data,
-                model,
-                fitting.Roles(tuple(inputs or ()), condition, output, error_column),
-                wide,
-                condition_features,
-                settings,
-                {"checkpoint": checkpoint, "checkpoint_seconds": checkpoint_seconds, "resume": resume},
-                distributed,
-                (coordinator, processes, process),
-                keep_on_interrupt,
-            ),
-        )
 
 
-@app.command()
+@_command("answers")
 def predict(
-    model: Model,
-    data: Annotated[Path, typer.Argument(help="Table with the inputs to predict at.", show_default=False)],
-    condition: OneCondition = None,
-    condition_column: ConditionColumn = None,
-    condition_features: ConditionFeatures = None,
-    output_file: Annotated[
-        Path | None, typer.Option(help="Write the predictions here (.csv, .xlsx or .parquet).")
-    ] = None,
-    level: Annotated[float, typer.Option(min=0.0, max=1.0, help="Probability of the interval.")] = 0.95,
+    model: _Model,
+    data: Annotated[Path, _argument("Table with the inputs to predict at.")],
+    condition: _Condition = None,
+    condition_column: _ConditionColumn = None,
+    condition_features: _ConditionFeatures = None,
+    output_file: Annotated[Path | None, _option("Write the predictions here (.csv, .xlsx or .parquet).")] = None,
+    level: Annotated[float, _option("Probability of the interval.", min=0.0, max=1.0)] = 0.95,
     function: Annotated[
-        bool, typer.Option("--function", help="Intervals of the function behind the observations, without their noise.")
+        bool, _option("Intervals of the function behind the observations, without their noise.", "--function")
     ] = False,
-    unseen: Unseen = "error",
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    unseen: _Unseen = "error",
 ) -> None:
     """Predict the rows of a table: mean, standard deviation, median and interval of a new observation.
 
@@ -190,67 +215,48 @@ def predict(
 
     [bold]Example:[/] lvmogp predict brakes.lvmogp new.csv --condition tyre-A --output-file predicted.csv
     """
-    with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
-        import lvmogp.cli.answers as answers
-
-        asked = answers.AskedRows(data, condition, condition_column, None, None, condition_features, unseen)
-        answers.predict(screen, model, asked, output_file, level=level, include_noise=not function)
 
 
-@app.command()
+@_command("models")
 def add_condition(
-    model: Model,
-    data: Annotated[
-        Path | None, typer.Argument(help="Table with a few observations of new conditions.", show_default=False)
-    ] = None,
+    model: _Model,
+    data: Annotated[Path | None, _argument("Table with a few observations of new conditions.")] = None,
     point: Annotated[
-        list[str] | None, typer.Option(help="An observation, such as speed=20,distance=25; may be given several times.")
+        list[str] | None, _option("An observation, such as speed=20,distance=25; may be given several times.")
     ] = None,
-    condition: Annotated[str | None, typer.Option(help="Name of the new condition, for all points.")] = None,
-    condition_column: ConditionColumn = None,
-    condition_features: ConditionFeatures = None,
-    error_column: ErrorColumn = None,
-    output: OutputColumn = None,
-    out: Annotated[Path | None, typer.Option(help="Write the model here instead of replacing it.")] = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    condition: Annotated[str | None, _option("Name of the new condition, for all points.")] = None,
+    condition_column: _ConditionColumn = None,
+    condition_features: _ConditionFeatures = None,
+    error_column: _ErrorColumn = None,
+    output: _OutputColumn = None,
+    out: Annotated[Path | None, _option("Write the model here instead of replacing it.")] = None,
 ) -> None:
     """Add conditions to a model from a few points or known features; what was learnt before stays as it is.
 
     [bold]Example:[/] lvmogp add-condition brakes.lvmogp --condition tyre-K --point speed=20,distance=25
     """
-    with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
-        import lvmogp.cli.conditions as conditions
-
-        asked = conditions.AskedRows(data, condition, condition_column, output, error_column, condition_features)
-        conditions.add_condition(screen, model, asked, point or [], out)
 
 
-@app.command()
+@_command("answers")
 def suggest(
-    model: Model,
+    model: _Model,
     condition: Annotated[
-        str, typer.Option(help="The condition to measure: a new one, or one of the model's.", show_default=False)
+        str, _option("The condition to measure: a new one, or one of the model's.", show_default=False)
     ],
     candidates: Annotated[
-        Path | None, typer.Option(help="Table with the inputs that could be measured.", show_default=False)
+        Path | None, _option("Table with the inputs that could be measured.", show_default=False)
     ] = None,
     grid: Annotated[
-        list[str] | None,
-        typer.Option(help="Candidates as a grid, such as speed=3:30:28 or load=2; once for each input."),
+        list[str] | None, _option("Candidates as a grid, such as speed=3:30:28 or load=2; once for each input.")
     ] = None,
-    n: Annotated[int, typer.Option("--n", "-n", min=1, help="How many measurements to choose.")] = 1,
+    n: Annotated[int, _option("How many measurements to choose.", "--n", "-n", min=1)] = 1,
     goal: Annotated[
-        Goal, typer.Option(help="Learn about the condition's predictions, or its latents.")
+        Literal["predictions", "latents"], _option("Learn about the condition's predictions, or its latents.")
     ] = "predictions",
     region: Annotated[
-        Path | None, typer.Option(help="Table with the inputs where predictions matter; default: the candidates.")
+        Path | None, _option("Table with the inputs where predictions matter; default: the candidates.")
     ] = None,
-    condition_features: ConditionFeatures = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    condition_features: _ConditionFeatures = None,
 ) -> None:
     """Say where to measure a condition next, and how much each measurement is expected to tell.
 
@@ -258,110 +264,67 @@ def suggest(
 
     [bold]Example:[/] lvmogp suggest brakes.lvmogp --condition tyre-K --grid speed=3:30:28 --n 3
     """
-    with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
-        import lvmogp.cli.suggestions as suggestions
-
-        suggestions.suggest(
-            screen,
-            model,
-            condition.strip(),
-            candidates=candidates,
-            grid=grid or [],
-            n=n,
-            goal=goal,
-            region=region,
-            condition_features=condition_features,
-        )
 
 
-@app.command()
+@_command("answers")
 def calibration(
-    model: Model,
+    model: _Model,
     data: Annotated[
         Path | None,
-        typer.Argument(help="Table with held-out observations; default: the training data, left out in turn."),
+        _argument("Table with held-out observations; default: the training data, left out in turn.", show_default=True),
     ] = None,
-    condition: OneCondition = None,
-    condition_column: ConditionColumn = None,
-    condition_features: ConditionFeatures = None,
-    error_column: ErrorColumn = None,
-    output: OutputColumn = None,
-    unseen: Unseen = "error",
-    plot: Annotated[Path | None, typer.Option(help="Draw coverage against level into this file.")] = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    condition: _Condition = None,
+    condition_column: _ConditionColumn = None,
+    condition_features: _ConditionFeatures = None,
+    error_column: _ErrorColumn = None,
+    output: _OutputColumn = None,
+    unseen: _Unseen = "error",
+    plot: Annotated[Path | None, _option("Draw coverage against level into this file.")] = None,
 ) -> None:
     """Check whether intervals hold as many observations as they promise.
 
     [bold]Example:[/] lvmogp calibration brakes.lvmogp held-out.csv --plot calibration.png
     """
-    with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
-        import lvmogp.cli.answers as answers
-
-        asked = answers.AskedRows(data, condition, condition_column, output, error_column, condition_features, unseen)
-        answers.calibration(screen, model, asked, plot)
 
 
-@app.command()
-def conditions(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
+@_command("models", can_be_quiet=False)
+def conditions(model: _Model) -> None:
     """Show where the conditions lie in the latent space.
 
     [bold]Example:[/] lvmogp conditions brakes.lvmogp
     """
-    with reported(as_json=as_json, debug=debug) as screen:
-        import lvmogp.cli.conditions as conditions
-
-        conditions.show_conditions(screen, model)
 
 
-@app.command()
-def show(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
+@_command("models", can_be_quiet=False)
+def show(model: _Model) -> None:
     """Show what a model file holds: data, settings, seed, and the versions that the fit was made with.
 
     [bold]Example:[/] lvmogp show brakes.lvmogp
     """
-    with reported(as_json=as_json, debug=debug) as screen:
-        import lvmogp.cli.showing as showing
-
-        showing.show(screen, model)
 
 
-@app.command()
+@_command("models")
 def report(
-    model: Model,
+    model: _Model,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Page to write; default: beside the model.", show_default=False)
+        Path | None, _option("Page to write; default: beside the model.", "--out", "-o", show_default=False)
     ] = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Write a page to explore a model with: one file that works offline in any browser.
 
     [bold]Example:[/] lvmogp report brakes.lvmogp -o brakes.html
     """
-    with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
-        import lvmogp.cli.showing as showing
-
-        showing.report(screen, model, out)
 
 
-@app.command()
+@_command("models", can_be_quiet=False)
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("out"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated experiments.")] = 1,
-    as_json: AsJson = False,
-    debug: Debug = False,
+    out: Annotated[Path, _option("Folder for the figures.")] = Path("out"),
+    seed: Annotated[int, _option("Seed of the simulated experiments.", min=0)] = 1,
 ) -> None:
     """Run the braking example: fit ten tyres, add an eleventh from one observation, draw the figures.
 
     [bold]Example:[/] lvmogp demo --out out
     """
-    with reported(as_json=as_json, debug=debug) as screen:
-        import lvmogp.cli.showing as showing
-
-        showing.demo(screen, out, seed=seed)
 
 
 def main() -> None:

@@ -7,11 +7,11 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,10 +20,10 @@ import typer
 from rich.markup import escape
 from rich.prompt import Confirm
 
+from lvmogp.cli.answers import check_target
 from lvmogp.cli.files.parquet import Part, open_parquet
-from lvmogp.cli.files.roles import CompleteRows, Roles, complete_rows, read_features, wide_rows
-from lvmogp.cli.files.tables import FileTable, first_line, is_parquet, read_table
-from lvmogp.cli.model_rows import check_target
+from lvmogp.cli.files.roles import Roles, complete_rows, read_features, wide_rows
+from lvmogp.cli.files.tables import first_line, is_parquet, read_table
 from lvmogp.cli.screen import INTERRUPTED, Screen, counted, missing_words, number
 from lvmogp.errors import ConvergenceWarning, LVMOGPError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
@@ -36,54 +36,89 @@ from lvmogp.storage.checkpoints import clear_checkpoints
 
 _BAR = 20  # characters of the longest bar of a relevance
 _IGNORED_SHOWN = 5
+_Source = tuple[dict[str, Any], dict[str, Any]]
 
 
-class FitRequest(NamedTuple):
-    """What the user asked to be fitted; ``settings`` are those of the estimator, ``checkpoints`` those of its fit."""
-
-    data: Path
-    model: Path
-    roles: Roles
-    wide: bool
-    condition_features: Path | None
-    settings: dict[str, Any]
-    checkpoints: dict[str, Any]
-    distributed: bool
-    meeting: tuple[str | None, int | None, int | None]  # coordinator, number of processes, number of this one
-    keep_on_interrupt: bool
-
-
-def fit(screen: Screen, request: FitRequest) -> None:
+def fit(
+    screen: Screen,
+    data: Path,
+    model: Path,
+    *,
+    inputs: list[str] | None,
+    condition: str | None,
+    output: str | None,
+    error_column: str | None,
+    wide: bool,
+    condition_features: Path | None,
+    output_transform: str,
+    checkpoint: Path | None,
+    checkpoint_seconds: float,
+    resume: bool,
+    distributed: bool,
+    coordinator: str | None,
+    processes: int | None,
+    process: int | None,
+    keep_on_interrupt: bool,
+    **settings: Any,
+) -> None:
     """Fit a model to a table, save it and tell how good it is."""
-    check_target(request.model, request.data)
-    folder = request.checkpoints["checkpoint"]
+    check_target(model, data)
     screen.after_failure = "no model was written"
-    if folder is not None:
-        screen.after_failure = f"the same command with --resume goes on from the last checkpoint in {folder}"
-    is_stochastic = request.settings["inference"] == "stochastic"
-    if request.distributed:
-        _fit_together(screen, request, is_stochastic=is_stochastic)
-    elif any(value is not None for value in request.meeting):
+    if checkpoint is not None:
+        screen.after_failure = f"the same command with --resume goes on from the last checkpoint in {checkpoint}"
+    roles = Roles(tuple(inputs or ()), condition, output, error_column)
+    meeting = Rendezvous(coordinator, processes, process)
+    is_stochastic = settings["inference"] == "stochastic"
+    if not distributed and any(value is not None for value in meeting):
         raise SettingError("--coordinator, --processes and --process belong to --distributed; add it")
-    elif is_parquet(request.data) and (is_stochastic or request.data.is_dir()):
-        _fit_pieces(screen, request)
-    else:
-        _fit_table(screen, request)
+    if distributed and keep_on_interrupt:
+        raise SettingError("--keep-on-interrupt is not for --distributed; keep --checkpoint, and go on with --resume")
+    if distributed and not (is_parquet(data) and is_stochastic):
+        raise SettingError(
+            "--distributed fits Parquet files by minibatches; give a .parquet file or a folder of them, and "
+            "--inference stochastic"
+        )
+    with ExitStack() as opened:
+        if distributed:
+            opened.enter_context(_among_others(screen, meeting))
+        if is_parquet(data) and (is_stochastic or data.is_dir()):
+            arguments, about = opened.enter_context(_pieces(screen, data, roles, condition_features))
+        else:
+            arguments, about = _table(screen, data, roles, condition_features, wide=wide)
+        transform = None if output_transform == "none" else output_transform
+        estimator = LVMOGPRegressor(condition=condition, output_transform=transform, **settings)
+        checkpoints = {"checkpoint": checkpoint, "checkpoint_seconds": checkpoint_seconds, "resume": resume}
+        with _progress(screen, keep_on_interrupt=keep_on_interrupt) as report:
+            estimator.fit(**arguments, **checkpoints, on_progress=report)
+        if jax.process_index() > 0:
+            return
+        if estimator.outcome_.status is Status.INTERRUPTED:
+            _leave(screen, estimator, model, keep=keep_on_interrupt)
+        save_somewhere(estimator, model)
+        screen.after_failure = f"the model is in {model}"
+        if checkpoint is not None:
+            clear_checkpoints(checkpoint)
+        found = summary(estimator)
+        _say_summary(screen, found)
+        screen.say_written("Model", model)
+        screen.document({"model": model, "data": about, "summary": found.as_dict(), "notes": screen.notes})
 
 
-def _fit_table(screen: Screen, request: FitRequest) -> None:
-    roles = request.roles
-    if request.wide:
+# What the estimator is fitted to, and what to say of it to people and to programs
+
+
+def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | None, *, wide: bool) -> _Source:
+    if wide:
         for name, option in ((roles.condition, "--condition column"), (roles.errors, "--error-column")):
             if name is not None:
                 raise SettingError(f"--wide has one column per condition, so there is no {option} to name")
-        table = read_table(request.data)
+        table = read_table(path)
         rows = wide_rows(table, roles.inputs)
         X = rows.X
     else:
-        output, condition = _named_columns(roles)
-        table = read_table(request.data, ids=[condition])
-        rows = complete_rows(table, roles._replace(output=output, condition=condition))
+        _, condition = _named_columns(roles)
+        table = read_table(path, ids=[condition])
+        rows = complete_rows(table, roles)
         X = rows.X.assign(**{condition: pd.Series(rows.ids, dtype=object)})
         if len(rows.conditions) == len(X) > 1:
             screen.note(
@@ -91,71 +126,40 @@ def _fit_table(screen: Screen, request: FitRequest) -> None:
                 "them; is it the right column?"
             )
     features = None
-    if request.condition_features is not None:
-        features = read_features(request.condition_features, condition=roles.condition, known=rows.conditions)
-    _tell_understood(screen, table, rows, output=roles.output)
-    estimator = LVMOGPRegressor(condition=roles.condition, **request.settings)
-    _run(screen, request, estimator, X, rows.y, condition_features=features, y_std=rows.y_std)
-    understood = {
-        "file": str(table.path),
-        "written": table.written,
-        "n_rows": rows.n_rows,
-        "left_out": rows.left_out,
-        "ignored": list(rows.ignored),
-    }
-    _finish(screen, request, estimator, understood)
+    if condition_features is not None:
+        features = read_features(condition_features, condition=roles.condition, known=rows.conditions)
+    facts = _facts(path, table.written, (rows.n_points, len(rows.conditions)), rows.X.columns, rows.dates, roles.output)
+    if rows.left_out:
+        facts["left out"] = f"{counted(rows.n_rows - len(rows.X), 'row')}: {escape(missing_words(rows.left_out))}"
+    if isinstance(rows.y, pd.DataFrame):
+        facts["missing"] = f"{counted(rows.y.size - rows.n_points, 'cell')} of {rows.y.size:,}".replace(",", " ")
+    if rows.ignored:
+        shown = ", ".join(rows.ignored[:_IGNORED_SHOWN]) + (", …" if len(rows.ignored) > _IGNORED_SHOWN else "")
+        facts["ignored"] = f"{escape(shown)} [dim](not numbers)[/]"
+    screen.say_facts(facts)
+    about = {"written": table.written, "n_rows": rows.n_rows, "left_out": rows.left_out, "ignored": rows.ignored}
+    return {"X": X, "y": rows.y, "condition_features": features, "y_std": rows.y_std}, {"file": path, **about}
 
 
-def _fit_pieces(screen: Screen, request: FitRequest) -> None:
-    # Parquet files read in pieces, by one process or several; the first one saves and tells.
-    if request.condition_features is not None or request.roles.errors is not None:
+@contextmanager
+def _pieces(screen: Screen, path: Path, roles: Roles, condition_features: Path | None) -> Iterator[_Source]:
+    # Parquet files read in pieces, by one process or several.
+    if condition_features is not None or roles.errors is not None:
         raise SettingError(
             "data that are read in pieces cannot be fitted with --condition-features or --error-column; leave that "
             "out, or give a smaller file"
         )
-    output, condition = _named_columns(request.roles)
-    columns = {"output": output, "condition": condition, "inputs": request.roles.inputs}
+    output, condition = _named_columns(roles)
     part = Part(jax.process_index(), jax.process_count())
-    estimator = LVMOGPRegressor(condition=condition, **request.settings)
+    columns = {"output": output, "condition": condition, "inputs": roles.inputs}
     with ExitStack() as opened:
         with job_progress("rows read", shown=screen.for_people and part.first == 0) as report:
-            store = opened.enter_context(open_parquet(request.data, **columns, part=part, on_progress=report))
-        inputs = _input_words(store.columns or (), store.date_columns)
-        points = f"{counted(len(store.outputs), 'point')} of {counted(len(store.ids or ()), 'condition')}"
-        file = f"{escape(str(request.data))}  [dim]Parquet, read in pieces[/]"
-        screen.say_facts({"file": file, "points": points, "inputs": inputs, "output": escape(output)})
-        _run(screen, request, estimator, store)
+            store = opened.enter_context(open_parquet(path, **columns, part=part, on_progress=report))
+        counts = len(store.outputs), len(store.ids)
+        inputs = store.columns or ()
+        screen.say_facts(_facts(path, "Parquet, read in pieces", counts, inputs, store.date_columns, output))
         n_rows = int(summed(np.asarray([len(store.outputs)]))[0])  # all processes must ask
-    if part.first == 0:
-        _finish(screen, request, estimator, {"file": str(request.data), "n_rows": n_rows})
-
-
-def _fit_together(screen: Screen, request: FitRequest, *, is_stochastic: bool) -> None:
-    # One of several processes that fit one model, as a launcher such as SLURM has started it.
-    if request.keep_on_interrupt:
-        raise SettingError("--keep-on-interrupt is not for --distributed; keep --checkpoint, and go on with --resume")
-    if not is_parquet(request.data) or not is_stochastic:
-        raise SettingError(
-            "--distributed fits Parquet files by minibatches; give a .parquet file or a folder of them, and "
-            "--inference stochastic"
-        )
-    # The library through which processes talk on CPUs prints to the standard output, where the result is to stand
-    # alone: what it says goes to the standard error.
-    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    join_processes(Rendezvous(*request.meeting))
-    try:
-        _fit_pieces(screen, request)
-    except BaseException as failure:
-        if isinstance(failure, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(failure):
-            reason = first_line(failure)
-            failure = LVMOGPError(
-                f"another process of this fit was lost, or cannot be reached ({reason:.200}); start all "
-                "of them again, with --resume where there are checkpoints"
-            )
-        code = screen.fail(failure)
-        sys.stdout.flush()
-        os._exit(code)  # an exit of the usual kind would wait for the others, which wait for this one
+        yield {"X": store}, {"file": path, "n_rows": n_rows}
 
 
 def _named_columns(roles: Roles) -> tuple[str, str]:
@@ -167,27 +171,46 @@ def _named_columns(roles: Roles) -> tuple[str, str]:
     return roles.output, roles.condition
 
 
-# The fit itself
-
-
-def _run(screen: Screen, request: FitRequest, estimator: LVMOGPRegressor, *data: Any, **more: Any) -> None:
-    can_ask = screen.for_people and screen.is_terminal and sys.stdin.isatty()
-    # One of several processes cannot stop after a step of its own choice: the others would wait for it.
-    may_keep = (request.keep_on_interrupt or can_ask) and jax.process_count() == 1
-    with (
-        progress_bar(shown=screen.for_people and jax.process_index() == 0) as shown,
-        _interruptible(screen, shown) if may_keep else contextlib.nullcontext(shown) as report,
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the summary says so
-        estimator.fit(*data, **more, on_progress=report, **request.checkpoints)
+def _facts(
+    path: Path, written: str, counts: tuple[int, int], inputs: Iterable[str], dates: Sequence[str], output: str | None
+) -> dict[str, str | None]:
+    n_points, n_conditions = counts
+    return {
+        "file": f"{escape(str(path))}  [dim]{escape(written)}[/]",
+        "points": f"{counted(n_points, 'point')} of {counted(n_conditions, 'condition')}",
+        "inputs": escape(", ".join(f"{name} (dates)" if name in dates else name for name in inputs)),
+        "output": None if output is None else escape(output),
+    }
 
 
 @contextmanager
-def _interruptible(
-    screen: Screen, shown: Callable[[Progress], None] | None
-) -> Iterator[Callable[[Progress], None] | None]:
-    # Ctrl-C asks the fit to stop with the best model so far; pressed again, it interrupts at once, as usual.
+def _among_others(screen: Screen, meeting: Rendezvous) -> Iterator[None]:
+    # One of several processes that fit one model, as a launcher such as SLURM has started it. The library through
+    # which they talk on CPUs prints to the standard output, where the result is to stand alone: what it says goes to
+    # the standard error.
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    join_processes(meeting)
+    try:
+        yield
+    except BaseException as failure:
+        if isinstance(failure, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(failure):
+            failure = LVMOGPError(
+                f"another process of this fit was lost, or cannot be reached ({first_line(failure):.200}); start all "
+                "of them again, with --resume where there are checkpoints"
+            )
+        code = screen.fail(failure)
+        sys.stdout.flush()
+        os._exit(code)  # an exit of the usual kind would wait for the others, which wait for this one
+
+
+# The fit itself
+
+
+@contextmanager
+def _progress(screen: Screen, *, keep_on_interrupt: bool) -> Iterator[Callable[[Progress], None] | None]:
+    # A bar, and Ctrl-C that asks the fit to stop with the best model so far; pressed again, it interrupts at once.
+    can_ask = screen.for_people and screen.is_terminal and sys.stdin.isatty()
     asked = False
 
     def ask(signal_number: int, frame: FrameType | None) -> None:
@@ -199,42 +222,31 @@ def _interruptible(
     def report(progress: Progress) -> None:
         if asked:
             raise StopFit
-        if shown is not None:
-            shown(progress)
+        if bar is not None:
+            bar(progress)
 
-    previous = signal.signal(signal.SIGINT, ask)
-    try:
-        yield report
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-def _finish(screen: Screen, request: FitRequest, estimator: LVMOGPRegressor, understood: dict[str, Any]) -> None:
-    if estimator.outcome_.status is Status.INTERRUPTED:
-        _leave(screen, request, estimator)
-    save_somewhere(estimator, request.model)
-    screen.after_failure = f"the model is in {request.model}"
-    if request.checkpoints["checkpoint"] is not None:
-        clear_checkpoints(request.checkpoints["checkpoint"])
-    found = summary(estimator)
-    _tell_summary(screen, found)
-    screen.say_written("Model", request.model)
-    screen.document(
-        {"model": str(request.model), "data": understood, "summary": found.as_dict(), "notes": screen.notes}
-    )
+    with progress_bar(shown=screen.for_people and jax.process_index() == 0) as bar, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the summary says so
+        # One of several processes cannot stop after a step of its own choice: the others would wait for it.
+        if not (keep_on_interrupt or can_ask) or jax.process_count() > 1:
+            yield bar
+            return
+        previous = signal.signal(signal.SIGINT, ask)
+        try:
+            yield report
+        finally:
+            signal.signal(signal.SIGINT, previous)
 
 
-def _leave(screen: Screen, request: FitRequest, estimator: LVMOGPRegressor) -> NoReturn:
+def _leave(screen: Screen, estimator: LVMOGPRegressor, path: Path, *, keep: bool) -> None:
     outcome = estimator.outcome_
-    keep = request.keep_on_interrupt or Confirm.ask(
+    keep = keep or Confirm.ask(
         f"Keep the best model so far (bound {outcome.bound:.1f}, {outcome.n_iterations} iterations)?", default=False
     )
     if keep:
-        save_somewhere(estimator, request.model)
-        screen.note(f"interrupted; the best model so far is in {request.model}")
-    else:
-        screen.note("interrupted; no model was written")
-    screen.document({"model": str(request.model) if keep else None, "interrupted": True, "notes": screen.notes})
+        save_somewhere(estimator, path)
+    screen.note(f"interrupted; {f'the best model so far is in {path}' if keep else 'no model was written'}")
+    screen.document({"model": path if keep else None, "interrupted": True, "notes": screen.notes})
     raise typer.Exit(INTERRUPTED)
 
 
@@ -254,37 +266,12 @@ def save_somewhere(model: LVMOGPRegressor, path: Path) -> None:
         raise
 
 
-# In words
-
-
-def _input_words(names: tuple[str, ...], dates: tuple[str, ...]) -> str:
-    return escape(", ".join(f"{name} (dates)" if name in dates else name for name in names))
-
-
-def _tell_understood(screen: Screen, table: FileTable, rows: CompleteRows, *, output: str | None) -> None:
-    facts = {
-        "file": f"{escape(str(table.path))}  [dim]{escape(table.written)}[/]",
-        "points": f"{counted(rows.n_points, 'point')} of {counted(len(rows.conditions), 'condition')}",
-        "inputs": _input_words(tuple(rows.X.columns), rows.dates),
-    }
-    if output is not None:
-        facts["output"] = escape(output)
-    if rows.left_out:
-        facts["left out"] = f"{counted(rows.n_rows - len(rows.X), 'row')}: {escape(missing_words(rows.left_out))}"
-    if isinstance(rows.y, pd.DataFrame):
-        facts["missing"] = f"{counted(rows.y.size - rows.n_points, 'cell')} of {rows.y.size:,}".replace(",", " ")
-    if rows.ignored:
-        shown = ", ".join(rows.ignored[:_IGNORED_SHOWN]) + (", …" if len(rows.ignored) > _IGNORED_SHOWN else "")
-        facts["ignored"] = f"{escape(shown)} [dim](not numbers)[/]"
-    screen.say_facts(facts)
-
-
-def _tell_summary(screen: Screen, found: Summary) -> None:
+def _say_summary(screen: Screen, found: Summary) -> None:
     screen.say()
     parts = [escape(part) for part in (found.output_transform, found.output) if part is not None]
     output = f" of {' '.join(parts)}" if parts else ""
     starts = f"best of {counted(found.n_starts, 'start')}, {in_words(found.seconds)}"
-    facts = {
+    facts: dict[str, str | None] = {
         "bound": f"{found.bound:.1f}  [dim]{found.status}; {starts}[/]",
         "noise": f"{number(found.noise_sd)}  [dim]standard deviation{output}[/]",
     }

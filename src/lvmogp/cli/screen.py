@@ -40,7 +40,7 @@ class Screen:
         self.debug: bool = debug
         self.notes: list[str] = []
         self.after_failure = ""  # how to go on once this command has been stopped
-        self._out, self._errors = Console(), Console(stderr=True)
+        self._out, self._errors = Console(highlight=False), Console(highlight=False, soft_wrap=True, stderr=True)
 
     @property
     def for_people(self) -> bool:
@@ -56,35 +56,36 @@ class Screen:
         """Print a line, which may hold rich's markup, for people."""
         if self.for_people:
             with _into_output():
-                self._out.print(text.translate(_SHOWN_CONTROLS), highlight=False, soft_wrap=True)
+                self._out.print(text.translate(_SHOWN_CONTROLS), soft_wrap=True)
 
-    def say_facts(self, facts: Mapping[str, str]) -> None:
-        """Print a line per fact, which may hold rich's markup, for people."""
-        width = max(map(len, facts))
+    def say_facts(self, facts: Mapping[str, str | None]) -> None:
+        """Print a line per fact that there is, which may hold rich's markup, for people."""
+        width = max(len(name) for name, value in facts.items() if value is not None)
         for name, value in facts.items():
-            self.say(f"[bold]{name:<{width}}[/]  {value}")
+            if value is not None:
+                self.say(f"[bold]{name:<{width}}[/]  {value}")
 
     def say_written(self, what: str, path: Path) -> None:
         """Say where a file went."""
         self.say(f"{what} written to [bold]{escape(str(path))}[/]")
 
-    def show(self, rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: Sequence[str] = ()) -> None:
-        """Print a table for people; columns are flush right but those named in ``left``."""
+    def show(self, frame: Any, *, left: Sequence[str] = ()) -> None:
+        """Print a DataFrame for people; columns are flush right but those named in ``left``."""
         if not self.for_people:
             return
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for name in columns:
-            table.add_column(_shown(name), justify="left" if name in left else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*map(_shown, row))
+        for name in frame.columns:
+            table.add_column(_shown(str(name)), justify="left" if name in left else "right", overflow="fold")
+        for row in frame.itertuples(index=False, name=None):
+            table.add_row(*(_shown(_cell(value)) for value in row))
         with _into_output():
-            self._out.print(table, highlight=False)
+            self._out.print(table)
 
     def note(self, text: str) -> None:
         """Tell about something that the user should know; the work goes on."""
         self.notes.append(text)
         if not self.quiet:
-            self._errors.print(f"[yellow]note:[/] {_shown(text)}", highlight=False, soft_wrap=True)
+            self._errors.print(f"[yellow]note:[/] {_shown(text)}")
 
     def document(self, content: Mapping[str, Any]) -> None:
         """Print JSON, for machines only; JSON knows no NaN and no infinity."""
@@ -104,7 +105,7 @@ class Screen:
         if self.after_failure and not isinstance(failure, LVMOGPError):
             words = f"{words}; {self.after_failure}"
         line = " ".join(words.split())
-        self._errors.print(f"[bold red]error:[/] {_shown(line)}", highlight=False, soft_wrap=True)
+        self._errors.print(f"[bold red]error:[/] {_shown(line)}")
         self.document({"error": line})
         return INTERRUPTED if isinstance(failure, KeyboardInterrupt) else 1
 
@@ -162,6 +163,13 @@ def _failure_words(failure: BaseException) -> str:
 
 def _shown(text: str) -> str:
     return escape(text.translate(_SHOWN_CONTROLS))
+
+
+def _cell(value: Any) -> str:
+    # A day without a time stays a day.
+    if hasattr(value, "isoformat"):
+        return str(value).removesuffix(" 00:00:00")
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lvmogp.errors import DataError
 
 # Rarer inside values first: where two fit equally well, the rarer one was meant.
-DELIMITERS = {"\t": "tab", ";": "semicolon", ",": "comma"}
+_DELIMITERS = {"\t": "tab", ";": "semicolon", ",": "comma"}
 _BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _ENCODINGS_IN_WORDS = {"utf-8-sig": "UTF-8", "utf-8": "UTF-8", "utf-16": "UTF-16", "cp1252": "Windows-1252"}
 _SAMPLE_CHARACTERS = 1_000_000
@@ -30,12 +30,15 @@ class Dialect(NamedTuple):
     header: tuple[str, ...]
     header_line: int
 
+    @property
+    def mark(self) -> str:
+        """The decimal mark in words."""
+        return {".": "point", ",": "comma"}[self.decimal]
+
     def __str__(self) -> str:
         """In words, for the user."""
-        mark = {".": "point", ",": "comma"}[self.decimal]
-        encoding = _ENCODINGS_IN_WORDS.get(self.encoding, self.encoding)
-        separated = f"{DELIMITERS[self.delimiter]}-separated" if len(self.header) > 1 else "one column"
-        return f"{separated}, decimal {mark}, {encoding}"
+        separated = f"{_DELIMITERS[self.delimiter]}-separated" if len(self.header) > 1 else "one column"
+        return f"{separated}, decimal {self.mark}, {_ENCODINGS_IN_WORDS.get(self.encoding, self.encoding)}"
 
 
 def dialect_of(path: Path) -> Dialect:
@@ -47,8 +50,8 @@ def dialect_of(path: Path) -> Dialect:
             cut = bool(file.read(1))
     except UnicodeError:
         raise not_text(path, encoding) from None
-    rows = {delimiter: _rows(sample, delimiter, cut) for delimiter in DELIMITERS}
-    delimiter = max(DELIMITERS, key=lambda candidate: _fit(rows[candidate]))
+    rows = {delimiter: _rows(sample, delimiter, cut) for delimiter in _DELIMITERS}
+    delimiter = max(_DELIMITERS, key=lambda candidate: _fit(rows[candidate]))
     records = rows[delimiter]
     header_at = next((place for place, record in enumerate(records) if any(record)), None)
     if header_at is None:
@@ -104,16 +107,13 @@ def _rows(sample: str, delimiter: str, cut: bool) -> list[list[str]]:
 def _fit(records: list[list[str]]) -> float:
     # Share of lines with as many fields as the header; none where there is nothing to separate.
     counts = [len(record) for record in records if any(record)]
-    if not counts or counts[0] < 2:
-        return 0.0
-    return counts.count(counts[0]) / len(counts)
+    return counts.count(counts[0]) / len(counts) if counts and counts[0] > 1 else 0.0
 
 
 def _decimal(records: list[list[str]], delimiter: str) -> str:
     values = [value.strip() for record in records for value in record]
-    if any(_DECIMAL_POINT.fullmatch(value) for value in values):
+    if any(map(_DECIMAL_POINT.fullmatch, values)):
         return "."
-    commas = [value for value in values if _DECIMAL_COMMA.fullmatch(value)]
-    if delimiter == ",":  # quoted values; "1,234" among them is more likely a thousand
-        commas = [value for value in commas if not _LIKE_THOUSANDS.fullmatch(value)]
-    return "," if commas else "."
+    commas = filter(_DECIMAL_COMMA.fullmatch, values)
+    # In quoted values between commas, "1,234" is more likely a thousand.
+    return "," if any(delimiter != "," or not _LIKE_THOUSANDS.fullmatch(value) for value in commas) else "."

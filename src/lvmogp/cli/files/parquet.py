@@ -1,6 +1,5 @@
 """Parquet files of any size as memory-mapped arrays, copied a piece at a time and never loaded whole."""
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -12,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lvmogp.cli.files.ids import id_texts, ids_of_texts
-from lvmogp.cli.files.tables import first_line, with_text
+from lvmogp.cli.files.roles import id_texts, ids_of_texts
+from lvmogp.cli.files.tables import check_text, parquet_in_words
 from lvmogp.errors import DataError, SettingError
 from lvmogp.tables.columns import numeric_table
 from lvmogp.tables.ids import Id
@@ -70,7 +69,7 @@ def open_parquet(
     on_progress
         Called with the number of rows read and the number of all.
     """
-    files = _files(paths)
+    files = _files([paths] if isinstance(paths, str | Path) else paths)
     schema = _schema(files[0], output, condition, inputs)
     for file in files[1:]:
         if _schema(file, output, condition, schema.inputs) != schema:
@@ -85,55 +84,44 @@ def open_parquet(
             f"there are {len(groups)} row groups for {part.of} processes, so this one has nothing to read; start "
             "fewer processes, or write the files in more row groups"
         )
-    with tempfile.TemporaryDirectory(prefix="lvmogp-", dir=folder) as place:
-        yield _copied(own, schema, Path(place), on_progress)
+    yield _copied(own, schema, Path(folder or tempfile.gettempdir()), on_progress)
 
 
-def _files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
-    given = [Path(paths)] if isinstance(paths, str | Path) else [Path(each) for each in paths]
-    found = [file for path in given for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
+def _files(paths: Sequence[str | Path]) -> list[Path]:
+    found = [
+        file for path in map(Path, paths) for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])
+    ]
     for file in found:
         if not file.is_file():
             raise DataError(f"there is no file {file}")
     if not found:
-        raise DataError(f"there are no Parquet files (*.parquet) in {', '.join(map(str, given))}")
+        raise DataError(f"there are no Parquet files (*.parquet) in {', '.join(map(str, paths))}")
     return found
 
 
 def _opened(file: Path) -> Any:
     try:
-        import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise SettingError('Parquet files need pyarrow, which is not installed: pip install "lvmogp[files]"') from None
-    with _in_words(file):
+    with parquet_in_words(file):
         return pyarrow.parquet.ParquetFile(file)
 
 
-@contextmanager
-def _in_words(file: Path) -> Generator[None, None, None]:
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:  # what is wrong inside the file can fail in any way
-        raise DataError(f"{file} cannot be read as a Parquet file: {first_line(error)}") from None
-
-
 def _schema(file: Path, output: str, condition: str, inputs: Sequence[str]) -> _Schema:
+    schema = _opened(file).schema_arrow  # first, since it asks for pyarrow in words
     import pyarrow.types as types
 
-    schema = _opened(file).schema_arrow
-    for name in (output, condition, *inputs):
-        if name not in schema.names:
-            raise DataError(f"{file} has no column {name!r}; its columns are: {', '.join(schema.names)}")
     kinds = dict(zip(schema.names, schema.types, strict=True))
+    for name in (output, condition, *inputs):
+        if name not in kinds:
+            raise DataError(f"{file} has no column {name!r}; its columns are: {', '.join(schema.names)}")
     of_numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
     numbers = [name for name, kind in kinds.items() if any(is_one(kind) for is_one in of_numbers)]
     dates = [name for name, kind in kinds.items() if types.is_date(kind) or types.is_timestamp(kind)]
     if output not in numbers:
         raise DataError(f"column {output!r} of {file} must hold numbers, it holds {kinds[output]}")
-    usable = [name for name in schema.names if name in (*numbers, *dates)]
+    usable = [name for name in kinds if name in (*numbers, *dates)]
     chosen = tuple(inputs) or tuple(name for name in usable if name not in (output, condition))
     for name in chosen:
         if name not in usable:
@@ -146,15 +134,12 @@ def _schema(file: Path, output: str, condition: str, inputs: Sequence[str]) -> _
 
 
 def _copied(
-    groups: Sequence[tuple[Path, int]],
-    schema: _Schema,
-    place: Path,
-    on_progress: Callable[[int, int], None] | None,
+    groups: Sequence[tuple[Path, int]], schema: _Schema, folder: Path, on_progress: Callable[[int, int], None] | None
 ) -> ObservationStore:
     total = sum(_opened(file).metadata.row_group(group).num_rows for file, group in groups)
-    inputs = _reserved(place / "inputs.npy", np.float64, (total, len(schema.inputs)))
-    outputs = _reserved(place / "outputs.npy", np.float64, (total,))
-    conditions = _reserved(place / "conditions.npy", np.int32, (total,))
+    inputs = _reserved(folder, np.dtype(np.float64), (total, len(schema.inputs)))
+    outputs = _reserved(folder, np.dtype(np.float64), (total,))
+    conditions = _reserved(folder, np.dtype(np.int32), (total,))
     numbers: dict[Id, int] = {}
     n_read = n_kept = 0
     for frame in _frames(groups, schema):
@@ -181,6 +166,19 @@ def _copied(
     )
 
 
+def _frames(groups: Sequence[tuple[Path, int]], schema: _Schema) -> Iterator[pd.DataFrame]:
+    for file, group in groups:
+        pieces = iter(_opened(file).iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=schema.columns))
+        while True:
+            with parquet_in_words(file):
+                piece = next(pieces, None)
+                if piece is None:
+                    break
+                frame = piece.to_pandas(date_as_object=False, integer_object_nulls=True, ignore_metadata=True)
+                check_text(frame)
+            yield frame
+
+
 def _numbered(ids: pd.Series, numbers: dict[Id, int], *, whole: bool) -> HostInt:
     # Number of each row's id, −1 where there is none; ids that are new get the next numbers.
     codes, distinct = pd.factorize(ids)
@@ -191,35 +189,19 @@ def _numbered(ids: pd.Series, numbers: dict[Id, int], *, whole: bool) -> HostInt
     return of_distinct[codes]
 
 
-def _reserved(path: Path, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
-    # An array in a file whose room is taken at once: a disk that is full later would end the process without a word.
-    n_bytes = int(np.dtype(dtype).itemsize * np.prod(shape, dtype=float))
+def _reserved(folder: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    # An array in a file without a name, which goes with the array, also where the process is killed. Its room is taken
+    # at once: a disk that is full later would end the process without a word.
+    n_bytes = int(dtype.itemsize * np.prod(shape, dtype=float))
     try:
-        if n_bytes > shutil.disk_usage(path.parent).free:
+        if n_bytes > shutil.disk_usage(folder).free:
             raise OSError
-        array = np.lib.format.open_memmap(path, "w+", dtype, shape)
-        if hasattr(os, "posix_fallocate"):  # not on a Mac
-            with path.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
-        with contextlib.suppress(PermissionError):  # as on Windows, where the folder goes at the end
-            path.unlink()  # what is mapped stays until nobody uses it, and nothing is left by a process that is killed
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):  # not on a Mac
+                os.posix_fallocate(file.fileno(), 0, max(n_bytes, 1))
+            return np.memmap(file, dtype, "w+", shape=shape) if n_bytes else np.empty(shape, dtype)
     except OSError:
         raise DataError(
-            f"the data take {n_bytes / 1e6:.1f} MB in {path.parent.parent} while they are fitted, which has not the "
-            "room; name another folder with folder=, or with the environment variable TMPDIR"
+            f"the data take {n_bytes / 1e6:.1f} MB in {folder} while they are fitted, which has not the room; name "
+            "another folder with folder=, or with the environment variable TMPDIR"
         ) from None
-    return array
-
-
-def _frames(groups: Sequence[tuple[Path, int]], schema: _Schema) -> Iterator[pd.DataFrame]:
-    for file, group in groups:
-        pieces = iter(_opened(file).iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=schema.columns))
-        while True:
-            with _in_words(file):
-                piece = next(pieces, None)
-                if piece is None:
-                    break
-                frame = with_text(
-                    piece.to_pandas(date_as_object=False, integer_object_nulls=True, ignore_metadata=True)
-                )
-            yield frame

@@ -1,25 +1,186 @@
-"""The roles of a table's columns, and the rows that have all that these need."""
+"""What a table's columns hold (numbers, dates, text, ids of conditions), their roles, and the rows that have all of it.
 
+Ids are text or whole numbers; which of them are one id is for ``lvmogp.tables.ids``. A Parquet file says by the type of
+a column whether its ids are whole numbers. In CSV and Excel files they are if every one of them is written so, without
+leading zeros. Any other id is the text that stands in the file.
+"""
+
+import difflib
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from lvmogp.cli.files.columns import (
-    DATE,
-    EMPTY,
-    TEXT,
-    Column,
-    check_readable,
-    looks_like_key,
-    read_column,
-    readable,
-)
-from lvmogp.cli.files.ids import holds_whole_numbers, id_texts, ids_of_texts, new_ids
-from lvmogp.cli.files.tables import FileTable, is_parquet, read_table
-from lvmogp.errors import DataError
+from lvmogp.cli.files.tables import MISSING, FileTable, is_parquet, read_table
+from lvmogp.errors import DataError, UnknownConditionError
 from lvmogp.tables.ids import Id
+
+NUMBER, DATE, TEXT, EMPTY = "number", "date", "text", "empty"
+_DATES = ("%d.%m.%Y", "%Y/%m/%d", "%d-%b-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y")
+_TIMES = ("", " %H:%M", " %H:%M:%S")
+# Those that the same text may fit stand together.
+_DATE_FORMATS = (
+    ("ISO8601",),
+    *((date + time,) for date in _DATES for time in _TIMES),
+    *(("%d/%m/%Y" + time, "%m/%d/%Y" + time) for time in _TIMES),
+)
+_MOSTLY = 0.5
+# A whole number for each row is a row number or a key rather than a measurement …
+_FEWEST_ROWS_OF_KEYS = 20
+_DISTINCT_SHARE_OF_KEYS = 0.95
+# … if the numbers follow each other, are huge, or if the column is called so.
+_HUGE = 1_000_000
+_KEY_NAME = re.compile(r"(?:^|[_\W])(?:id|key|index|idx|row|nr|no|number|uuid|serial)(?:$|[_\W\d])", re.IGNORECASE)
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]*")  # digits of other scripts are text
+
+
+class Column(NamedTuple):
+    """A column as numbers or dates, missing where it has none; ``unreadable`` lists rows with other text."""
+
+    table: FileTable
+    name: str
+    kind: str
+    values: pd.Series
+    unreadable: pd.Index
+
+    def checked(self, *, dates: bool) -> "Column":
+        """Refuse a column without values, or with others than numbers, or dates where these are allowed."""
+        table, others = self.table, self.unreadable
+        if self.kind == EMPTY:
+            raise DataError(f"column {self.name!r} of {table.path} holds no values")
+        if len(others) == 0 and (dates or self.kind != DATE):
+            return self
+        row = int(others[0] if len(others) else self.values.index[int(self.values.notna().argmax())])
+        value = str(table.frame.at[row, self.name])
+        more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
+        advice = "correct it, or leave it empty where nothing was measured"
+        if re.fullmatch(r"[-+]?[0-9.,' ]+", value):
+            mark = "point" if table.dialect is None else table.dialect.mark
+            advice = f"numbers are read here with a decimal {mark}: leave out separators of thousands"
+        elif self.kind == TEXT or len(others) == 0:
+            advice = "choose another column"
+        raise DataError(
+            f"column {self.name!r} of {table.path} must hold {'numbers or dates' if dates else 'numbers'}, got "
+            f"{value!r:.60} in {table.place(row)}{more}; {advice}"
+        )
+
+    @property
+    def looks_like_key(self) -> bool:
+        """Whether a column numbers the rows, as row numbers and keys of databases do."""
+        values = self.values.dropna().to_numpy()
+        if self.kind != NUMBER or len(values) < _FEWEST_ROWS_OF_KEYS or np.any(values != np.floor(values)):
+            return False
+        distinct = np.unique(values)
+        if len(distinct) < _DISTINCT_SHARE_OF_KEYS * len(values):
+            return False
+        consecutive = distinct[-1] - distinct[0] == len(distinct) - 1
+        return bool(consecutive or np.abs(values).max() >= _HUGE or _KEY_NAME.search(self.name))
+
+
+def read_column(table: FileTable, name: str) -> Column:
+    """Find out what a column holds; one that is mostly numbers or dates is taken as meant to be that."""
+    values = table.frame[name]
+    none = values.index[:0]
+    if pd.api.types.is_datetime64_any_dtype(values.dtype):
+        return Column(table, name, DATE, _without_zone(values), none)
+    if pd.api.types.is_numeric_dtype(values.dtype):
+        return Column(table, name, EMPTY if values.isna().all() else NUMBER, values.astype(float), none)
+    objects = values.astype(object)
+    absent = values.isna() | objects.isin(MISSING)
+    nothing = pd.Series(np.nan, values.index)
+    if absent.all():
+        return Column(table, name, EMPTY, nothing, none)
+    texts = pd.Series(objects.where(~absent, None))
+    numbers = _numbers(texts, table)
+    no_numbers = values.index[(numbers.isna() & ~absent).to_numpy()]
+    if len(no_numbers) < _MOSTLY * (~absent).sum():
+        return Column(table, name, NUMBER, numbers, no_numbers)
+    dates = _dates(texts.dropna().astype(str), table, name)
+    if dates is None:
+        return Column(table, name, TEXT, nothing, no_numbers)
+    return Column(table, name, DATE, dates.reindex(values.index), dates.index[dates.isna().to_numpy()])
+
+
+def _numbers(texts: pd.Series, table: FileTable) -> pd.Series:
+    if table.dialect is not None and table.dialect.decimal == ",":
+        texts = texts.map(lambda text: str(text).replace(".", " ").replace(",", "."), na_action="ignore")
+    return pd.Series(pd.to_numeric(texts, errors="coerce"), dtype=float)
+
+
+def _dates(texts: pd.Series, table: FileTable, name: str) -> pd.Series | None:
+    # Dates in the first format that reads most of the column.
+    for forms in _DATE_FORMATS:
+        found = [_in_format(texts, form) for form in forms]
+        best = max(found, key=lambda dates: dates.notna().sum())
+        if best.notna().sum() <= _MOSTLY * len(texts):
+            continue
+        if all(dates.notna().all() for dates in found) and not all(dates.equals(best) for dates in found):
+            raise DataError(
+                f"column {name!r} of {table.path} holds dates such as {texts.iloc[0]!r} that may begin with the day "
+                "or with the month; write them as year-month-day"
+            )
+        return best
+    return None
+
+
+def _in_format(texts: pd.Series, form: str) -> pd.Series:
+    if len(texts) > 1000 and _in_format(texts.iloc[:20], form).isna().all():
+        return pd.Series(pd.NaT, texts.index, dtype="datetime64[us]")
+    return _without_zone(pd.to_datetime(texts, format=form, errors="coerce", utc=True))
+
+
+def _without_zone(times: pd.Series) -> pd.Series:
+    # Times with an offset count in UTC.
+    if times.dt.tz is not None:
+        times = times.dt.tz_convert("UTC").dt.tz_localize(None)
+    return times.astype("datetime64[us]")
+
+
+# Ids
+
+
+def id_texts(values: pd.Series) -> pd.Series:
+    """Return ids as text without surrounding blanks, ``None`` where there is none."""
+    # As objects, since whole numbers beside empty cells would become floats on the way, and lose digits.
+    texts = [None if each is None or each is pd.NA or each != each else _text(each) for each in values.astype(object)]
+    return pd.Series([text or None for text in texts], values.index, dtype=object, name=values.name)
+
+
+def _text(value: Any) -> str:
+    # In an Excel sheet a whole number may be kept as a float.
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+
+
+def ids_of_texts(texts: Sequence[str], *, whole: bool | None = None) -> list[Id]:
+    """Return ids as whole numbers or as text; ``whole`` says which, else how all of them are written."""
+    if whole is None:
+        whole = all(_WHOLE_NUMBER.fullmatch(text) for text in set(texts))
+    return [int(text) for text in texts] if whole else list(texts)
+
+
+def model_ids(ids: Sequence[Id], known: Sequence[Id], *, may_be_new: bool = True) -> list[Id]:
+    """Return the model's own ids for those of a file or a command.
+
+    New ones are whole numbers if all of the model's are and all of these too, else text; or an error.
+    """
+    if not all(isinstance(name, int) for name in (*known, *ids)):
+        ids = [str(name) for name in ids]
+    by_text = {str(name): name for name in known}
+    unknown = [str(name) for name in ids if str(name) not in by_text]
+    if unknown and not may_be_new:
+        close = difflib.get_close_matches(unknown[0], by_text, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise UnknownConditionError(
+            f"the model knows no condition {unknown[0]!r}{hint}; add it with 'lvmogp add-condition', or predict it "
+            "from the prior with --unseen prior"
+        )
+    return [by_text.get(str(name), name) for name in ids]
+
+
+# Roles
 
 
 class Roles(NamedTuple):
@@ -29,11 +190,6 @@ class Roles(NamedTuple):
     condition: str | None = None
     output: str | None = None
     errors: str | None = None
-
-    @property
-    def others(self) -> list[str]:
-        """Columns that are no inputs."""
-        return [name for name in self[1:] if name is not None]
 
 
 class CompleteRows(NamedTuple):
@@ -61,21 +217,22 @@ class CompleteRows(NamedTuple):
 
 def complete_rows(table: FileTable, roles: Roles, *, dates: Sequence[str] | None = None) -> CompleteRows:
     """Read the columns that have a role, one row per observation; ``dates`` says which inputs must be dates."""
-    _check_named(table, [*roles.inputs, *roles.others])
+    others = [name for name in roles[1:] if name is not None]
+    table.check_columns([*roles.inputs, *others])
     inputs, ignored = [_input(table, name, dates) for name in roles.inputs], ()
     if not inputs:
-        inputs, ignored = _other_inputs(table, roles.others)
+        inputs, ignored = _other_inputs(table, others)
     columns = {column.name: column.values for column in inputs}
     if roles.condition is not None:
-        columns[roles.condition] = id_texts(table.column(roles.condition))
+        columns[roles.condition] = id_texts(table.frame[roles.condition])
     for name in (roles.output, roles.errors):
         if name is not None:
-            columns[name] = readable(table, name, dates=False).values
-    kept, left_out = _kept(table, pd.DataFrame(columns), list(columns))
+            columns[name] = read_column(table, name).checked(dates=False).values
+    kept, left_out = _kept(table, columns, list(columns))
     ids = None
     if roles.condition is not None:
-        whole = holds_whole_numbers(table.column(roles.condition)) if is_parquet(table.path) else None
-        ids = ids_of_texts(kept[roles.condition].tolist(), whole=whole)
+        kinds = pd.api.types.infer_dtype(table.frame[roles.condition].astype(object), skipna=True)
+        ids = ids_of_texts(kept[roles.condition].tolist(), whole=kinds == "integer" if is_parquet(table.path) else None)
     return CompleteRows(
         pd.DataFrame(kept[[column.name for column in inputs]]),
         None if roles.output is None else pd.Series(kept[roles.output]),
@@ -90,39 +247,32 @@ def complete_rows(table: FileTable, roles: Roles, *, dates: Sequence[str] | None
 
 def wide_rows(table: FileTable, inputs: Sequence[str]) -> CompleteRows:
     """Read one column per condition beside the inputs, which are the first column unless named."""
-    _check_named(table, inputs)
+    table.check_columns(inputs)
     names = list(inputs) or [str(table.frame.columns[0])]
-    chosen = [readable(table, name, dates=True) for name in names]
-    others = [str(name) for name in table.frame.columns if name not in names]
-    ignored = [name for name in others if read_column(table, name).kind in (TEXT, EMPTY)]
-    outputs = {name: readable(table, name, dates=False).values for name in others if name not in ignored}
+    chosen = [read_column(table, name).checked(dates=True) for name in names]
+    others = [read_column(table, str(name)) for name in table.frame.columns if name not in names]
+    ignored = tuple(column.name for column in others if column.kind in (TEXT, EMPTY))
+    outputs = {column.name: column.checked(dates=False).values for column in others if column.name not in ignored}
     if not outputs:
         raise DataError(f"{table.path} has no column of numbers beside {', '.join(names)}; is it in long form?")
-    columns = {column.name: column.values for column in chosen}
-    kept, left_out = _kept(table, pd.DataFrame(columns | outputs), names)
+    kept, left_out = _kept(table, {column.name: column.values for column in chosen} | outputs, names)
     y = kept[list(outputs)].set_axis(pd.Index(ids_of_texts(list(outputs)), dtype=object), axis=1)
     dates = tuple(column.name for column in chosen if column.kind == DATE)
-    return CompleteRows(kept[names], y, None, None, dates, tuple(ignored), len(table.frame), left_out)
+    return CompleteRows(kept[names], y, None, None, dates, ignored, len(table.frame), left_out)
 
 
-def _check_named(table: FileTable, names: Sequence[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise DataError(f"column {name!r} was named twice; output, condition and inputs must be different columns")
-    table.check_columns(names)
-
-
-def _kept(table: FileTable, columns: pd.DataFrame, needed: list[str]) -> tuple[pd.DataFrame, dict[str, int]]:
+def _kept(table: FileTable, columns: dict[str, pd.Series], needed: list[str]) -> tuple[pd.DataFrame, dict[str, int]]:
     # Rows in which nothing that is needed is missing, and how many lack what.
-    absent = columns[needed].isna()
-    kept = columns[~absent.any(axis=1)].reset_index(drop=True)
+    frame = pd.DataFrame(columns)
+    absent = frame[needed].isna()
+    kept = frame[~absent.any(axis=1)].reset_index(drop=True)
     if len(kept) == 0:
         raise DataError(f"no row of {table.path} has all of {', '.join(needed)}")
     return kept, {str(name): int(count) for name, count in absent.sum().items() if count}
 
 
 def _input(table: FileTable, name: str, dates: Sequence[str] | None) -> Column:
-    column = readable(table, name, dates=dates is None or name in dates)
+    column = read_column(table, name).checked(dates=dates is None or name in dates)
     if dates is not None and name in dates and column.kind != DATE:
         raise DataError(f"column {name!r} of {table.path} must hold dates, as those the model was fitted to")
     return column
@@ -134,10 +284,10 @@ def _other_inputs(table: FileTable, taken: Sequence[str]) -> tuple[list[Column],
     chosen = [column for column in columns if column.kind not in (TEXT, EMPTY)]
     for column in chosen:
         try:
-            check_readable(table, column, dates=True)
+            column.checked(dates=True)
         except DataError as error:
             raise DataError(f"{error}; or leave the column out by naming the inputs with --input") from None
-        if looks_like_key(column):
+        if column.looks_like_key:
             raise DataError(
                 f"column {column.name!r} of {table.path} looks like a row number or key ({column.values.nunique()} "
                 f"different whole numbers in {len(column.values)} rows), not like an input; name the inputs with "
@@ -159,18 +309,18 @@ def read_features(path: Path, *, condition: str | None, known: Sequence[Id]) -> 
     name = "condition" if condition is None else condition
     table = read_table(path, ids=[name])
     table.check_columns([name])
-    texts = id_texts(table.column(name))
+    texts = id_texts(table.frame[name])
     if texts.isna().any():
         row = int(texts.index[int(texts.isna().argmax())])
         raise DataError(f"{path} has no id in column {name!r} in {table.place(row)}; each row needs one")
     columns = {str(other): _feature(table, str(other)) for other in table.frame.columns if other != name}
-    index = pd.Index(new_ids(ids_of_texts(texts.tolist()), known), dtype=object, tupleize_cols=False)
+    index = pd.Index(model_ids(ids_of_texts(texts.tolist()), known), dtype=object, tupleize_cols=False)
     return pd.DataFrame(columns).set_axis(index, axis=0)
 
 
 def _feature(table: FileTable, name: str) -> pd.Series:
-    if pd.api.types.is_bool_dtype(table.column(name)):
-        return table.column(name)
-    if read_column(table, name).kind != TEXT:
-        return readable(table, name, dates=True).values
-    return id_texts(table.column(name))
+    values = table.frame[name]
+    if pd.api.types.is_bool_dtype(values):
+        return values
+    column = read_column(table, name)
+    return id_texts(values) if column.kind == TEXT else column.checked(dates=True).values

@@ -1,4 +1,4 @@
-"""Tables in users' files, read with words for what is wrong.
+"""Tables in users' files, read with words for what is wrong, and written.
 
 Text stays as it is in the file until it is known what a column is for: numbers, dates or ids of conditions.
 """
@@ -7,7 +7,10 @@ import difflib
 import io
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+import zipfile
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,17 +18,18 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.cli.files.delimited import Dialect, dialect_of, line_of, not_text
-from lvmogp.cli.files.excel import excel_bytes, read_sheet
 from lvmogp.errors import DataError, SettingError
 
 _DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".dat")
 _EXCEL = (".xlsx", ".xlsm")
 _PARQUET = (".parquet", ".pq")
 _KINDS_IN_WORDS = "CSV (.csv, .tsv, .txt), Excel (.xlsx) or Parquet (.parquet)"
-_LIBRARIES = {**dict.fromkeys(_EXCEL, "openpyxl"), **dict.fromkeys(_PARQUET, "pyarrow")}
 # What stands for "no value" in columns of numbers and dates; for ids only an empty field does.
-_MISSING = ("", "-", ".", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "none")
+MISSING = ("", "-", ".", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "none")
 _SHOWN_COLUMNS = 12
+# An Excel sheet as full as it may be, in twenty columns, takes less than this.
+_MOST_BYTES = 1_000_000_000
+_MOST_CELLS = 50_000_000
 
 
 class FileTable(NamedTuple):
@@ -36,18 +40,18 @@ class FileTable(NamedTuple):
     written: str
     dialect: Dialect | None = None  # of text files
 
-    def column(self, name: str) -> pd.Series:
-        """Return a column as read."""
-        return pd.Series(self.frame[name])
-
     def place(self, row: int) -> str:
         """Say in words where in the file a row stands."""
         return f"row {row + 2}" if self.dialect is None else f"line {line_of(self.path, self.dialect, row)}"
 
-    def check_columns(self, names: Iterable[str]) -> None:
-        """Refuse a table that lacks one of these columns."""
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Refuse a table that lacks one of these columns, and a column that is named for two purposes."""
         columns = list(self.frame.columns)
         for name in names:
+            if names.count(name) > 1:
+                raise DataError(
+                    f"column {name!r} was named twice; output, condition and inputs must be different columns"
+                )
             if name in columns:
                 continue
             if len(columns) == 1:
@@ -72,32 +76,62 @@ def read_table(path: Path, *, ids: Sequence[str] = ()) -> FileTable:
         neighbours = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"there is no file {path}{_hint(path.name, neighbours)}")
     suffix = path.suffix.lower()
-    if suffix not in (*_DELIMITED, *_EXCEL, *_PARQUET):
+    read = _READERS.get(suffix)
+    if read is None:
         raise DataError(f"{path} has an unknown ending; give a table as {_KINDS_IN_WORDS}")
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty; it needs a line of column names and then the data")
     try:
-        if suffix in _DELIMITED:
-            table = _read_delimited(path, ids)
-        else:
-            table = _read_excel(path) if suffix in _EXCEL else _read_parquet(path)
-    except ImportError:
-        raise _not_installed(suffix) from None
+        with _installed(suffix):
+            table = read(path, ids)
     except MemoryError:
         raise DataError(
             f"{path} ({path.stat().st_size / 1e6:.0f} MB) does not fit into memory; leave out rows or columns, or "
             "write it as Parquet, which --inference stochastic reads in pieces"
         ) from None
-    _check_names(path, table.frame.columns)
     if len(table.frame) == 0:
         raise DataError(f"{path} has column names but no rows of data below them")
     return table
 
 
+@contextmanager
+def _installed(suffix: str) -> Generator[None, None, None]:
+    try:
+        yield
+    except ImportError:
+        library = "openpyxl" if suffix in _EXCEL else "pyarrow"
+        raise SettingError(
+            f'{suffix} files need {library}, which is not installed: pip install "lvmogp[files]"'
+        ) from None
+
+
+def _names(path: Path, header: Iterable[str]) -> list[str]:
+    # Those in the header, others where it has none.
+    names = [name or f"column {number}" for number, name in enumerate(header, start=1)]
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise DataError(f"{path} has two columns called {name!r}; rename one of them")
+    return names
+
+
+def _without_empty(frame: pd.DataFrame, header: Sequence[str]) -> pd.DataFrame:
+    # Blank lines are no rows, and a delimiter at the end of each line is no column.
+    empty = [name for name in frame.columns if name not in header and np.all(frame[name].isna())]
+    return frame.drop(columns=empty).dropna(how="all")
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    by_lower_case = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
+    return f" (did you mean {by_lower_case[close[0]]!r}?)" if close else ""
+
+
+# Text
+
+
 def _read_delimited(path: Path, ids: Sequence[str]) -> FileTable:
     dialect = dialect_of(path)
-    _check_names(path, [name for name in dialect.header if name])
-    names = _named(dialect.header)
+    names = _names(path, dialect.header)
     options: dict[str, Any] = {
         "sep": dialect.delimiter,
         "decimal": dialect.decimal,
@@ -111,7 +145,7 @@ def _read_delimited(path: Path, ids: Sequence[str]) -> FileTable:
         "low_memory": False,
         "dtype": {name: str for name in names if name in ids},
         "keep_default_na": False,
-        "na_values": {name: [""] if name in ids else list(_MISSING) for name in names},
+        "na_values": {name: [""] if name in ids else list(MISSING) for name in names},
     }
     try:
         with warnings.catch_warnings():
@@ -131,42 +165,93 @@ def _read_delimited(path: Path, ids: Sequence[str]) -> FileTable:
     return FileTable(path, _without_empty(frame, dialect.header), str(dialect), dialect)
 
 
-def _read_excel(path: Path) -> FileTable:
-    cells, sheet, n_sheets = read_sheet(path)
+# Excel
+
+
+def _read_excel(path: Path, _: Sequence[str]) -> FileTable:
+    import openpyxl
+
+    try:
+        # An archive never unpacks to more than it says: what goes beyond is refused by zipfile.
+        with zipfile.ZipFile(path) as archive:
+            n_bytes = sum(member.file_size for member in archive.infolist())
+        if n_bytes > _MOST_BYTES:
+            raise DataError(
+                f"{path} would take {n_bytes / 1e9:.1f} GB once unpacked; save the table as CSV and give that"
+            )
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        try:
+            sheets = book.sheetnames
+            cells = _cells(path, book[sheets[0]])
+        finally:
+            book.close()
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # what is wrong inside an archive of XML can fail in any way
+        raise DataError(f"{path} cannot be read as an Excel file ({error}); open it and save it again") from None
     filled = np.flatnonzero(cells.notna().any(axis=1).to_numpy())
     if len(filled) == 0:
         raise DataError(f"the first sheet of {path} is empty; it needs a row of column names and then the data")
     header = ["" if pd.isna(name) else str(name).strip() for name in cells.iloc[filled[0]]]
-    _check_names(path, [name for name in header if name])
     frame = cells.iloc[filled[0] + 1 :].infer_objects()
     frame.index = frame.index - 1  # rows count from below a header in the first row
-    frame.columns = pd.Index(_named(header))
-    written = "Excel" if n_sheets == 1 else f"Excel, first of {n_sheets} sheets: {sheet}"
+    frame.columns = pd.Index(_names(path, header))
+    written = "Excel" if len(sheets) == 1 else f"Excel, first of {len(sheets)} sheets: {sheets[0]}"
     return FileTable(path, _without_empty(frame, header), written)
 
 
-def _read_parquet(path: Path) -> FileTable:
+def _cells(path: Path, sheet: Any) -> pd.DataFrame:
+    sheet.reset_dimensions()  # what a file says of its own size may be wrong
+    rows: list[tuple[Any, ...]] = []
+    n_rows = width = 0
+    for row in sheet.iter_rows(values_only=True):
+        filled = next((place for place in range(len(row), 0, -1) if row[place - 1] is not None), 0)
+        rows.append(tuple(row[:filled]))
+        if filled:
+            n_rows, width = len(rows), max(width, filled)
+    # One cell in the last corner of a sheet stands for 17 thousand million empty ones.
+    if n_rows * width > _MOST_CELLS:
+        raise DataError(
+            f"the first sheet of {path} reaches to row {n_rows} and column {width}, mostly empty; delete the cells "
+            "that stand far from the table"
+        )
+    padded = [row + (None,) * (width - len(row)) for row in rows[:n_rows]]
+    cells = pd.DataFrame(padded, columns=range(width), dtype=object)
+    return cells.where(cells.notna() & (cells != ""), np.nan)
+
+
+# Parquet
+
+
+def _read_parquet(path: Path, _: Sequence[str]) -> FileTable:
     import pyarrow.parquet
 
-    try:
+    with parquet_in_words(path):
         # Whole numbers beside missing ones stay whole: as floats they would lose digits.
-        frame = with_text(pyarrow.parquet.ParquetFile(path).read().to_pandas(integer_object_nulls=True))
-    except MemoryError:
-        raise
-    except Exception as error:  # what is wrong inside the file can fail in any way
-        raise DataError(f"{path} cannot be read as a Parquet file: {first_line(error)}") from None
+        frame = pyarrow.parquet.ParquetFile(path).read().to_pandas(integer_object_nulls=True)
+        check_text(frame)
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index()
-    frame.columns = pd.Index([str(name) for name in frame.columns])
+    frame.columns = pd.Index(_names(path, map(str, frame.columns)))
     return FileTable(path, frame, "Parquet")
 
 
-def with_text(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table once all its text is known to be text; libraries look at it as late as they can."""
+@contextmanager
+def parquet_in_words(path: Path) -> Generator[None, None, None]:
+    """Say that a Parquet file cannot be read; what is wrong inside it can fail in any way."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise DataError(f"{path} cannot be read as a Parquet file: {first_line(error)}") from None
+
+
+def check_text(frame: pd.DataFrame) -> None:
+    """Find out whether all text of a table is text; libraries look at it as late as they can."""
     for name in frame.columns:
         if frame[name].dtype.kind == "O":
             frame[name].to_numpy(dtype=object)
-    return frame
 
 
 def first_line(error: BaseException) -> str:
@@ -174,52 +259,43 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _not_installed(suffix: str) -> SettingError:
-    return SettingError(
-        f'{suffix} files need {_LIBRARIES[suffix]}, which is not installed: pip install "lvmogp[files]"'
-    )
+_READERS = {
+    **dict.fromkeys(_DELIMITED, _read_delimited),
+    **dict.fromkeys(_EXCEL, _read_excel),
+    **dict.fromkeys(_PARQUET, _read_parquet),
+}
 
 
-def _named(header: Sequence[str]) -> list[str]:
-    return [name or f"column {number}" for number, name in enumerate(header, start=1)]
-
-
-def _without_empty(frame: pd.DataFrame, header: Sequence[str]) -> pd.DataFrame:
-    # Blank lines are no rows, and a delimiter at the end of each line is no column.
-    empty = [name for name in frame.columns if name not in header and np.all(frame[name].isna())]
-    return frame.drop(columns=empty).dropna(how="all")
-
-
-def _check_names(path: Path, names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise DataError(f"{path} has two columns called {name!r}; rename one of them")
-        seen.add(name)
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    by_lower_case = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
-    return f" (did you mean {by_lower_case[close[0]]!r}?)" if close else ""
-
-
-def missing(values: pd.Series) -> pd.Series:
-    """Say which entries stand for no value in a column of numbers or dates."""
-    return values.isna() | values.isin(_MISSING) if values.dtype.kind == "O" else values.isna()
+# Writing
 
 
 def table_bytes(frame: pd.DataFrame, suffix: str) -> bytes:
     """Return a table as the content of a file with this ending."""
     if suffix in _DELIMITED:
         return frame.to_csv(index=False, sep="\t" if suffix in (".tsv", ".tab") else ",").encode()
-    if suffix not in _LIBRARIES:
+    if suffix not in _READERS:
         raise SettingError(f"cannot write a table with the ending {suffix!r}; use {_KINDS_IN_WORDS}")
-    try:
+    with _installed(suffix):
         if suffix in _EXCEL:
-            return excel_bytes(frame)
+            return _excel_bytes(frame)
         buffer = io.BytesIO()
         frame.to_parquet(buffer, index=False)
         return buffer.getvalue()
-    except ImportError:
-        raise _not_installed(suffix) from None
+
+
+def _excel_bytes(frame: pd.DataFrame) -> bytes:
+    from openpyxl.utils.exceptions import IllegalCharacterError
+
+    buffer = io.BytesIO()
+    try:
+        with pd.ExcelWriter(buffer, engine="openpyxl") as writer:
+            frame.to_excel(writer, index=False)
+            for row in next(iter(writer.sheets.values())).iter_rows():
+                for cell in row:
+                    if cell.data_type == "f":  # text that begins like a formula is text there too
+                        cell.data_type = "s"
+    except IllegalCharacterError:
+        raise DataError(
+            "a name or value holds a control character, which Excel cannot; write a .csv or .parquet file"
+        ) from None
+    return buffer.getvalue()
