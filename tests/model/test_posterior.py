@@ -27,18 +27,23 @@ from small_models import (
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.curve_moments import (
+from lvmogp.model.expected_likelihood import quadratic
+from lvmogp.model.layouts import Data, GridData
+from lvmogp.model.parameters import Inducing, Parameters
+from lvmogp.model.posterior import (
+    Covariance,
     CurveMoments,
+    DenseCovariance,
+    KroneckerCovariance,
+    Posterior,
     curve_moments,
     grid_marginals,
     grid_means,
     marginals,
     positive_part,
+    posterior,
+    updated,
 )
-from lvmogp.model.expected_likelihood import quadratic
-from lvmogp.model.layouts import Data, GridData
-from lvmogp.model.parameters import Inducing, Parameters
-from lvmogp.model.posterior import Covariance, DenseCovariance, KroneckerCovariance, Posterior, posterior, updated
 
 POINTS = np.random.default_rng(8).uniform(-2, 2, (5, Q_X))
 
@@ -165,7 +170,7 @@ def pinned(parameters: Parameters) -> Parameters:
 @pytest.mark.parametrize("pairs_at_once", [2**17, 29])
 def test_a_grid_of_points_is_predicted_as_its_rows_are(monkeypatch, pairs_at_once: int):
     """With ten pairs of features, 29 of them are two slices of three points."""
-    monkeypatch.setattr("lvmogp.model.curve_moments._PAIRS_AT_ONCE", pairs_at_once)
+    monkeypatch.setattr("lvmogp.model.posterior._PAIRS_AT_ONCE", pairs_at_once)
     model, shapes = fitted(small_parameters(2), grid_case().data)
     points, (mean, variance) = jnp.asarray(POINTS), at_points(model, shapes)
     found = (compiled_grid_marginals if pairs_at_once > 29 else grid_marginals)(model.input_basis, shapes, points)

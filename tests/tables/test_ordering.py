@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from lvmogp.tables.features import FeatureCoordinates
-from lvmogp.tables.observations import Observations
-from lvmogp.tables.ordering import canonical_order, in_order
+from lvmogp.tables.observations import Observations, canonical_order, in_order
 
 
 def uneven(rng: np.random.Generator) -> Observations:

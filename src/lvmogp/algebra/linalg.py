@@ -1,10 +1,10 @@
-"""Linear algebra on which everything rests: Cholesky factors that hold, triangular solves, Kronecker pairs.
+"""Linear algebra on which everything rests: Cholesky factors that hold, triangular solves, products over observations.
 
-Vectors over pairs of inducing points are written as matrices V of shape (M_X, M_H), and vec(V) stacks the
-columns of V, so that (L_H ⊗ L_X) vec(V) = vec(L_X V L_Hᵀ).
+Vectors over pairs of inducing points are written as matrices, and vec(·) stacks their columns, so that
+(L_H ⊗ L_X) vec(B) = vec(L_X B L_Hᵀ).
 """
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,15 +14,18 @@ from jax.scipy.linalg import solve_triangular
 
 from lvmogp.typing import Array, Bool, Float, Scalar
 
-_JITTER_STEP = 10.0
-_JITTER_LIMIT = 1e-2
 # Triangular matrices of up to this size are inverted by one solve.
 _SOLVED_AT_ONCE = 64
 
 
+def _jitters(dtype: jnp.dtype) -> np.ndarray:
+    # What is tried in turn, relative to the mean of the diagonal: at least what rounding needs, at most one per cent.
+    return (10.0 ** np.arange(-7 if dtype == jnp.float64 else -5, -1)).astype(dtype)
+
+
 def smallest_jitter(dtype: jnp.dtype) -> float:
     """Jitter that is always added, relative to the mean of the diagonal."""
-    return 1e-7 if dtype == jnp.float64 else 1e-5
+    return float(_jitters(dtype)[0])
 
 
 @jax.custom_jvp
@@ -40,7 +43,7 @@ def _attempt(matrix: Float[Array, "M M"], jitter: Scalar) -> tuple[Float[Array, 
 
 def jittered_in_turn(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
     """One rung of the ladder after the other until one holds: nearly always the first."""
-    rungs = jnp.asarray(_ladder(matrix.dtype))
+    rungs = jnp.asarray(_jitters(matrix.dtype))
 
     def next_attempt(state):
         _, _, rung = state
@@ -55,16 +58,10 @@ def jittered_in_turn(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], 
 
 def jittered_at_once(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
     """All rungs of the ladder together, for accelerators, which wait for the host before each turn of a loop."""
-    rungs = jnp.asarray(_ladder(matrix.dtype))
+    rungs = jnp.asarray(_jitters(matrix.dtype))
     factors, hold = jax.vmap(lambda jitter: _attempt(matrix, jitter))(rungs)
     chosen = jnp.where(jnp.any(hold), jnp.argmax(hold), len(rungs) - 1)
     return factors[chosen], rungs[chosen]
-
-
-def _ladder(dtype: jnp.dtype) -> np.ndarray:
-    first = smallest_jitter(dtype)
-    n_rungs = round(math.log(_JITTER_LIMIT / first, _JITTER_STEP)) + 1
-    return (first * _JITTER_STEP ** np.arange(n_rungs)).astype(dtype)
 
 
 @_jittered_factor.defjvp
@@ -176,9 +173,9 @@ def unpack_symmetric(packed: Float[Array, "*D pairs"], size: int) -> Float[Array
 
 
 def _gathered(packed: Array, size: int) -> Array:
-    rows, columns = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
-    first, last = np.minimum(rows, columns), np.maximum(rows, columns)
-    return packed[..., first * size - first * (first - 1) // 2 + last - first]
+    place = np.zeros((size, size), dtype=int)
+    place[symmetric_pairs(size)] = np.arange(packed.shape[-1])
+    return packed[..., np.maximum(place, place.T)]
 
 
 def _unpack_forward(packed: Array, size: int) -> tuple[Array, None]:
@@ -195,36 +192,120 @@ _unpacked: Any = jax.custom_vjp(_gathered, nondiff_argnums=(1,))
 _unpacked.defvjp(_unpack_forward, _unpack_backward)
 
 
-def _outer_gram(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    # LᵀL of L = [A 0; B C] by quarters, which leaves out the products with the zeros.
-    half = lower.shape[0] // 2
-    first, below, last = lower[:half, :half], lower[half:, :half], lower[half:, half:]
-    corner = below.T @ last
-    return jnp.block([[first.T @ first + below.T @ below, corner], [corner.T, last.T @ last]])
+# Sums of products over observations, slice by slice, with reverse rules made by hand
 
 
-@jax.custom_jvp
-def dense_evidence(gram: Float[Array, "M M"], linear: Float[Array, " M"]) -> tuple[Scalar, Scalar]:
-    """log|I + G| and bᵀ(I + G)⁻¹b for a positive semi-definite G.
+def in_slices(
+    function: Callable[..., tuple[Array, ...]], n_at_once: int, *arrays: Float[Array, "n ..."]
+) -> tuple[Array, ...]:
+    """A function of the rows of arrays, so many at a time, which divide n; backwards it is computed again.
 
-    The tangents use the closed forms ∂log|P| = P⁻¹ and ∂(bᵀP⁻¹b) = −ααᵀ, α = P⁻¹b, which need one inverse
-    and no derivative of the factorisation.
+    So nothing of the size of what is in between is ever held. That is also quicker: memory beyond some 30 MB is taken
+    from the system and given back in each call of a program, page by page, which takes longer than computing twice.
     """
-    factor = jnp.linalg.cholesky(gram + jnp.eye(gram.shape[0], dtype=gram.dtype))
-    whitened = whiten(factor, linear)
-    return 2 * jnp.sum(jnp.log(jnp.diagonal(factor))), whitened @ whitened
+    n_rows = arrays[0].shape[0]
+    if n_at_once >= n_rows:
+        return function(*arrays)
+    again = jax.checkpoint(function)  # type: ignore[reportPrivateImportUsage]
+    pieces = tuple(array.reshape(-1, n_at_once, *array.shape[1:]) for array in arrays)
+    found = jax.lax.map(lambda piece: again(*piece), pieces)
+    return tuple(array.reshape(n_rows, *array.shape[2:]) for array in found)
 
 
-@dense_evidence.defjvp
-def _dense_evidence_jvp(primals, tangents):
-    (gram, linear), (d_gram, d_linear) = primals, tangents
-    identity = jnp.eye(gram.shape[0], dtype=gram.dtype)
-    factor = jnp.linalg.cholesky(gram + identity)
-    whitener = triangular_inverse(factor)
-    whitened = whitener @ linear
-    solution = whitened @ whitener  # α = P⁻¹b
-    inverse = _outer_gram(whitener)  # P⁻¹ = L⁻ᵀL⁻¹
-    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))
-    d_log_det = jnp.sum(inverse * d_gram)
-    d_quadratic = 2 * solution @ d_linear - solution @ d_gram @ solution
-    return (log_det, whitened @ whitened), (d_log_det, d_quadratic)
+@jax.custom_vjp
+def whitened_products(
+    lower: Float[Array, "M M"], columns: Float[Array, "M N"], weights: Float[Array, "N K"]
+) -> tuple[Float[Array, "M M"], Float[Array, "M K"]]:
+    """A = V Vᵀ and B = V W with V = L⁻¹C.
+
+    Backwards, V is multiplied with once: with Γ = dA + dAᵀ,
+
+    - dC = L⁻ᵀ(ΓV + dB Wᵀ) and dW = Vᵀ dB;
+    - dL = −tril(L⁻ᵀ(ΓA + dB Bᵀ)), from small matrices alone, since dV Vᵀ = ΓA + dB Bᵀ.
+    """
+    return _whitened_forward(lower, columns, weights)[0]
+
+
+def _whitened_forward(lower: Array, columns: Array, weights: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    inverse = triangular_inverse(lower)
+    features = inverse @ columns  # V
+    gram, linear = features @ features.T, features @ weights
+    return (gram, linear), (inverse, features, weights, gram, linear)
+
+
+def _whitened_backward(kept: tuple[Array, ...], cotangents: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+    inverse, features, weights, gram, linear = kept
+    d_gram, d_linear = cotangents
+    both = d_gram + d_gram.T  # Γ
+    d_columns = (inverse.T @ both) @ features + (inverse.T @ d_linear) @ weights.T
+    d_lower = -jnp.tril(inverse.T @ (both @ gram + d_linear @ linear.T))
+    return d_lower, d_columns, features.T @ d_linear
+
+
+whitened_products.defvjp(_whitened_forward, _whitened_backward)
+
+
+@jax.custom_vjp
+def block_products(
+    lower: Float[Array, "M M"], rows: Float[Array, "B b M"], weights: Float[Array, "B b"]
+) -> tuple[Float[Array, "B M M"], Float[Array, "B M"]]:
+    """Σ v vᵀ and Σ w v over the rows cᵀ of each block, with v = L⁻¹c.
+
+    Backwards, with Γ = dA + dAᵀ for A = Σ v vᵀ and P = L⁻ᵀΓL⁻¹,
+
+    - dc = P c + w L⁻ᵀdB and dw = cᵀL⁻ᵀdB, so that no v is needed again;
+    - dL = −tril((Σ dc cᵀ) L⁻ᵀ).
+    """
+    return _blocks_forward(lower, rows, weights)[0]
+
+
+def _blocks_forward(lower: Array, rows: Array, weights: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    inverse = triangular_inverse(lower)
+    whitened = rows @ inverse.T  # vᵀ
+    grams = jnp.swapaxes(whitened, 1, 2) @ whitened
+    return (grams, jnp.sum(whitened * weights[..., None], axis=1)), (inverse, rows, weights)
+
+
+def _blocks_backward(kept: tuple[Array, ...], cotangents: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+    inverse, rows, weights = kept
+    d_grams, d_linear = cotangents
+    both = d_grams + jnp.swapaxes(d_grams, 1, 2)  # Γ
+    n_rows, size = rows.shape[1:]
+    # P costs more than it spares where blocks are small.
+    by_grams = rows @ (inverse.T @ both @ inverse) if n_rows > size else rows @ inverse.T @ both @ inverse
+    mapped = d_linear @ inverse  # (L⁻ᵀdB)ᵀ
+    d_rows = by_grams + weights[:, :, None] * mapped[:, None, :]
+    d_lower = -jnp.tril(d_rows.reshape(-1, size).T @ rows.reshape(-1, size) @ inverse.T)
+    return d_lower, d_rows, jnp.sum(rows * mapped[:, None, :], axis=2)
+
+
+block_products.defvjp(_blocks_forward, _blocks_backward)
+
+
+@jax.custom_vjp
+def quadratic_forms(
+    packed: Float[Array, "B pairs"], points: Float[Array, "B b M"], weights: Float[Array, "B b"]
+) -> Float[Array, " B"]:
+    """Σ_i w_i p_iᵀ S p_i over the points of each block, with its own symmetric matrix S as a packed upper triangle.
+
+    Backwards, S p serves again: dp_i = 2 w_i S p_i, dS = Σ_i w_i p_i p_iᵀ.
+    """
+    return _forms_forward(packed, points, weights)[0]
+
+
+def _forms_forward(packed: Array, points: Array, weights: Array) -> tuple[Array, tuple[Array, ...]]:
+    mapped = points @ unpack_symmetric(packed, points.shape[2])  # (S p)ᵀ
+    forms = jnp.sum(mapped * points, axis=2)
+    return jnp.sum(weights * forms, axis=1), (mapped, forms, points, weights)
+
+
+def _forms_backward(kept: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array, Array]:
+    mapped, forms, points, weights = kept
+    by_form = (weights * cotangent[:, None])[..., None]
+    rows, columns = symmetric_pairs(points.shape[2])
+    counts = packed_counts(points.shape[2]).astype(points.dtype)
+    outer = jnp.swapaxes(points * by_form, 1, 2) @ points
+    return outer[:, rows, columns] * counts, 2 * by_form * mapped, forms * cotangent[:, None]
+
+
+quadratic_forms.defvjp(_forms_forward, _forms_backward)

@@ -34,7 +34,7 @@ from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel, gram, leaves, plain_kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.inducing_features import Basis
+from lvmogp.model.expected_likelihood import Basis
 from lvmogp.model.layouts import standardised
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior

@@ -125,7 +125,7 @@ def _alternatives(kind: Any) -> dict[str, Any]:
     """The types that a type stands for, by the names under which files have them; none where it is a single one."""
     if kind is Kernel:
         return {**KERNELS, **COMPOSITES}
-    if kind is Transform:
+    if kind == Transform:
         return {name: type(each) for name, each in TRANSFORMS.items() if name is not None}
     return {each.__name__: each for each in get_args(kind)} if get_origin(kind) in _UNIONS else {}
 

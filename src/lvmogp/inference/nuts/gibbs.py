@@ -6,8 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from lvmogp.algebra.evidence import kronecker_shrinkage
 from lvmogp.algebra.gaussians import log_density
-from lvmogp.algebra.kronecker import kronecker_shrinkage
 from lvmogp.algebra.linalg import whiten
 from lvmogp.inference.nuts.parameters import ChainParameters
 from lvmogp.kernels.covariances import cross, diagonal, gram

@@ -6,9 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from lvmogp.algebra.evidence import dense_evidence, kronecker_evidence
 from lvmogp.algebra.gaussians import LOG_2PI
-from lvmogp.algebra.kronecker import kronecker_evidence
-from lvmogp.algebra.linalg import dense_evidence
 from lvmogp.inference.nuts.parameters import ChainParameters
 from lvmogp.kernels.covariances import gram
 from lvmogp.model.bounds import collapsed
