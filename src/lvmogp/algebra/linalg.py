@@ -93,7 +93,7 @@ def factor_beside_errors(matrix: Float[Array, "m m"], errors: Float[Array, " m"]
     """Lower factor of the covariance of observations plus known variances of their errors.
 
     These may be larger than everything else by many orders, and a jitter in proportion to them would drown what other
-    observations tell. So rows are scaled to the variances that they have without, and L = S⁻¹ chol(S(A + E)S).
+    observations tell. So rows are scaled by D to the variances that they have without, and L = D⁻¹ chol(D(A + E)D).
     """
     own = jnp.diagonal(matrix)
     scale = jnp.sqrt(own / (own + errors))
@@ -216,19 +216,19 @@ def in_slices(
 def whitened_products(
     lower: Float[Array, "M M"], columns: Float[Array, "M N"], weights: Float[Array, "N K"]
 ) -> tuple[Float[Array, "M M"], Float[Array, "M K"]]:
-    """A = V Vᵀ and B = V W with V = L⁻¹C.
+    """A_X = F Fᵀ and B = F E with the features F = L⁻¹C of columns C, and weights E.
 
-    Backwards, V is multiplied with once: with Γ = dA + dAᵀ,
+    Backwards, F is multiplied with once: with Δ = dA_X + dA_Xᵀ,
 
-    - dC = L⁻ᵀ(ΓV + dB Wᵀ) and dW = Vᵀ dB;
-    - dL = −tril(L⁻ᵀ(ΓA + dB Bᵀ)), from small matrices alone, since dV Vᵀ = ΓA + dB Bᵀ.
+    - dC = L⁻ᵀ(ΔF + dB Eᵀ) and dE = Fᵀ dB;
+    - dL = −tril(L⁻ᵀ(ΔA_X + dB Bᵀ)), from small matrices alone, since dF Fᵀ = ΔA_X + dB Bᵀ.
     """
     return _whitened_forward(lower, columns, weights)[0]
 
 
 def _whitened_forward(lower: Array, columns: Array, weights: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
     inverse = triangular_inverse(lower)
-    features = inverse @ columns  # V
+    features = inverse @ columns  # F
     gram, linear = features @ features.T, features @ weights
     return (gram, linear), (inverse, features, weights, gram, linear)
 
@@ -236,7 +236,7 @@ def _whitened_forward(lower: Array, columns: Array, weights: Array) -> tuple[tup
 def _whitened_backward(kept: tuple[Array, ...], cotangents: tuple[Array, Array]) -> tuple[Array, Array, Array]:
     inverse, features, weights, gram, linear = kept
     d_gram, d_linear = cotangents
-    both = d_gram + d_gram.T  # Γ
+    both = d_gram + d_gram.T  # Δ
     d_columns = (inverse.T @ both) @ features + (inverse.T @ d_linear) @ weights.T
     d_lower = -jnp.tril(inverse.T @ (both @ gram + d_linear @ linear.T))
     return d_lower, d_columns, features.T @ d_linear
@@ -249,19 +249,19 @@ whitened_products.defvjp(_whitened_forward, _whitened_backward)
 def block_products(
     lower: Float[Array, "M M"], rows: Float[Array, "B b M"], weights: Float[Array, "B b"]
 ) -> tuple[Float[Array, "B M M"], Float[Array, "B M"]]:
-    """Σ v vᵀ and Σ w v over the rows cᵀ of each block, with v = L⁻¹c.
+    """A = Σ a aᵀ and b = Σ e a over the rows kᵀ of each block, with a = L⁻¹k and weights e.
 
-    Backwards, with Γ = dA + dAᵀ for A = Σ v vᵀ and P = L⁻ᵀΓL⁻¹,
+    Backwards, with Δ = dA + dAᵀ,
 
-    - dc = P c + w L⁻ᵀdB and dw = cᵀL⁻ᵀdB, so that no v is needed again;
-    - dL = −tril((Σ dc cᵀ) L⁻ᵀ).
+    - dk = L⁻ᵀΔL⁻¹k + e L⁻ᵀdb and de = kᵀL⁻ᵀdb, so that no a is needed again;
+    - dL = −tril((Σ dk kᵀ) L⁻ᵀ).
     """
     return _blocks_forward(lower, rows, weights)[0]
 
 
 def _blocks_forward(lower: Array, rows: Array, weights: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
     inverse = triangular_inverse(lower)
-    whitened = rows @ inverse.T  # vᵀ
+    whitened = rows @ inverse.T  # aᵀ
     grams = jnp.swapaxes(whitened, 1, 2) @ whitened
     return (grams, jnp.sum(whitened * weights[..., None], axis=1)), (inverse, rows, weights)
 
@@ -269,11 +269,11 @@ def _blocks_forward(lower: Array, rows: Array, weights: Array) -> tuple[tuple[Ar
 def _blocks_backward(kept: tuple[Array, ...], cotangents: tuple[Array, Array]) -> tuple[Array, Array, Array]:
     inverse, rows, weights = kept
     d_grams, d_linear = cotangents
-    both = d_grams + jnp.swapaxes(d_grams, 1, 2)  # Γ
+    both = d_grams + jnp.swapaxes(d_grams, 1, 2)  # Δ
     n_rows, size = rows.shape[1:]
-    # P costs more than it spares where blocks are small.
+    # L⁻ᵀΔL⁻¹ costs more than it spares where blocks are small.
     by_grams = rows @ (inverse.T @ both @ inverse) if n_rows > size else rows @ inverse.T @ both @ inverse
-    mapped = d_linear @ inverse  # (L⁻ᵀdB)ᵀ
+    mapped = d_linear @ inverse  # (L⁻ᵀdb)ᵀ
     d_rows = by_grams + weights[:, :, None] * mapped[:, None, :]
     d_lower = -jnp.tril(d_rows.reshape(-1, size).T @ rows.reshape(-1, size) @ inverse.T)
     return d_lower, d_rows, jnp.sum(rows * mapped[:, None, :], axis=2)
@@ -286,15 +286,15 @@ block_products.defvjp(_blocks_forward, _blocks_backward)
 def quadratic_forms(
     packed: Float[Array, "B pairs"], points: Float[Array, "B b M"], weights: Float[Array, "B b"]
 ) -> Float[Array, " B"]:
-    """Σ_i w_i p_iᵀ S p_i over the points of each block, with its own symmetric matrix S as a packed upper triangle.
+    """Σ_i e_i p_iᵀ A p_i over the points of each block, with its own symmetric matrix A as a packed upper triangle.
 
-    Backwards, S p serves again: dp_i = 2 w_i S p_i, dS = Σ_i w_i p_i p_iᵀ.
+    Backwards, A p serves again: dp_i = 2 e_i A p_i, dA = Σ_i e_i p_i p_iᵀ.
     """
     return _forms_forward(packed, points, weights)[0]
 
 
 def _forms_forward(packed: Array, points: Array, weights: Array) -> tuple[Array, tuple[Array, ...]]:
-    mapped = points @ unpack_symmetric(packed, points.shape[2])  # (S p)ᵀ
+    mapped = points @ unpack_symmetric(packed, points.shape[2])  # (A p)ᵀ
     forms = jnp.sum(mapped * points, axis=2)
     return jnp.sum(weights * forms, axis=1), (mapped, forms, points, weights)
 

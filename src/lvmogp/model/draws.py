@@ -76,7 +76,7 @@ def rotations(draws: Draws, reference: Float[Array, "D L"]) -> Float[Array, "S Q
     turned = jnp.broadcast_to(jnp.eye(n_coordinates, dtype=reference.dtype), (draws.n_draws, *[n_coordinates] * 2))
     if n_latent == 0:
         return turned
-    # H_sᵀ G = U diag(s) Vᵀ; the R that makes ‖H_s R − G‖ smallest is U Vᵀ.
+    # The R that makes ‖H_s R − μ‖ smallest is the product of both sides' singular vectors of H_sᵀ μ.
     products = jnp.einsum("sdp,dq->spq", draws.latents[:, :, :n_latent], reference)
     left, _, right = jnp.linalg.svd(products, full_matrices=False)
     return turned.at[:, :n_latent, :n_latent].set(left @ right)

@@ -3,9 +3,9 @@
 ⟨log p(Y|F)⟩ under p(F|v, H) q(H) is  constant + bᵀv − ½ vᵀGv  with b = vec(B). Every bound and every
 posterior is one use of it (docs/mathematics.md, equations 5 to 9):
 
-- G = A_H ⊗ A_X on a grid, A_X = V_X V_Xᵀ, A_H = Σ_d T_d/σ_d²;
-- G = Σ_d T_d ⊗ A_d/σ_d² on long data, A_d = Σ_{n in d} v_n v_nᵀ;
-- B = Σ_d (Σ_{n in d} y_n v_n/σ_d²) ⟨c(h_d)⟩ᵀ;
+- G = A_H ⊗ A_X on a grid, A_X = Σ_n a_n a_nᵀ, A_H = Σ_d T_d/σ_d²;
+- G = Σ_d T_d ⊗ A_d/σ_d² on long data, A_d = Σ_{n in d} a_n a_nᵀ;
+- B = Σ_d (Σ_{n in d} y_n a_n/σ_d²) ⟨c(h_d)⟩ᵀ;
 - constant = −½ Σ_d [N_d log 2πσ_d² + ‖y_d‖²/σ_d² + (ψ_d tr K_d − tr T_d tr A_d)/σ_d²].
 
 Where measurements have known variances s_n², σ_d² + s_n² takes the place of σ_d² in every sum (equation 45).
@@ -58,14 +58,14 @@ class Basis(eqx.Module):
     factor: Float[Array, "M M"]
 
     def features(self, points: Float[Array, "n Q"]) -> Float[Array, "n M"]:
-        """Rows (L⁻¹ k_u(x))ᵀ: the columns of V_X for inputs, of c(h) for given latents."""
+        """Rows (L⁻¹ k_u(x))ᵀ: a(x) of inputs, c(h) of given latents."""
         return whiten(self.factor, cross(self.kernel, self.points, points)).T
 
 
 class LatentMoments(eqx.Module):
     """What a distribution over the latents of each condition means for the model.
 
-    ``prior_variance`` ψ_d = ⟨k_H(h_d, h_d)⟩, ``mean`` ⟨c(h_d)⟩ = L_H⁻¹ Ψ_dᵀ (the columns of V_H) and
+    ``prior_variance`` ψ_d = ⟨k_H(h_d, h_d)⟩, ``mean`` ⟨c(h_d)⟩ = L_H⁻¹ Ψ_dᵀ and
     ``second`` T_d = ⟨c(h_d) c(h_d)ᵀ⟩ = L_H⁻¹ Φ_d L_H⁻ᵀ, with c(h) = L_H⁻¹ k_u(h).
     """
 
@@ -80,7 +80,7 @@ def basis(kernel: Kernel, points: Float[Array, "M Q"]) -> Basis:
 
 
 def whitened_mean(latent_basis: Basis, latents: LatentGaussians) -> Float[Array, "D M_H"]:
-    """Rows of V_Hᵀ: ⟨c(h_d)⟩ = L_H⁻¹ Ψ_dᵀ."""
+    """Rows ⟨c(h_d)⟩ᵀ = Ψ_d L_H⁻ᵀ."""
     return whiten(latent_basis.factor, psi1(latent_basis.kernel, latent_basis.points, latents).T).T
 
 
@@ -177,7 +177,7 @@ class GridQuadratic(Quadratic):
         return jnp.kron(self.latent_gram, self.input_gram)
 
     def kronecker_second_moment(self, inducing: KroneckerInducing) -> Scalar:
-        """tr(m̄ᵀ A_X m̄ A_H) + tr(A_X Σ_X) tr(A_H Σ_H), m̄ being m as a matrix."""
+        """tr(Mᵀ A_X M A_H) + tr(A_X Σ_X) tr(A_H Σ_H)."""
         mean_part = jnp.sum((self.input_gram @ inducing.mean) * (inducing.mean @ self.latent_gram))
         inputs = jnp.sum((self.input_gram @ inducing.input_factor) * inducing.input_factor)
         latents = jnp.sum((self.latent_gram @ inducing.latent_factor) * inducing.latent_factor)
@@ -185,7 +185,7 @@ class GridQuadratic(Quadratic):
 
 
 class LongQuadratic(Quadratic):
-    """G = Σ_d T_d ⊗ A_d, A_d = Σ_{n in d} v_n v_nᵀ/(σ_d² + s_n²): two small matrices a condition.
+    """G = Σ_d T_d ⊗ A_d, A_d = Σ_{n in d} a_n a_nᵀ/(σ_d² + s_n²): two small matrices a condition.
 
     ``latent_seconds`` are Φ_d, not yet whitened, and ``whitener`` is L_H⁻¹: T_d = L_H⁻¹ Φ_d L_H⁻ᵀ. Or they are T_d, and
     ``whitener`` changes nothing.
@@ -211,9 +211,9 @@ class LongQuadratic(Quadratic):
         return blocks.transpose(0, 2, 1, 3).reshape(n_latents * n_inputs, n_latents * n_inputs)
 
     def kronecker_second_moment(self, inducing: KroneckerInducing) -> Scalar:
-        """Σ_d [tr(m̄ᵀ A_d m̄ T_d) + tr(A_d Σ_X) tr(T_d Σ_H)]."""
+        """Σ_d [tr(Mᵀ A_d M T_d) + tr(A_d Σ_X) tr(T_d Σ_H)]."""
         # tr(T_d R) = tr(Φ_d L_H⁻ᵀRL_H⁻¹): whitening R spares whitening a matrix for each condition.
-        mapped = inducing.mean @ self.whitener  # m̄ L_H⁻¹
+        mapped = inducing.mean @ self.whitener  # M L_H⁻¹
         projected = jnp.einsum("xh,dxy,yk->dhk", mapped, self.input_grams, mapped)
         mean_part = jnp.sum(projected * self.latent_seconds)
         input_factor, latent_factor = inducing.input_factor, self.whitener.T @ inducing.latent_factor  # L_H⁻ᵀ chol Σ_H
@@ -248,15 +248,15 @@ def _grid_quadratic(
     kernel, points = latent_basis.kernel, latent_basis.points
     precision = 1 / data.noise(parameters.noise_per_condition)
     covariance = cross(input_basis.kernel, input_basis.points, data.inputs)  # K_uf
-    latent_features = whitened_mean(latent_basis, latents)  # V_Hᵀ
+    latent_features = whitened_mean(latent_basis, latents)  # rows ⟨c(h_d)⟩ᵀ
     weighted = precision[:, None] * latent_features
-    # A_X = V_X V_Xᵀ and B = V_X Y diag(1/σ_d²) V_Hᵀ, beginning with the thinner product with Y.
+    # A_X = AᵀA and B = AᵀY diag(1/σ_d²) ⟨c⟩, beginning with the thinner product with Y.
     if len(points) <= len(input_basis.points):
         input_gram, linear = whitened_products(input_basis.factor, covariance, data.outputs @ weighted)
     else:
         input_gram, projections = whitened_products(input_basis.factor, covariance, data.outputs)
         linear = projections @ weighted
-    # A_H = Σ_d T_d/σ_d² = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ, or V_H diag(1/σ_d²) V_Hᵀ + L_H⁻¹ (Σ_d Cov_d/σ_d²) L_H⁻ᵀ
+    # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ, with care Σ_d ⟨c⟩⟨c⟩ᵀ/σ_d² + L_H⁻¹ (Σ_d Cov_d/σ_d²) L_H⁻ᵀ (equation 50)
     if careful:
         spread = whiten_both_sides(factor, weighted_covariance(kernel, points, latents, precision))
         latent_gram = latent_features.T @ weighted + spread
@@ -291,7 +291,7 @@ def _long_quadratic(
 class ConditionSums(eqx.Module):
     """Sums over the observations of each condition, each weighted by its precision p = 1/(σ_d² + s²).
 
-    A_d = Σ p v vᵀ, Σ p y v, Σ p y², Σ p k(x, x) and Σ log p.
+    A_d = Σ p a aᵀ, Σ p y a, Σ p y², Σ p k(x, x) and Σ log p.
     """
 
     grams: Float[Array, "D M_X M_X"]

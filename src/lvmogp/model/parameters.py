@@ -109,11 +109,6 @@ class Parameters(eqx.Module):
         """σ_d² of every condition, for what is computed outside of compiled programs."""
         return np.broadcast_to(np.asarray(self.noise_variance, dtype=float), (self.latent_mean.shape[0],))
 
-    @property
-    def has_shared_noise(self) -> bool:
-        """Whether one noise variance serves all conditions."""
-        return self.noise_variance.shape[0] == 1 and self.latent_mean.shape[0] != 1
-
 
 def of_conditions(parameters: Parameters, numbers: HostInt) -> Parameters:
     """Return parameters with their conditions in another order: the first is the one that was ``numbers[0]``."""

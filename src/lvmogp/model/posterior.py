@@ -1,12 +1,12 @@
 """The variational posterior, and the curves of conditions whose latents are Gaussian under it.
 
 For any distribution over the latents of a condition, the curve f(·, h) has mean aᵀw and covariance
-ψ k_X(x, x') + aᵀGa', with a = L_X⁻¹k_u(x) and (docs/mathematics.md, equations 15 to 17)
+ψ k_X(x, x') + aᵀΓa', with a = L_X⁻¹k_u(x) and (docs/mathematics.md, equations 15 to 17)
 
 - w = M⟨c⟩,
-- G = M(T − ⟨c⟩⟨c⟩ᵀ)Mᵀ + Σ_jk T_jk S_jk − tr(T) I.
+- Γ = M(T − ⟨c⟩⟨c⟩ᵀ)Mᵀ + Σ_jk T_jk S_jk − tr(T) I.
 
-The first term of G carries the uncertainty of the latents, the second that of the inducing variables, whose covariance
+The first term of Γ carries the uncertainty of the latents, the second that of the inducing variables, whose covariance
 S has the M_X × M_X blocks S_jk.
 """
 
@@ -171,7 +171,7 @@ def positive_part(variance: Float[Array, "*S"], prior: Float[Array, "*S"]) -> Fl
 
 
 class CurveMoments(eqx.Module):
-    """First two moments of the curves of D conditions: w, G and ψ of each."""
+    """First two moments of the curves of D conditions: w, Γ and ψ of each."""
 
     weights: Float[Array, "D M_X"]
     spread: Float[Array, "D M_X M_X"]
@@ -218,7 +218,7 @@ def grid_marginals(
 ) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
     """Return mean and variance of f of all conditions at all inputs, whose features serve all conditions.
 
-    aᵀGa = Σ_{x≤y} (2 − δ_xy) G_xy a_x a_y: one product of all G with the pairs of features, for some inputs at a time.
+    aᵀΓa = Σ_{x≤y} (2 − δ_xy) Γ_xy a_x a_y: one product of all Γ with the pairs of features, for some inputs at a time.
     """
     n_points, n_inducing = inputs.shape[0], input_basis.points.shape[0]
     first, second = np.triu_indices(n_inducing)
