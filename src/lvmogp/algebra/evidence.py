@@ -42,11 +42,12 @@ def kronecker_evidence(
 @kronecker_evidence.defjvp
 def _kronecker_evidence_jvp(primals, tangents):
     found = _evidence(*primals)
-    d_log_det, d_quadratic = (
-        sum(jnp.sum(derivative * tangent) for derivative, tangent in zip(derivatives, tangents, strict=False))
-        for derivatives in (found.d_log_det, found.d_quadratic)
-    )
-    return found[:2], (d_log_det, d_quadratic)
+    d_log_det = _inner(found.d_log_det, tangents[:2])
+    return found[:2], (d_log_det, _inner(found.d_quadratic, tangents))
+
+
+def _inner(derivatives: tuple[Array, ...], tangents: tuple[Array, ...]) -> Scalar:
+    return jnp.sum(jnp.stack([jnp.sum(one * other) for one, other in zip(derivatives, tangents, strict=True)]))
 
 
 def _evidence(input_gram: Array, latent_gram: Array, linear: Array) -> _Evidence:
@@ -99,8 +100,11 @@ def by_factors(
     """
     if input_gram.shape[0] < latent_gram.shape[0]:
         # |I + A_H ⊗ A_X| = |I + A_X ⊗ A_H|, and B becomes Bᵀ.
-        log_det, quadratic, d_log_det, (by_latent, by_input, by_linear) = by_factors(latent_gram, input_gram, linear.T)
-        return _Evidence(log_det, quadratic, d_log_det[::-1], (by_input, by_latent, by_linear.T))
+        other = by_factors(latent_gram, input_gram, linear.T)
+        by_latent, by_input, by_linear = other.d_quadratic
+        return other._replace(
+            d_log_det=(other.d_log_det[1], other.d_log_det[0]), d_quadratic=(by_input, by_latent, by_linear.T)
+        )
     values, basis = jnp.linalg.eigh(latent_gram)
     values = jnp.maximum(values, 0)  # rounding can push the smallest below zero
     identity = jnp.eye(input_gram.shape[0], dtype=input_gram.dtype)

@@ -23,6 +23,7 @@ from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Sum, Value
 from lvmogp.kernels.distances import gaussian_sums, weighted_distances
 from lvmogp.typing import Array, Float
 
+ClosedForm = RBF | Linear | Constant
 _NODES_PER_DIMENSION = {1: 40, 2: 16, 3: 10}
 # Entries of Φ_d that are held at a time: where they are more, computing them twice is quicker than keeping them.
 _ELEMENTS_ON_CPU, _ELEMENTS_ON_ACCELERATOR = 2**22, 2**24
@@ -50,10 +51,11 @@ def of_all_conditions(parts: Sequence[LatentGaussians]) -> LatentGaussians:
     )
 
 
-def closed_form_terms(kernel: Kernel) -> tuple[Kernel, ...] | None:
+def closed_form_terms(kernel: Kernel) -> tuple[ClosedForm, ...] | None:
     """The kernels whose sum this one is, if each has a closed form; else ``None``."""
     terms = kernel.terms if isinstance(kernel, Sum) else (kernel,)
-    return terms if all(isinstance(term, RBF | Linear | Constant) for term in terms) else None
+    found = tuple(term for term in terms if isinstance(term, ClosedForm))
+    return found if len(found) == len(terms) else None
 
 
 def psi0(kernel: Kernel, latents: LatentGaussians) -> Float[Array, " D"]:
@@ -81,7 +83,7 @@ def psi1(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGauss
     return sum((_psi1(term, inducing, latents) for term in terms[1:]), start=_psi1(terms[0], inducing, latents))
 
 
-def _psi1(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians) -> Float[Array, "D M_H"]:
+def _psi1(kernel: ClosedForm, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians) -> Float[Array, "D M_H"]:
     if isinstance(kernel, Constant):
         return jnp.full((latents.mean.shape[0], inducing.shape[0]), kernel.variance)
     mean, variance = _of_columns(kernel, latents)
@@ -244,11 +246,11 @@ def feature_covariance(
     return total
 
 
-def _covariance_of_pair(first: Kernel, second: Kernel, inducing: Array, latents: LatentGaussians) -> Array:
+def _covariance_of_pair(first: RBF | Linear, second: RBF | Linear, inducing: Array, latents: LatentGaussians) -> Array:
     # Cov(k₁(h_d, z_m), k₂(h_d, z_m'))
-    if isinstance(first, RBF) and isinstance(second, RBF):
-        return _rbf_rbf(first, second, inducing, latents)
     if isinstance(first, RBF):
+        if isinstance(second, RBF):
+            return _rbf_rbf(first, second, inducing, latents)
         return _rbf_linear(first, second, inducing, latents)
     if isinstance(second, RBF):
         return jnp.swapaxes(_rbf_linear(second, first, inducing, latents), -1, -2)

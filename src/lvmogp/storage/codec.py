@@ -340,7 +340,7 @@ def _decoded_scalar(entry: Any, kind: Any, place: str, file: _File, rules: tuple
     if kind is float:
         _check_values(value, rules, place)
     if kind is int:
-        _check_length(value, rules, place, file)
+        _check_length(cast(int, value), rules, place, file)
     return value
 
 
