@@ -20,7 +20,7 @@ _SOLVED_AT_ONCE = 64
 
 def _jitters(dtype: jnp.dtype) -> np.ndarray:
     # What is tried in turn, relative to the mean of the diagonal: at least what rounding needs, at most one per cent.
-    return (10.0 ** np.arange(-7 if dtype == jnp.float64 else -5, -1)).astype(dtype)
+    return 10.0 ** np.arange(-7 if dtype == jnp.float64 else -5, -1)
 
 
 def smallest_jitter(dtype: jnp.dtype) -> float:
@@ -43,7 +43,7 @@ def _attempt(matrix: Float[Array, "M M"], jitter: Scalar) -> tuple[Float[Array, 
 
 def jittered_in_turn(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
     """One rung of the ladder after the other until one holds: nearly always the first."""
-    rungs = jnp.asarray(_jitters(matrix.dtype))
+    rungs = jnp.asarray(_jitters(matrix.dtype), matrix.dtype)
 
     def next_attempt(state):
         _, _, rung = state
@@ -58,7 +58,7 @@ def jittered_in_turn(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], 
 
 def jittered_at_once(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
     """All rungs of the ladder together, for accelerators, which wait for the host before each turn of a loop."""
-    rungs = jnp.asarray(_jitters(matrix.dtype))
+    rungs = jnp.asarray(_jitters(matrix.dtype), matrix.dtype)
     factors, hold = jax.vmap(lambda jitter: _attempt(matrix, jitter))(rungs)
     chosen = jnp.where(jnp.any(hold), jnp.argmax(hold), len(rungs) - 1)
     return factors[chosen], rungs[chosen]

@@ -33,16 +33,11 @@ class GridData(eqx.Module):
 
     inputs: Float[Array, "N Q_X"]
     outputs: Float[Array, "N D"]
-    squares: Float[Array, " D"]
-    error_variance: Scalar | None
+    error_variance: Scalar | None = None
+    squares: Float[Array, " D"] = eqx.field(init=False)
 
-    def __init__(
-        self, inputs: Float[Array, "N Q_X"], outputs: Float[Array, "N D"], error_variance: Scalar | None = None
-    ) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
-        self.squares = jnp.einsum("nd,nd->d", outputs, outputs)  # one program, where a sum of squares is two
-        self.error_variance = error_variance
+    def __post_init__(self) -> None:
+        self.squares = jnp.einsum("nd,nd->d", self.outputs, self.outputs)  # one program, where a sum of squares is two
 
     def noise(self, of_conditions: Float[Array, "*S"]) -> Float[Array, "*S"]:
         """Return σ² + s², the noise variance of an observation, given that of its condition."""
@@ -214,20 +209,16 @@ def scattered(data: LongData) -> ScatteredData:
     filled = np.arange(len(row)) < len(place)
     conditions = np.repeat(np.asarray(data.block_condition), data.present.shape[1])[row]
     errors = np.zeros(data.present.shape) if data.error_variances is None else np.asarray(data.error_variances)
+    counts = np.asarray(data.counts, dtype=int)
+    few = np.flatnonzero(counts <= _MOST_PLACES)
+    places = np.full((len(counts), max([1, *counts[few]])), len(row))
+    for number in few:
+        places[number, : counts[number]] = np.flatnonzero(filled & (conditions == number))
     return ScatteredData(
         inputs=data.inputs.reshape(-1, data.inputs.shape[-1])[row],
         outputs=jnp.asarray(np.asarray(data.outputs).reshape(-1)[row] * filled),
         conditions=jnp.asarray(conditions),
         present=jnp.asarray(filled.astype(float)),
-        places=jnp.asarray(_places(np.where(filled, conditions, -1), data.n_conditions)),
+        places=jnp.asarray(places),
         error_variances=jnp.asarray(errors.reshape(-1)[row] * filled),
     )
-
-
-def _places(conditions: HostInt, n_conditions: int) -> HostInt:
-    counts = np.bincount(conditions[conditions >= 0], minlength=n_conditions)
-    few = np.flatnonzero(counts <= _MOST_PLACES)
-    places = np.full((n_conditions, max([1, *counts[few]])), len(conditions))
-    for number in few:
-        places[number, : counts[number]] = np.flatnonzero(conditions == number)
-    return places

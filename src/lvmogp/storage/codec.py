@@ -45,6 +45,7 @@ _ID_READERS: dict[str, Callable[[Any], Any]] = {
     "datetime": datetime.datetime.fromisoformat,
 }
 Tensors = Mapping[str, np.ndarray]
+Sizes = Mapping[str, jax.ShapeDtypeStruct | np.ndarray]
 
 
 class Content(NamedTuple):
@@ -54,17 +55,10 @@ class Content(NamedTuple):
     document: Any
 
 
-class ArraySize(NamedTuple):
-    """What is known of an array before it is read."""
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-
-
 class _File(NamedTuple):
     # What is known while a file is read: sizes of its arrays, names of those that have a place, lengths of axes, and
     # the second time the arrays themselves.
-    arrays: Mapping[str, ArraySize | np.ndarray]
+    arrays: Sizes
     placed: set[str]
     sizes: ChainMap[str, Any]
     tensors: Tensors | None = None
@@ -85,7 +79,7 @@ def decode(tensors: Tensors, document: Any, kind: Any) -> Any:
     return planned(tensors, document, kind)(tensors)
 
 
-def planned(arrays: Mapping[str, ArraySize | np.ndarray], document: Any, kind: Any) -> Callable[[Tensors], Any]:
+def planned(arrays: Sizes, document: Any, kind: Any) -> Callable[[Tensors], Any]:
     """Check everything but values, and return what builds the tree once the arrays are read."""
     file = _File(arrays, set(), ChainMap())
     _decoded(document, kind, "", file)
