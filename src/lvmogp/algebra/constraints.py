@@ -38,7 +38,7 @@ def _pack_triangular(factor: HostFloat) -> HostFloat:
     return with_log_diagonal[np.tril_indices(size)]
 
 
-def _unpack_triangular(packed: Float[Array, " packed"]) -> Float[Array, "M M"]:
+def _unpack_triangular(packed: Float[Array, " packed"]) -> Float[Array, "m m"]:
     size = int((2 * packed.shape[0]) ** 0.5)
     square = jnp.zeros((size, size), packed.dtype).at[np.tril_indices(size)].set(packed)
     return jnp.tril(square, -1) + jnp.diag(jnp.exp(jnp.diagonal(square)))

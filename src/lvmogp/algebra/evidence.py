@@ -123,7 +123,7 @@ def by_factors(
     )
 
 
-def _outer_gram(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
+def _outer_gram(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
     # LᵀL of L = [A 0; B C] by quarters, which leaves out the products with the zeros.
     half = lower.shape[0] // 2
     first, below, last = lower[:half, :half], lower[half:, :half], lower[half:, half:]
@@ -132,7 +132,7 @@ def _outer_gram(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 @jax.custom_jvp
-def dense_evidence(gram: Float[Array, "M M"], linear: Float[Array, " M"]) -> tuple[Scalar, Scalar]:
+def dense_evidence(gram: Float[Array, "m m"], linear: Float[Array, " m"]) -> tuple[Scalar, Scalar]:
     """log|I + G| and bᵀ(I + G)⁻¹b for a positive semi-definite G.
 
     The tangents use the closed forms ∂log|P| = P⁻¹ and ∂(bᵀP⁻¹b) = −ααᵀ, α = P⁻¹b, which need one inverse

@@ -29,19 +29,19 @@ def smallest_jitter(dtype: jnp.dtype) -> float:
 
 
 @jax.custom_jvp
-def _jittered_factor(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
+def _jittered_factor(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Scalar]:
     # chol(A + ε·mean(diag A)·I) for the smallest ε of a ladder that succeeds.
     return jax.lax.platform_dependent(matrix, cpu=jittered_in_turn, default=jittered_at_once)
 
 
-def _attempt(matrix: Float[Array, "M M"], jitter: Scalar) -> tuple[Float[Array, "M M"], Bool[Array, ""]]:
+def _attempt(matrix: Float[Array, "m m"], jitter: Scalar) -> tuple[Float[Array, "m m"], Bool[Array, ""]]:
     # The factor, and whether there is one.
     scale = jnp.mean(jnp.diagonal(matrix))
     lower = jnp.linalg.cholesky(matrix + jitter * scale * jnp.eye(matrix.shape[0], dtype=matrix.dtype))
     return lower, jnp.all(jnp.isfinite(jnp.diagonal(lower)))
 
 
-def jittered_in_turn(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
+def jittered_in_turn(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Scalar]:
     """One rung of the ladder after the other until one holds: nearly always the first."""
     rungs = jnp.asarray(_jitters(matrix.dtype), matrix.dtype)
 
@@ -56,7 +56,7 @@ def jittered_in_turn(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], 
     return lower, rungs[rung]
 
 
-def jittered_at_once(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
+def jittered_at_once(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Scalar]:
     """All rungs of the ladder together, for accelerators, which wait for the host before each turn of a loop."""
     rungs = jnp.asarray(_jitters(matrix.dtype), matrix.dtype)
     factors, hold = jax.vmap(lambda jitter: _attempt(matrix, jitter))(rungs)
@@ -76,7 +76,7 @@ def _jittered_factor_jvp(primals, tangents):
     return (lower, jitter), (lower @ halved, jnp.zeros_like(jitter))
 
 
-def cholesky(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+def cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
     """Lower factor of a covariance matrix, with the smallest relative jitter that makes it positive.
 
     The factor is NaN where even a jitter of one per cent of the diagonal does not help.
@@ -84,7 +84,7 @@ def cholesky(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     return _jittered_factor(matrix)[0]
 
 
-def jitter_needed(matrix: Float[Array, "M M"]) -> Scalar:
+def jitter_needed(matrix: Float[Array, "m m"]) -> Scalar:
     """Jitter that :func:`cholesky` adds, relative to the mean of the diagonal."""
     return _jittered_factor(matrix)[1]
 
@@ -100,7 +100,7 @@ def factor_beside_errors(matrix: Float[Array, "m m"], errors: Float[Array, " m"]
     return cholesky((matrix + jnp.diag(errors)) * jnp.outer(scale, scale)) / scale[:, None]
 
 
-def triangular_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
+def triangular_inverse(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
     """L⁻¹ by halves: of L = [A 0; B C] it is [A⁻¹ 0; −C⁻¹BA⁻¹ C⁻¹], mostly products of matrices."""
     size = lower.shape[0]
     if size <= _SOLVED_AT_ONCE:
@@ -112,7 +112,7 @@ def triangular_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 @jax.custom_jvp
-def inverse_with_quick_derivative(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
+def inverse_with_quick_derivative(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
     """L⁻¹, whose derivatives are products instead of solves.
 
     For programs that run by themselves: the compiler joins products with others around them, so that two programs
@@ -127,7 +127,7 @@ def _inverse_jvp(primals, tangents):
     return inverse, -inverse @ jnp.tril(tangents[0]) @ inverse  # dL⁻¹ = −L⁻¹ dL L⁻¹
 
 
-def whiten(lower: Float[Array, "M M"], columns: Float[Array, "M ..."]) -> Float[Array, "M ..."]:
+def whiten(lower: Float[Array, "m m"], columns: Float[Array, "m ..."]) -> Float[Array, "m ..."]:
     """L⁻¹ C, for any number of trailing axes of C."""
     flat = columns.reshape(columns.shape[0], -1)
     size, n_columns = flat.shape
@@ -137,18 +137,18 @@ def whiten(lower: Float[Array, "M M"], columns: Float[Array, "M ..."]) -> Float[
     return (triangular_inverse(lower) @ flat).reshape(columns.shape)
 
 
-def whiten_both_sides(lower: Float[Array, "M M"], matrix: Float[Array, "*D M M"]) -> Float[Array, "*D M M"]:
+def whiten_both_sides(lower: Float[Array, "m m"], matrix: Float[Array, "*D m m"]) -> Float[Array, "*D m m"]:
     """L⁻¹ A L⁻ᵀ for one symmetric A or a stack of them."""
     inverse = triangular_inverse(lower)
     return inverse @ matrix @ inverse.T
 
 
-def vec(matrix: Float[Array, "M_X M_H"]) -> Float[Array, " M"]:
+def vec(matrix: Float[Array, "M_X M_H"]) -> Float[Array, " m"]:
     """Stack the columns of a matrix."""
     return matrix.T.reshape(-1)
 
 
-def unvec(vector: Float[Array, " M"], n_rows: int) -> Float[Array, "M_X M_H"]:
+def unvec(vector: Float[Array, " m"], n_rows: int) -> Float[Array, "M_X M_H"]:
     """Inverse of :func:`vec` for a matrix of ``n_rows`` rows."""
     return vector.reshape(-1, n_rows).T
 
@@ -164,7 +164,7 @@ def packed_counts(size: int) -> np.ndarray:
     return np.where(rows == columns, 1, 2)
 
 
-def unpack_symmetric(packed: Float[Array, "*D pairs"], size: int) -> Float[Array, "*D M M"]:
+def unpack_symmetric(packed: Float[Array, "*D pairs"], size: int) -> Float[Array, "*D m m"]:
     """Symmetric matrices from their upper triangles in the order of :func:`symmetric_pairs`.
 
     Backwards, a packed entry gathers its two places; left alone, each place would be added to its entry in turn.
@@ -214,8 +214,8 @@ def in_slices(
 
 @jax.custom_vjp
 def whitened_products(
-    lower: Float[Array, "M M"], columns: Float[Array, "M N"], weights: Float[Array, "N K"]
-) -> tuple[Float[Array, "M M"], Float[Array, "M K"]]:
+    lower: Float[Array, "m m"], columns: Float[Array, "m N"], weights: Float[Array, "N nodes"]
+) -> tuple[Float[Array, "m m"], Float[Array, "m nodes"]]:
     """A_X = F Fᵀ and B = F E with the features F = L⁻¹C of columns C, and weights E.
 
     Backwards, F is multiplied with once: with Δ = dA_X + dA_Xᵀ,
@@ -247,8 +247,8 @@ whitened_products.defvjp(_whitened_forward, _whitened_backward)
 
 @jax.custom_vjp
 def block_products(
-    lower: Float[Array, "M M"], rows: Float[Array, "B b M"], weights: Float[Array, "B b"]
-) -> tuple[Float[Array, "B M M"], Float[Array, "B M"]]:
+    lower: Float[Array, "m m"], rows: Float[Array, "blocks places m"], weights: Float[Array, "blocks places"]
+) -> tuple[Float[Array, "blocks m m"], Float[Array, "blocks m"]]:
     """A = Σ a aᵀ and b = Σ e a over the rows kᵀ of each block, with a = L⁻¹k and weights e.
 
     Backwards, with Δ = dA + dAᵀ,
@@ -284,8 +284,10 @@ block_products.defvjp(_blocks_forward, _blocks_backward)
 
 @jax.custom_vjp
 def quadratic_forms(
-    packed: Float[Array, "B pairs"], points: Float[Array, "B b M"], weights: Float[Array, "B b"]
-) -> Float[Array, " B"]:
+    packed: Float[Array, "blocks pairs"],
+    points: Float[Array, "blocks places m"],
+    weights: Float[Array, "blocks places"],
+) -> Float[Array, " blocks"]:
     """Σ_i e_i p_iᵀ A p_i over the points of each block, with its own symmetric matrix A as a packed upper triangle.
 
     Backwards, A p serves again: dp_i = 2 e_i A p_i, dA = Σ_i e_i p_i p_iᵀ.

@@ -108,8 +108,8 @@ def _parameters_of(model: FittedModel, entries: list[AddedCondition]) -> Paramet
 def _known(
     descriptions: ConditionFeatures,
     entries: list[AddedCondition],
-    mean: Float[Array, "new F"],
-    variance: Float[Array, "new F"],
+    mean: Float[Array, "new Q_F"],
+    variance: Float[Array, "new Q_F"],
 ) -> KnownCoordinates:
     # What the features say; what was found where they are missing.
     nothing = np.full(descriptions.n_coordinates, np.nan)

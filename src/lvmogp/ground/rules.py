@@ -1,6 +1,6 @@
 """What containers say of the values of their fields, beside types and shapes, so that files can be checked.
 
-A field says it in its annotation, ``Annotated[Float[Array, " S"], LOG_WEIGHTS]``, or in its metadata under ``RULE``.
+A field says it in its annotation, ``Annotated[Float[Array, " D"], POSITIVE]``, or in its metadata under ``RULE``.
 Without a word, numbers must be finite.
 """
 

@@ -233,7 +233,7 @@ def feature_covariance(
     if terms is None:
         points, weights = quadrature(latents)
 
-        def one_condition(nodes: Float[Array, "K Q_H"]) -> Float[Array, "M_H M_H"]:
+        def one_condition(nodes: Float[Array, "nodes Q_H"]) -> Float[Array, "M_H M_H"]:
             values = cross(kernel, nodes, inducing)
             centred = values - weights @ values
             return (centred.T * weights) @ centred
@@ -285,7 +285,7 @@ def _rbf_rbf(first: RBF, second: RBF, inducing: Array, latents: LatentGaussians)
     return means * jnp.expm1(exponent)
 
 
-def quadrature(latents: LatentGaussians) -> tuple[Float[Array, "D K Q_H"], Float[Array, " K"]]:
+def quadrature(latents: LatentGaussians) -> tuple[Float[Array, "D nodes Q_H"], Float[Array, " nodes"]]:
     """Nodes at which to ask for a function of each h_d, and their weights (Gauss-Hermite)."""
     n_dimensions = latents.mean.shape[-1] if latents.n_uncertain is None else latents.n_uncertain
     if n_dimensions > max(_NODES_PER_DIMENSION):

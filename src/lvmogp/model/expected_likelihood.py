@@ -54,10 +54,10 @@ class Basis(eqx.Module):
     """Inducing points of one kernel with the Cholesky factor of their gram matrix, K = L Lᵀ."""
 
     kernel: Kernel
-    points: Float[Array, "M Q"]
-    factor: Float[Array, "M M"]
+    points: Float[Array, "m Q"]
+    factor: Float[Array, "m m"]
 
-    def features(self, points: Float[Array, "n Q"]) -> Float[Array, "n M"]:
+    def features(self, points: Float[Array, "n Q"]) -> Float[Array, "n m"]:
         """Rows (L⁻¹ k_u(x))ᵀ: a(x) of inputs, c(h) of given latents."""
         return whiten(self.factor, cross(self.kernel, self.points, points)).T
 
@@ -74,7 +74,7 @@ class LatentMoments(eqx.Module):
     second: Float[Array, "D M_H M_H"]
 
 
-def basis(kernel: Kernel, points: Float[Array, "M Q"]) -> Basis:
+def basis(kernel: Kernel, points: Float[Array, "m Q"]) -> Basis:
     """Factorise the gram matrix of the inducing points."""
     return Basis(kernel, points, cholesky(gram(kernel, points)))
 
@@ -139,7 +139,7 @@ class Quadratic(eqx.Module):
         """log|I + G| and bᵀ(I + G)⁻¹b."""
 
     @abstractmethod
-    def dense_gram(self) -> Float[Array, "M M"]:
+    def dense_gram(self) -> Float[Array, "MM MM"]:
         """G as one matrix."""
 
     @abstractmethod
@@ -172,7 +172,7 @@ class GridQuadratic(Quadratic):
         """Without forming G."""
         return kronecker_evidence(self.input_gram, self.latent_gram, self.linear)
 
-    def dense_gram(self) -> Float[Array, "M M"]:
+    def dense_gram(self) -> Float[Array, "MM MM"]:
         """A_H ⊗ A_X."""
         return jnp.kron(self.latent_gram, self.input_gram)
 
@@ -201,7 +201,7 @@ class LongQuadratic(Quadratic):
         """By a Cholesky factor of size M_X · M_H."""
         return dense_evidence(self.dense_gram(), vec(self.linear))
 
-    def dense_gram(self) -> Float[Array, "M M"]:
+    def dense_gram(self) -> Float[Array, "MM MM"]:
         """Σ_d T_d ⊗ A_d as one matrix product over conditions."""
         n_conditions, n_inputs, _ = self.input_grams.shape
         n_latents = self.whitener.shape[0]
@@ -222,7 +222,7 @@ class LongQuadratic(Quadratic):
         return mean_part + inputs @ latents
 
 
-def _inner(matrices: Float[Array, "D M M"], matrix: Float[Array, "M M"]) -> Float[Array, " D"]:
+def _inner(matrices: Float[Array, "D m m"], matrix: Float[Array, "m m"]) -> Float[Array, " D"]:
     # tr(A_d B) of symmetric matrices.
     return matrices.reshape(matrices.shape[0], -1) @ matrix.reshape(-1)
 

@@ -39,7 +39,7 @@ class GridData(eqx.Module):
     def __post_init__(self) -> None:
         self.squares = jnp.einsum("nd,nd->d", self.outputs, self.outputs)  # one program, where a sum of squares is two
 
-    def noise(self, of_conditions: Float[Array, "*S"]) -> Float[Array, "*S"]:
+    def noise(self, of_conditions: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Return σ² + s², the noise variance of an observation, given that of its condition."""
         return of_conditions if self.error_variance is None else of_conditions + self.error_variance
 
@@ -67,12 +67,12 @@ class LongData(eqx.Module):
     variances s² of the measurements, which add to their noise.
     """
 
-    inputs: Float[Array, "B b Q_X"]
-    outputs: Float[Array, "B b"]
-    present: Float[Array, "B b"]
-    block_condition: Int[Array, " B"]
+    inputs: Float[Array, "blocks places Q_X"]
+    outputs: Float[Array, "blocks places"]
+    present: Float[Array, "blocks places"]
+    block_condition: Int[Array, " blocks"]
     counts: Float[Array, " D"]
-    error_variances: Float[Array, "B b"] | None = None
+    error_variances: Float[Array, "blocks places"] | None = None
 
     @property
     def n_conditions(self) -> int:
@@ -84,12 +84,12 @@ class LongData(eqx.Module):
         """Observations of all conditions together; a value, so not to be asked for in traced code."""
         return int(np.sum(np.asarray(self.counts)))
 
-    def noise(self, of_conditions: Float[Array, " D"]) -> Float[Array, "B *b"]:
+    def noise(self, of_conditions: Float[Array, " D"]) -> Float[Array, "blocks *places"]:
         """Return σ_d² + s², the noise variance of every observation or, where s² is zero, of every block."""
         of_blocks = of_conditions[self.block_condition][:, None]
         return of_blocks if self.error_variances is None else of_blocks + self.error_variances
 
-    def sum_by_condition(self, block_values: Float[Array, "B *S"]) -> Float[Array, "D *S"]:
+    def sum_by_condition(self, block_values: Float[Array, "blocks *shape"]) -> Float[Array, "D *shape"]:
         """Return sums over the blocks of each condition."""
         return jax.ops.segment_sum(block_values, self.block_condition, self.n_conditions)
 
@@ -108,7 +108,7 @@ class ScatteredData(eqx.Module):
     outputs: Float[Array, " n"]
     conditions: Int[Array, " n"]
     present: Float[Array, " n"]
-    places: Int[Array, "D b"]
+    places: Int[Array, "D places"]
     error_variances: Float[Array, " n"]
 
     def noise(self, of_conditions: Float[Array, " D"]) -> Float[Array, " n"]:

@@ -27,7 +27,7 @@ class FullInducing(eqx.Module):
     """Explicit q(v) = N(vec M, L Lᵀ) over the whitened inducing variables, without any structure."""
 
     mean: Float[Array, "M_X M_H"]
-    factor: Float[Array, "M M"] = lower_triangular()
+    factor: Float[Array, "MM MM"] = lower_triangular()
 
 
 Inducing = KroneckerInducing | FullInducing
@@ -40,9 +40,9 @@ class KnownCoordinates(eqx.Module):
     where they belong. A missing coordinate is inferred like a latent, with the same prior.
     """
 
-    values: Float[Array, "D F"]
+    values: Float[Array, "D Q_F"]
     missing_condition: Annotated[Int[Array, " missing"], Below("D")]
-    missing_coordinate: Annotated[Int[Array, " missing"], Below("F")]
+    missing_coordinate: Annotated[Int[Array, " missing"], Below("Q_F")]
     missing_mean: Float[Array, " missing"]
     missing_variance: Float[Array, " missing"] = positive()
     fixed: tuple[str, ...] = eqx.field(
@@ -72,8 +72,8 @@ class Parameters(eqx.Module):
     latent_kernel: Kernel
     inducing_inputs: Float[Array, "M_X Q_X"] = eqx.field(metadata=POINTS)
     inducing_latents: Float[Array, "M_H Q_H"]
-    latent_mean: Float[Array, "D L"]
-    latent_variance: Float[Array, "D L"] = positive()
+    latent_mean: Float[Array, "D Q_L"]
+    latent_variance: Float[Array, "D Q_L"] = positive()
     noise_variance: Float[Array, " noise"] = positive()
     inducing: Inducing | None = None
     known: KnownCoordinates | None = None

@@ -10,7 +10,6 @@ The first term of Γ carries the uncertainty of the latents, the second that of 
 S has the M_X × M_X blocks S_jk.
 """
 
-from abc import abstractmethod
 from typing import Annotated
 
 import equinox as eqx
@@ -35,37 +34,21 @@ _BLOCKS_AT_ONCE = 32
 _PAIRS_AT_ONCE = 2**17
 
 
-class Covariance(eqx.Module):
-    """Covariance S of the whitened inducing variables, with M_X × M_X blocks S_jk."""
-
-    @abstractmethod
-    def contract(self, second: Float[Array, "D M_H M_H"]) -> Float[Array, "D M_X M_X"]:
-        """Return Σ_jk T_jk S_jk for a stack of T."""
-
-    @abstractmethod
-    def block_traces(self) -> Float[Array, "M_H M_H"]:
-        """Return tr S_jk for all j, k."""
-
-    @abstractmethod
-    def precision(self) -> Float[Array, "M M"]:
-        """Return S⁻¹ as one matrix."""
-
-
-class KroneckerCovariance(Covariance):
-    """S = (U_H ⊗ U_X) diag(vec W) (U_H ⊗ U_X)ᵀ with orthogonal U_X and U_H."""
+class KroneckerCovariance(eqx.Module):
+    """S = (U_H ⊗ U_X) diag(vec W) (U_H ⊗ U_X)ᵀ with orthogonal U_X and U_H; its M_X × M_X blocks are S_jk."""
 
     input_basis: Float[Array, "M_X M_X"]
     latent_basis: Float[Array, "M_H M_H"]
     variances: Float[Array, "M_X M_H"]
 
     def contract(self, second: Float[Array, "D M_H M_H"]) -> Float[Array, "D M_X M_X"]:
-        """Return U_X diag(W diag(U_Hᵀ T U_H)) U_Xᵀ."""
+        """Return Σ_jk T_jk S_jk = U_X diag(W diag(U_Hᵀ T U_H)) U_Xᵀ for a stack of T."""
         rotated = jnp.einsum("hj,dhk,kj->dj", self.latent_basis, second, self.latent_basis)
         scaled = (rotated @ self.variances.T)[:, None, :] * self.input_basis
         return scaled @ self.input_basis.T
 
     def block_traces(self) -> Float[Array, "M_H M_H"]:
-        """Return U_H diag(Σ_i W_il) U_Hᵀ."""
+        """Return tr S_jk for all j, k: U_H diag(Σ_i W_il) U_Hᵀ."""
         return (self.latent_basis * jnp.sum(self.variances, axis=0)) @ self.latent_basis.T
 
     def apply(self, matrix: Float[Array, "M_X M_H"]) -> Float[Array, "M_X M_H"]:
@@ -73,16 +56,16 @@ class KroneckerCovariance(Covariance):
         rotated = self.input_basis.T @ matrix @ self.latent_basis
         return self.input_basis @ (rotated * self.variances) @ self.latent_basis.T
 
-    def precision(self) -> Float[Array, "M M"]:
-        """Return (U_H ⊗ U_X) diag(1/vec W) (U_H ⊗ U_X)ᵀ."""
+    def precision(self) -> Float[Array, "MM MM"]:
+        """Return S⁻¹ = (U_H ⊗ U_X) diag(1/vec W) (U_H ⊗ U_X)ᵀ as one matrix."""
         rotation = jnp.kron(self.latent_basis, self.input_basis)
         return (rotation / vec(self.variances)) @ rotation.T
 
 
-class DenseCovariance(Covariance):
+class DenseCovariance(eqx.Module):
     """S as one matrix."""
 
-    matrix: Float[Array, "M M"]
+    matrix: Float[Array, "MM MM"]
     n_inputs: Annotated[int, Along("M_X")] = eqx.field(static=True)
 
     @property
@@ -99,10 +82,13 @@ class DenseCovariance(Covariance):
         """Return tr S_jk."""
         return jnp.trace(self.blocks, axis1=2, axis2=3)
 
-    def precision(self) -> Float[Array, "M M"]:
+    def precision(self) -> Float[Array, "MM MM"]:
         """Return S⁻¹ by a Cholesky factor."""
         factor = jnp.linalg.cholesky(self.matrix), True
         return cho_solve(factor, jnp.eye(len(self.matrix), dtype=self.matrix.dtype))
+
+
+Covariance = KroneckerCovariance | DenseCovariance
 
 
 class Posterior(eqx.Module):
@@ -112,7 +98,7 @@ class Posterior(eqx.Module):
     input_basis: Basis
     latent_basis: Basis
     mean: Float[Array, "M_X M_H"]
-    covariance: KroneckerCovariance | DenseCovariance
+    covariance: Covariance
 
 
 def posterior(parameters: Parameters, data: Data) -> Posterior:
@@ -137,7 +123,7 @@ def posterior(parameters: Parameters, data: Data) -> Posterior:
     )
 
 
-def optimal_inducing(expected: Quadratic) -> tuple[Float[Array, "M_X M_H"], KroneckerCovariance | DenseCovariance]:
+def optimal_inducing(expected: Quadratic) -> tuple[Float[Array, "M_X M_H"], Covariance]:
     """Return mean (I + G)⁻¹b and covariance (I + G)⁻¹ of the optimal q(v)."""
     if isinstance(expected, GridQuadratic):
         input_values, input_basis = jnp.linalg.eigh(expected.input_gram)
@@ -150,7 +136,7 @@ def optimal_inducing(expected: Quadratic) -> tuple[Float[Array, "M_X M_H"], Kron
 
 
 def _from_precision(
-    precision: Float[Array, "M M"], linear: Float[Array, "M_X M_H"]
+    precision: Float[Array, "MM MM"], linear: Float[Array, "M_X M_H"]
 ) -> tuple[Float[Array, "M_X M_H"], DenseCovariance]:
     factor = jnp.linalg.cholesky(precision), True
     mean = unvec(cho_solve(factor, vec(linear)), linear.shape[0])
@@ -165,7 +151,7 @@ def updated(model: Posterior, new: Quadratic) -> Posterior:
     return Posterior(model.parameters, model.input_basis, model.latent_basis, mean, covariance)
 
 
-def positive_part(variance: Float[Array, "*S"], prior: Float[Array, "*S"]) -> Float[Array, "*S"]:
+def positive_part(variance: Float[Array, "*shape"], prior: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Keep variances above the rounding error of the prior variance they are differences from."""
     return jnp.maximum(variance, 10 * jnp.finfo(variance.dtype).eps * prior)
 
@@ -193,8 +179,11 @@ def curve_moments(model: Posterior, latents: LatentGaussians) -> CurveMoments:
 
 
 def marginals(
-    input_basis: Basis, curves: CurveMoments, inputs: Float[Array, "B b Q_X"], block_condition: Int[Array, " B"]
-) -> tuple[Float[Array, "B b"], Float[Array, "B b"]]:
+    input_basis: Basis,
+    curves: CurveMoments,
+    inputs: Float[Array, "blocks places Q_X"],
+    block_condition: Int[Array, " blocks"],
+) -> tuple[Float[Array, "blocks places"], Float[Array, "blocks places"]]:
     """Return mean and variance of f at blocks of inputs, each block belonging to one condition."""
 
     def one_block(block: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -62,9 +62,9 @@ class ConditionFeatures(NamedTuple):
 
     features: tuple[Feature, ...]
     ids: Annotated[tuple[Id, ...], Along("described")]
-    values: Annotated[Float[np.ndarray, "described F"], ANY_VALUE]
-    mean: Float[np.ndarray, " F"]
-    scale: Annotated[Float[np.ndarray, " F"], POSITIVE]
+    values: Annotated[Float[np.ndarray, "described Q_F"], ANY_VALUE]
+    mean: Float[np.ndarray, " Q_F"]
+    scale: Annotated[Float[np.ndarray, " Q_F"], POSITIVE]
 
     @property
     def n_coordinates(self) -> int:

@@ -61,7 +61,7 @@ def _sparse_log_likelihood(point: ChainParameters, data: SparseData) -> Scalar:
     return collapsed(known, data.observed).fit
 
 
-def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, "*S"]:
+def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, "*shape"]:
     """Posterior mean of the function at each observation, in the layout of the outputs (equation 32)."""
     layout = data.observed if isinstance(data, SparseData) else data
     slope = jax.grad(lambda outputs: log_likelihood(point, _with_outputs(data, outputs)))(layout.outputs)
