@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from lvmogp.errors import DataError
-from lvmogp.ground.cache import cache_folder
+from lvmogp.ground.compiling import cache_folder
 from lvmogp.ground.writing import replace_file
 
 FOLDER_VARIABLE = "LVMOGP_DATA"

@@ -17,10 +17,9 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.covariances import diagonal
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.curve_moments import curve_moments, grid_marginals
 from lvmogp.model.layouts import Data, GridData, LongData, standardised
 from lvmogp.model.parameters import Parameters, of_conditions
-from lvmogp.model.posterior import posterior
+from lvmogp.model.posterior import curve_moments, grid_marginals, posterior
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import differs_in_last_digits_only, scaling_of
 from lvmogp.tables.transforms import Transform

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.algebra.constraints import positive
+from lvmogp.algebra.evidence import dense_evidence
 from lvmogp.algebra.gaussians import LOG_2PI
-from lvmogp.algebra.linalg import dense_evidence, whiten
+from lvmogp.algebra.linalg import whiten
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import Kernel, cross, diagonal, gram
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar

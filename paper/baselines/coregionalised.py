@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.algebra.constraints import lower_triangular, positive
+from lvmogp.algebra.evidence import dense_evidence, kronecker_evidence, kronecker_shrinkage
 from lvmogp.algebra.gaussians import LOG_2PI
-from lvmogp.algebra.kronecker import kronecker_evidence, kronecker_shrinkage
-from lvmogp.algebra.linalg import dense_evidence, whiten
+from lvmogp.algebra.linalg import whiten
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import in_blocks
 from lvmogp.kernels.covariances import Kernel, cross, diagonal, gram

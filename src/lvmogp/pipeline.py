@@ -17,17 +17,14 @@ from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.options import AUTO, NUTS, Options, is_stochastic, output_transforms, sampling_settings
 from lvmogp.inference.restarts import Outcome, Progress, chosen, search
-from lvmogp.model.curve_moments import curve_moments, grid_means
 from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.parameters import of_conditions
-from lvmogp.model.posterior import Posterior, posterior
+from lvmogp.model.posterior import Posterior, curve_moments, grid_means, posterior
 from lvmogp.storage.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.storage.codec import encode_id
-from lvmogp.tables.feature_tables import read_features
-from lvmogp.tables.features import ConditionFeatures, FeatureCoordinates
+from lvmogp.tables.features import ConditionFeatures, FeatureCoordinates, read_features
 from lvmogp.tables.ids import Id
-from lvmogp.tables.observations import Observations
-from lvmogp.tables.ordering import canonical_order, in_order
+from lvmogp.tables.observations import Observations, canonical_order, in_order
 from lvmogp.tables.scaling import Scaling, differs_in_last_digits_only, scaling_of
 from lvmogp.tables.transforms import TRANSFORMS
 from lvmogp.typing import Array, Float, HostInt

@@ -2,22 +2,22 @@
 
 Axes, as in the paper (see ``docs/notation.md``):
 
-=======  =====================================================
-``N``    inputs of a grid
-``D``    conditions
-``n``    observations, or rows of a prediction
-``Q_X``  columns of an input
-``Q_H``  coordinates of a condition, L + F
-``L``    latents of a condition, which are inferred
-``F``    coordinates of a condition that come from its features
-``U``    coordinates of a new condition that are not known
-``M_X``  inducing inputs
-``M_H``  inducing latents
-``M``    inducing points in all, M_X · M_H
-``B b``  blocks of observations, and observations in a block
-``P``    particles, the weighted latents of a new condition
-``S``    posterior draws
-=======  =====================================================
+================  =====================================================
+``N``             inputs of a grid
+``D``             conditions
+``n``             observations, or rows of a prediction
+``Q_X``           columns of an input
+``Q_H``           coordinates of a condition, Q_L + Q_F
+``Q_L``           latents of a condition, which are inferred
+``Q_F``           coordinates of a condition that come from its features
+``Q_U``           coordinates of a new condition that are not known
+``M_X``           inducing inputs
+``M_H``           inducing latents
+``MM``            inducing points in all, M_X · M_H
+``blocks places`` blocks of observations, and observations in a block
+``P``             particles, the weighted latents of a new condition
+``draws``         posterior draws
+================  =====================================================
 """
 
 import numpy as np

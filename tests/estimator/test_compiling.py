@@ -17,7 +17,7 @@ from benchmarks.endurance import State as MemoryState
 from benchmarks.endurance import endured, growth, same
 from lvmogp import LVMOGPRegressor
 from lvmogp.ground import compiling
-from lvmogp.ground.cache import cache_folder
+from lvmogp.ground.compiling import cache_folder
 from lvmogp.insight.summary import summary
 
 # What is compiled.

@@ -24,7 +24,7 @@ from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel, Product, Sum
 from lvmogp.model.draws import Draws, NoiseSpread
-from lvmogp.model.inducing_features import Basis, basis
+from lvmogp.model.expected_likelihood import Basis, basis
 from lvmogp.model.layouts import SparseData
 from lvmogp.model.parameters import KnownCoordinates, Parameters
 from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior

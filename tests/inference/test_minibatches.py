@@ -85,7 +85,7 @@ def test_blocks_hold_each_observation_once_with_its_condition(rng, n_conditions,
 
 
 def shared_of(parameters: Parameters) -> Shared:
-    own_noise = not parameters.has_shared_noise
+    own_noise = len(parameters.noise_variance) > 1
     return Shared(
         parameters.input_kernel,
         parameters.latent_kernel,

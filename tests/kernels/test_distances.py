@@ -20,32 +20,33 @@ def points(request, rng):
     return tuple(map(jnp.asarray, (first, rng.uniform(0.5, 2.0, (4, n_columns)), second)))
 
 
-def test_distances_are_those_of_loops(points):
+def test_distances_and_sums_of_gaussians_are_those_of_loops(rng, points):
     first, precision, second = map(np.asarray, points)
-    expected = [[sum(precision[i] * (first[i] - second[j]) ** 2) for j in range(6)] for i in range(4)]
+    expected = np.array([[sum(precision[i] * (first[i] - second[j]) ** 2) for j in range(6)] for i in range(4)])
     assert_allclose(weighted_distances(*points), expected, rtol=1e-14)
+    weights = rng.normal(size=4)
+    assert_allclose(gaussian_sums(jnp.asarray(weights), *points), weights @ np.exp(-expected), rtol=1e-13)
 
 
-@pytest.mark.parametrize("arguments", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)], ids=str)
+def assert_same_derivatives(found, expected, arguments, values, *, forwards):
+    """Compare gradients, and second derivatives both ways or backwards twice, of two functions."""
+    second = (
+        jax.hessian if forwards else lambda function, arguments: jax.jacrev(jax.grad(function, arguments), arguments)
+    )
+    for differentiate in (jax.grad, second):
+        one, other = (jax.jit(differentiate(function, arguments))(*values) for function in (found, expected))
+        jax.tree.map(lambda one, other: assert_allclose(one, other, rtol=1e-10, atol=1e-12), one, other)
+
+
+# A tangent is left out where its argument is held fixed.
+@pytest.mark.parametrize("arguments", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
 def test_derivatives_are_those_of_plain_differences(rng, points, arguments):
     weights = jnp.asarray(rng.normal(size=(4, 6)))
 
     def loss(distances):
         return lambda *values: jnp.sum(weights * jnp.exp(-distances(*values)))
 
-    for differentiate in (jax.grad, jax.jacfwd, jax.hessian):
-        found = differentiate(loss(weighted_distances), arguments)(*points)
-        expected = differentiate(loss(plain), arguments)(*points)
-        jax.tree.map(lambda one, other: assert_allclose(one, other, rtol=1e-10, atol=1e-12), found, expected)
-
-
-def test_sums_of_gaussians_are_those_of_loops(rng, points):
-    first, precision, second = map(np.asarray, points)
-    weights = rng.normal(size=4)
-    expected = [
-        sum(weights[i] * np.exp(-sum(precision[i] * (first[i] - second[j]) ** 2)) for i in range(4)) for j in range(6)
-    ]
-    assert_allclose(gaussian_sums(jnp.asarray(weights), *points), expected, rtol=1e-13)
+    assert_same_derivatives(loss(weighted_distances), loss(plain), arguments, points, forwards=True)
 
 
 def test_derivatives_of_sums_of_gaussians_are_those_of_plain_differences(rng, points):
@@ -57,10 +58,5 @@ def test_derivatives_of_sums_of_gaussians_are_those_of_plain_differences(rng, po
     def loss(sums):
         return lambda *arguments: jnp.sum(jnp.sin(directions * sums(*arguments)))
 
-    def twice(function):
-        # Backwards twice, since the reverse rule is made by hand.
-        return jax.jacrev(jax.grad(function, (0, 1, 2, 3)), (0, 1, 2, 3))
-
-    for differentiate in (lambda function: jax.grad(function, (0, 1, 2, 3)), twice):
-        found, expected = (differentiate(loss(sums))(weights, *points) for sums in (gaussian_sums, plain_sums))
-        jax.tree.map(lambda one, other: assert_allclose(one, other, rtol=1e-10, atol=1e-12), found, expected)
+    values = (weights, *points)
+    assert_same_derivatives(loss(gaussian_sums), loss(plain_sums), (0, 1, 2, 3), values, forwards=False)

@@ -28,6 +28,8 @@ from lvmogp.kernels.covariances import (
     gram,
     leaves,
     named,
+    plain_kernel,
+    rank,
 )
 
 SCALES = [0.7, 1.9]
@@ -65,33 +67,22 @@ def test_covariances_equal_those_of_scikit_learn(rng, name):
     )
 
 
-def test_periodic_covariances_equal_those_of_scikit_learn_in_one_dimension(rng):
+def test_periodic_covariances_equal_those_of_scikit_learn_and_multiply_over_columns(rng):
     expected = 1.7 * sk.ExpSineSquared(length_scale=0.8, periodicity=1.4)
-    first, second = (
-        jnp.asarray(rng.normal(size=(5, 1), scale=2)),
-        jnp.asarray(rng.normal(size=(3, 1), scale=2)),
-    )
+    first, second = (jnp.asarray(rng.normal(size=(size, 1), scale=2)) for size in (5, 3))
     assert_same_covariances(Periodic(1.4, 0.8, 1.7), expected, first, second)
-
-
-def test_periodic_covariances_multiply_over_columns(rng):
     points = jnp.asarray(rng.normal(size=(4, 2)))
     periods, scales = [1.4, 0.6], [0.8, 1.1]
     factors = [gram(Periodic(periods[q], scales[q]), points[:, q : q + 1]) for q in (0, 1)]
     assert_allclose(gram(Periodic(periods, scales, 1.7), points), 1.7 * factors[0] * factors[1], rtol=1e-12)
-    shifted = points + 3 * jnp.asarray(periods)
-    assert_allclose(cross(Periodic(periods), points, shifted), gram(Periodic(periods), points), rtol=1e-12)
 
 
-def test_linear_covariances_weigh_each_column(rng):
+def test_linear_and_rational_quadratic_kernels_weigh_each_column(rng):
     points = rng.normal(size=(4, 2))
     expected = [[0.5 * x[0] * y[0] + 2.0 * x[1] * y[1] for y in points] for x in points]
     assert_allclose(gram(Linear([0.5, 2.0]), jnp.asarray(points)), expected, rtol=1e-12)
-
-
-def test_the_rational_quadratic_kernel_tends_to_the_rbf_one(rng):
-    points = jnp.asarray(rng.normal(size=(4, 2)))
-    assert_allclose(gram(RationalQuadratic(SCALES, shape=1e9), points), gram(RBF(SCALES), points), rtol=1e-7)
+    rational = gram(RationalQuadratic(SCALES, shape=1e9), jnp.asarray(points))  # which tends to the RBF kernel
+    assert_allclose(rational, gram(RBF(SCALES), jnp.asarray(points)), rtol=1e-7)
 
 
 @pytest.mark.parametrize("kind", [RBF, Matern12, Matern32, Matern52, RationalQuadratic, Linear, Periodic])
@@ -132,48 +123,79 @@ def test_gradients_equal_finite_differences_even_with_coincident_points(rng, kin
 # What users write
 
 
-@pytest.mark.parametrize("value", [0, -1.0, [1.0, -2.0], np.inf, np.nan, [[1.0]]])
+@pytest.mark.parametrize("value", [0, -1.0, [1.0, -2.0], np.inf, np.nan, [[1.0]], "long"])
 def test_hyperparameters_must_be_positive_numbers(value):
-    with pytest.raises(
-        SettingError, match="lengthscale must be a positive number or one positive number a column, got"
-    ):
+    with pytest.raises(SettingError, match="^lengthscale must be a positive number or one positive number a column"):
         RBF(lengthscale=value)
+    with pytest.raises(SettingError, match=r"^variance must be a positive number, got"):
+        RBF(variance=value)
+    with pytest.raises(SettingError, match=r"^variance must be a positive number, got \[1, 2\]"):
+        RBF(variance=[1, 2])
 
 
 def test_the_message_names_the_hyperparameter():
-    with pytest.raises(SettingError, match=r"^period must be .* got -7$"):
-        Periodic(period=-7)
+    with pytest.raises(SettingError, match=r"^period must be .* got None$"):
+        Periodic(period=None)
     with pytest.raises(SettingError, match=r"^shape must be .* got 0$"):
         RationalQuadratic(shape=0)
+    with pytest.raises(SettingError, match="RBF has no hyperparameter 'period' to hold fixed"):
+        RBF(fixed="period")
+
+
+@pytest.mark.parametrize("columns", [[], [[0]], [0.5], [1, 1], "a"])
+def test_columns_must_be_different_numbers(columns):
+    with pytest.raises(SettingError, match="columns must be different column numbers, got"):
+        RBF(columns=columns)
 
 
 def test_numbers_stay_numpy_until_the_fit():
-    assert isinstance(RBF(lengthscale=0.5).lengthscale, np.ndarray)
-    assert isinstance(RBF(lengthscale=0.5).variance, np.ndarray)
+    kernel = RBF(lengthscale=0.5)
+    assert isinstance(kernel.lengthscale, np.ndarray)
+    assert isinstance(kernel.variance, np.ndarray)
+    assert RBF().lengthscale is None
 
 
-@pytest.mark.parametrize(
-    "name", ["constant", "linear", "matern12", "matern32", "matern52", "rational-quadratic", "rbf"]
-)
-def test_kernels_have_names(name):
-    assert type(named(name)) is KERNELS[name]
-
-
-def test_a_kernel_object_is_its_own_name():
+def test_kernels_have_names():
+    for name in ("constant", "linear", "matern12", "matern32", "matern52", "rational-quadratic", "rbf"):
+        assert type(named(name)) is KERNELS[name]
     kernel = RBF() + Linear()
     assert named(kernel) is kernel
+    for name in ("periodic", "gauss"):
+        with pytest.raises(SettingError, match=r"one of \['constant', 'linear', .*'rbf'\], got " + repr(name)):
+            named(name)
 
 
-@pytest.mark.parametrize("name", ["periodic", "gauss"])
-def test_unknown_names_fail_with_the_known_ones(name):
-    with pytest.raises(SettingError, match=r"one of \['constant', 'linear', .*'rbf'\], got " + repr(name)):
-        named(name)
-
-
-def test_leaves_are_the_simple_kernels_in_order():
-    first, second, third = RBF(), Linear(), Periodic(1.0)
+def test_leaves_are_the_simple_kernels_in_order_and_plain_values_name_them():
+    first, second, third = RBF(columns=(1,)), Linear([0.5, 2.0]), Periodic(3.0)
     assert leaves((first + second) * third) == (first, second, third)
     assert leaves(first) == (first,)
+    assert plain_kernel((first + second) * third) == {
+        "kind": "product",
+        "terms": [
+            {
+                "kind": "sum",
+                "terms": [
+                    {"kind": "rbf", "lengthscale": None, "variance": 1.0, "columns": (1,), "fixed": ()},
+                    {"kind": "linear", "variance": [0.5, 2.0], "columns": None, "fixed": ()},
+                ],
+            },
+            {
+                "kind": "periodic",
+                "period": 3.0,
+                "lengthscale": 1.0,
+                "variance": 1.0,
+                "columns": None,
+                "fixed": ("period",),
+            },
+        ],
+    }
+
+
+def test_the_rank_counts_independent_functions():
+    constant, linear = Constant(), Linear()
+    assert [rank(kernel, 3) for kernel in (constant, linear, Linear(columns=(0, 2)), RBF())] == [1, 3, 2, np.inf]
+    assert rank(linear + constant, 3) == 4
+    assert rank((linear + constant) * Linear(columns=(0, 2)), 3) == 8
 
 
 # Completing a kernel before a fit
@@ -202,25 +224,19 @@ def test_a_completed_kernel_on_standardised_points_is_the_users_on_raw_points(rn
 
 
 def test_missing_hyperparameters_are_filled_in():
-    completed = complete(RBF() + Linear() + Matern52(columns=(1,), variance=2.0), np.array([2.0, 30.0]), 0.9)
+    scale = np.array([2.0, 30.0])
+    completed = complete(RBF() + Linear() + Matern52(columns=(1,), variance=2.0), scale, 0.9)
     rbf, linear, matern = completed.terms
     assert_allclose(rbf.lengthscale, [0.9, 0.9])
     assert_allclose(rbf.variance, 1)
     assert_allclose(linear.variance, [1, 1])
     assert_allclose(matern.lengthscale, [0.9])
     assert_allclose(matern.variance, 2)
-
-
-def test_missing_lengthscales_may_differ_by_column():
-    scale, lengthscales = np.array([2.0, 30.0]), np.array([0.9, 0.4])
-    assert_allclose(complete(RBF(), scale, lengthscales).lengthscale, [0.9, 0.4])
-    assert_allclose(complete(RBF(columns=(1,)), scale, lengthscales).lengthscale, [0.4])
-
-
-def test_one_number_becomes_one_a_column_in_that_columns_units():
-    completed = complete(RBF(6.0), np.array([2.0, 30.0]), 1.0)
-    assert_allclose(completed.lengthscale, [3.0, 0.2])
-    assert_allclose(complete(Linear(6.0), np.array([2.0, 30.0]), 1.0).variance, [6.0, 6.0])
+    assert_allclose(complete(RBF(), scale, np.array([0.9, 0.4])).lengthscale, [0.9, 0.4])
+    assert_allclose(complete(RBF(columns=(1,)), scale, np.array([0.9, 0.4])).lengthscale, [0.4])
+    # One number becomes one a column, in that column's units.
+    assert_allclose(complete(RBF(6.0), scale, 1.0).lengthscale, [3.0, 0.2])
+    assert_allclose(complete(Linear(6.0), scale, 1.0).variance, [6.0, 6.0])
 
 
 def test_completing_keeps_columns_and_what_is_fixed():

@@ -6,13 +6,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from small_models import COUNTS, PER_CONDITION, as_long, described_parameters, grid_as_long, long_case, small_parameters
+from small_models import grid_as_long, replace, small_parameters
 
-from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import block_layout
-from lvmogp.model.bounds import collapsed
-from lvmogp.model.layouts import GridData, LongData, long_data, scattered, some_blocks, standardised
-from lvmogp.model.parameters import of_conditions
+from lvmogp.model.layouts import (
+    GridData,
+    LongData,
+    ScatteredData,
+    SparseData,
+    likelihood_data,
+    long_data,
+    scattered,
+    some_blocks,
+    standardised,
+)
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import scaling_of
 from lvmogp.tables.transforms import Logarithm
@@ -21,7 +28,6 @@ from lvmogp.tables.transforms import Logarithm
 row_counts = st.lists(st.one_of(st.just(0), st.integers(1, 5), st.integers(1, 2000)), min_size=1, max_size=40).filter(
     any
 )
-compiled_bound = compiled(collapsed)
 
 
 def shuffled_conditions(counts, seed=0):
@@ -186,12 +192,22 @@ def test_a_grid_with_a_cell_out_of_place_is_read_as_long_form(complete, change):
     assert rows_of(data) == expected
 
 
-@pytest.mark.parametrize("parameters", [small_parameters(2, noise=PER_CONDITION), described_parameters()])
-def test_bound_does_not_depend_on_order_of_conditions(parameters):
-    numbers = np.array([2, 0, 3, 1])
-    assert len(numbers) == len(COUNTS)
-    data, observations = long_case()
-    moved = as_long([observations[number] for number in numbers])
-    before = compiled_bound(parameters, data).total
-    assert_allclose(compiled_bound(of_conditions(parameters, numbers), moved).total, before, rtol=1e-12)
-    assert abs(compiled_bound(parameters, moved).total - before) > 1e-3
+@pytest.mark.parametrize(("shape", "is_exact"), [((600, 2), True), ((601, 2), False), ((2, 601), False)])
+def test_likelihoods_are_exact_on_grids_that_are_not_too_large(shape, is_exact):
+    data = GridData(jnp.zeros((shape[0], 1)), jnp.zeros(shape))
+    parameters = replace(small_parameters(), latent_mean=jnp.arange(float(shape[1]))[:, None])
+    found = likelihood_data(data, replace(parameters, latent_variance=jnp.ones((shape[1], 1))))
+    assert isinstance(found, GridData if is_exact else SparseData)
+    if not is_exact:
+        assert_array_equal(found.inducing_inputs, parameters.inducing_inputs)
+        assert len(found.inducing_conditions) == min(3, shape[1])
+
+
+@pytest.mark.parametrize(("counts", "is_exact"), [([64, 936], True), ([65, 936], False)])
+def test_likelihoods_are_exact_for_a_thousand_scattered_observations(counts, is_exact):
+    data = long_data(np.zeros((sum(counts), 1)), np.zeros(sum(counts)), np.repeat([0, 1], counts), 2)
+    found = likelihood_data(data, small_parameters())
+    assert isinstance(found, ScatteredData if is_exact else SparseData)
+    if is_exact:  # conditions with more than 64 observations have no places of their own
+        n_rows = len(found.present)
+        assert_array_equal(np.sum(np.asarray(found.places) < n_rows, axis=1), [64, 0])

@@ -15,10 +15,9 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.inference.restarts import jitters
 from lvmogp.model.bounds import collapsed
-from lvmogp.model.curve_moments import CurveMoments, curve_moments, grid_marginals
 from lvmogp.model.layouts import GridData
 from lvmogp.model.parameters import Parameters
-from lvmogp.model.posterior import Posterior, posterior
+from lvmogp.model.posterior import CurveMoments, Posterior, curve_moments, grid_marginals, posterior
 from lvmogp.pipeline import stored_in
 
 D, N = 3, 5

@@ -27,18 +27,23 @@ from small_models import (
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.curve_moments import (
+from lvmogp.model.expected_likelihood import quadratic
+from lvmogp.model.layouts import Data, GridData
+from lvmogp.model.parameters import Inducing, Parameters, of_conditions
+from lvmogp.model.posterior import (
+    Covariance,
     CurveMoments,
+    DenseCovariance,
+    KroneckerCovariance,
+    Posterior,
     curve_moments,
     grid_marginals,
     grid_means,
     marginals,
     positive_part,
+    posterior,
+    updated,
 )
-from lvmogp.model.expected_likelihood import quadratic
-from lvmogp.model.layouts import Data, GridData
-from lvmogp.model.parameters import Inducing, Parameters
-from lvmogp.model.posterior import Covariance, DenseCovariance, KroneckerCovariance, Posterior, posterior, updated
 
 POINTS = np.random.default_rng(8).uniform(-2, 2, (5, Q_X))
 
@@ -94,34 +99,31 @@ def as_matrix(covariance: Covariance) -> np.ndarray:
     return blocks.reshape(M_H, M_H, M_X, M_X).transpose(0, 2, 1, 3).reshape(M_H * M_X, M_H * M_X)
 
 
-# The optimal q(v), and predictions of the trained conditions with it.
+# q(v), and predictions of the trained conditions with it.
 
 
 def test_optimal_inducing_variables_are_the_dense_solve(trained: Trained):
-    model, _ = fitted(trained.parameters, trained.case.data)
+    model, shapes = fitted(trained.parameters, trained.case.data)
     mean, variance = references.optimal_inducing(trained.parameters, trained.case.observations)
     np.testing.assert_allclose(model.mean, mean, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(as_matrix(model.covariance), variance, rtol=1e-9, atol=1e-11)
-
-
-def test_covariance_on_a_grid_keeps_its_kronecker_form(trained: Trained):
-    model, _ = fitted(trained.parameters, trained.case.data)
     on_grid = isinstance(trained.case.data, GridData)
     assert isinstance(model.covariance, KroneckerCovariance if on_grid else DenseCovariance)
-
-
-def test_trained_predictions_are_the_papers_with_the_optimal_inducing_variables(trained: Trained):
-    parameters, case = trained.parameters, trained.case
-    found = at_points(*fitted(parameters, case.data))
-    expected = references.reference_prediction(references.with_optimal_inducing(parameters, case.observations), POINTS)
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+    optimal = references.with_optimal_inducing(trained.parameters, trained.case.observations)
+    expected = references.reference_prediction(optimal, POINTS)
+    np.testing.assert_allclose(at_points(model, shapes), expected, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("inducing", [full_inducing, kronecker_inducing])
-def test_trained_predictions_are_the_papers_with_explicit_inducing_variables(inducing: Callable[[], Inducing]):
+def test_explicit_inducing_variables_are_those_of_the_parameters(inducing: Callable[[], Inducing]):
     parameters = replace(small_parameters(2), inducing=inducing())
-    found = at_points(*fitted(parameters, grid_case().data))
-    np.testing.assert_allclose(found, references.reference_prediction(parameters, POINTS), rtol=1e-8, atol=1e-10)
+    model, shapes = fitted(parameters, grid_case().data)
+    own = parameters.inducing
+    root = own.factor if inducing is full_inducing else np.kron(own.latent_factor, own.input_factor)
+    np.testing.assert_allclose(as_matrix(model.covariance), root @ root.T, rtol=1e-11, atol=1e-13)
+    np.testing.assert_array_equal(model.mean, own.mean)
+    expected = references.reference_prediction(parameters, POINTS)
+    np.testing.assert_allclose(at_points(model, shapes), expected, rtol=1e-8, atol=1e-10)
 
 
 def test_curves_of_gaussian_latents_covary_as_all_points_of_their_distribution_say():
@@ -146,26 +148,10 @@ def test_curves_of_gaussian_latents_covary_as_all_points_of_their_distribution_s
         np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("inducing", [full_inducing, kronecker_inducing])
-def test_curves_of_latents_that_are_known_are_the_papers_conditional(inducing: Callable[[], Inducing]):
-    parameters = pinned(replace(small_parameters(2), inducing=inducing()))
-    model, shapes = fitted(parameters, grid_case().data)
-    process, (mean, variance) = references.process_of_fit(parameters), at_points(model, shapes)
-    for d, latent in enumerate(np.asarray(parameters.latent_mean)):
-        expected_mean, expected_covariance = process.curve(POINTS, latent)
-        np.testing.assert_allclose(mean[:, d], expected_mean, rtol=1e-8, atol=1e-10)
-        np.testing.assert_allclose(variance[:, d], np.diag(expected_covariance), rtol=1e-8)
-
-
-def pinned(parameters: Parameters) -> Parameters:
-    """The latents known to be at their means."""
-    return replace(parameters, latent_variance=jnp.full((D, 2), 1e-14, float))
-
-
 @pytest.mark.parametrize("pairs_at_once", [2**17, 29])
 def test_a_grid_of_points_is_predicted_as_its_rows_are(monkeypatch, pairs_at_once: int):
     """With ten pairs of features, 29 of them are two slices of three points."""
-    monkeypatch.setattr("lvmogp.model.curve_moments._PAIRS_AT_ONCE", pairs_at_once)
+    monkeypatch.setattr("lvmogp.model.posterior._PAIRS_AT_ONCE", pairs_at_once)
     model, shapes = fitted(small_parameters(2), grid_case().data)
     points, (mean, variance) = jnp.asarray(POINTS), at_points(model, shapes)
     found = (compiled_grid_marginals if pairs_at_once > 29 else grid_marginals)(model.input_basis, shapes, points)
@@ -186,81 +172,30 @@ def test_curves_are_in_the_precision_of_the_model():
 # The two forms of S.
 
 
-def both_forms() -> tuple[KroneckerCovariance, DenseCovariance, np.ndarray]:
+@pytest.mark.parametrize("form", ["kronecker", "dense"])
+def test_covariances_of_both_forms_do_what_their_matrix_does(form: str):
     rng = np.random.default_rng(11)
-    input_part, latent_part = (root @ root.T for root in (rng.normal(size=(M_X, M_X)), rng.normal(size=(M_H, M_H))))
-    (input_values, input_basis), (latent_values, latent_basis) = map(np.linalg.eigh, (input_part, latent_part))
-    variances = np.outer(input_values, latent_values)
-    structured = KroneckerCovariance(*map(jnp.asarray, (input_basis, latent_basis, variances)))
-    matrix = np.kron(latent_part, input_part)
-    return structured, DenseCovariance(jnp.asarray(matrix), M_X), matrix
-
-
-@pytest.fixture(params=["kronecker", "dense"])
-def form(request: pytest.FixtureRequest) -> tuple[Covariance, np.ndarray]:
-    structured, dense, matrix = both_forms()
-    return (structured if request.param == "kronecker" else dense), matrix
-
-
-def block(matrix: np.ndarray, j: int, k: int) -> np.ndarray:
-    """S_jk."""
-    return matrix[j * M_X : (j + 1) * M_X, k * M_X : (k + 1) * M_X]
-
-
-def test_contraction_is_the_sum_over_blocks(form: tuple[Covariance, np.ndarray]):
-    covariance, matrix = form
-    seconds = np.random.default_rng(12).normal(size=(2, M_H, M_H))
+    parts = [root @ root.T for root in (rng.normal(size=(M_X, M_X)), rng.normal(size=(M_H, M_H)))]
+    matrix = np.kron(parts[1], parts[0])
+    blocks = matrix.reshape(M_H, M_X, M_H, M_X).transpose(0, 2, 1, 3)
+    covariance = DenseCovariance(jnp.asarray(matrix), M_X)
+    if form == "kronecker":
+        (input_values, input_basis), (latent_values, latent_basis) = map(np.linalg.eigh, parts)
+        variances = np.outer(input_values, latent_values)
+        covariance = KroneckerCovariance(*map(jnp.asarray, (input_basis, latent_basis, variances)))
+        given = rng.normal(size=(M_X, M_H))
+        found = references.stacked(np.asarray(covariance.apply(jnp.asarray(given))))
+        np.testing.assert_allclose(found, matrix @ references.stacked(given), rtol=1e-11, atol=1e-11)
+    seconds = rng.normal(size=(2, M_H, M_H))
     seconds = seconds + seconds.transpose(0, 2, 1)
-    for second, found in zip(seconds, covariance.contract(jnp.asarray(seconds)), strict=True):
-        expected = sum(second[j, k] * block(matrix, j, k) for j in range(M_H) for k in range(M_H))
-        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
-
-
-def test_block_traces_are_those_of_the_blocks(form: tuple[Covariance, np.ndarray]):
-    covariance, matrix = form
-    expected = [[np.trace(block(matrix, j, k)) for k in range(M_H)] for j in range(M_H)]
-    np.testing.assert_allclose(covariance.block_traces(), expected, rtol=1e-11, atol=1e-11)
-
-
-def test_the_structured_form_multiplies_stacked_columns():
-    structured, _, matrix = both_forms()
-    given = np.random.default_rng(14).normal(size=(M_X, M_H))
-    found = references.stacked(np.asarray(structured.apply(jnp.asarray(given))))
-    np.testing.assert_allclose(found, matrix @ references.stacked(given), rtol=1e-11, atol=1e-11)
-
-
-def test_precision_is_the_inverse(form: tuple[Covariance, np.ndarray]):
-    covariance, matrix = form
+    expected = [sum(second[j, k] * blocks[j, k] for j in range(M_H) for k in range(M_H)) for second in seconds]
+    np.testing.assert_allclose(covariance.contract(jnp.asarray(seconds)), expected, rtol=1e-11, atol=1e-11)
+    traces = [[np.trace(blocks[j, k]) for k in range(M_H)] for j in range(M_H)]
+    np.testing.assert_allclose(covariance.block_traces(), traces, rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(covariance.precision() @ matrix, np.eye(M_X * M_H), atol=1e-7)
 
 
-def test_explicit_kronecker_covariance_is_the_product_of_its_parts():
-    inducing = kronecker_inducing()
-    model, _ = fitted(replace(small_parameters(2), inducing=inducing), grid_case().data)
-    root = np.kron(np.asarray(inducing.latent_factor), np.asarray(inducing.input_factor))
-    np.testing.assert_allclose(as_matrix(model.covariance), root @ root.T, rtol=1e-11, atol=1e-13)
-    np.testing.assert_array_equal(model.mean, inducing.mean)
-
-
-def test_explicit_full_covariance_is_the_square_of_its_factor():
-    inducing = full_inducing()
-    model, _ = fitted(replace(small_parameters(2), inducing=inducing), grid_case().data)
-    factor = np.asarray(inducing.factor)
-    np.testing.assert_allclose(as_matrix(model.covariance), factor @ factor.T, rtol=1e-11, atol=1e-13)
-    np.testing.assert_array_equal(model.mean, inducing.mean)
-
-
 # Absorbing new data.
-
-
-def take_conditions(parameters: Parameters, order: slice) -> Parameters:
-    noise = parameters.noise_variance
-    return replace(
-        parameters,
-        latent_mean=parameters.latent_mean[order],
-        latent_variance=parameters.latent_variance[order],
-        noise_variance=noise if len(noise) == 1 else noise[order],
-    )
 
 
 def split_in_two(case: Case) -> tuple[Data, Data]:
@@ -273,46 +208,11 @@ def split_in_two(case: Case) -> tuple[Data, Data]:
 
 def test_posterior_updated_with_new_conditions_is_that_of_all_data(trained: Trained):
     early, late = split_in_two(trained.case)
-    first, second = (take_conditions(trained.parameters, part) for part in (slice(0, 2), slice(2, 4)))
+    first, second = (of_conditions(trained.parameters, part) for part in (np.arange(2), np.arange(2, 4)))
     found = fitted_in_two_steps(first, early, second, late)
     mean, variance = references.optimal_inducing(trained.parameters, trained.case.observations)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(as_matrix(found.covariance), variance, rtol=1e-8, atol=1e-10)
-
-
-# The limit of the exact model.
-
-
-def exact_regression(parameters: Parameters, case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """GP regression with covariance k_H · k_X at known latents, points × conditions."""
-    latents = np.asarray(parameters.latent_mean)
-    inputs = np.concatenate([inputs for inputs, _ in case.observations])
-    outputs = np.concatenate([outputs for _, outputs in case.observations])
-    own = np.repeat(np.arange(D), [len(values) for _, values in case.observations])
-
-    def signal(first: np.ndarray, h: np.ndarray, second: np.ndarray, k: np.ndarray) -> np.ndarray:
-        return references.covariance(parameters.input_kernel, first, second) * references.covariance(
-            parameters.latent_kernel, h, k
-        )
-
-    noise = np.diag([references.noise_of(parameters, d) for d in own])
-    inverse = np.linalg.inv(signal(inputs, latents[own], inputs, latents[own]) + noise)
-    mean, variance = np.empty((len(POINTS), D)), np.empty((len(POINTS), D))
-    for d in range(D):
-        same = np.tile(latents[d], (len(POINTS), 1))
-        cross = signal(POINTS, same, inputs, latents[own])
-        mean[:, d] = cross @ inverse @ outputs
-        variance[:, d] = np.diag(signal(POINTS, same, POINTS, same) - cross @ inverse @ cross.T)
-    return mean, variance
-
-
-def test_predictions_with_inducing_points_at_the_data_are_exact_regression(trained: Trained):
-    inputs = np.unique(np.concatenate([inputs for inputs, _ in trained.case.observations]), axis=0)
-    parameters = pinned(trained.parameters)
-    parameters = replace(parameters, inducing_inputs=jnp.asarray(inputs), inducing_latents=parameters.latent_mean)
-    found = at_points(*fitted(parameters, trained.case.data))
-    # what the jitter on the two gram matrices leaves
-    np.testing.assert_allclose(found, exact_regression(parameters, trained.case), rtol=0, atol=1e-4)
 
 
 def test_variances_stay_above_their_rounding_error():

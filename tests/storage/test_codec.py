@@ -32,7 +32,7 @@ from lvmogp.kernels.covariances import (
     Periodic,
     RationalQuadratic,
 )
-from lvmogp.storage.codec import ArraySize, Content, decode, decode_id, encode, encode_id, planned
+from lvmogp.storage.codec import Content, decode, decode_id, encode, encode_id, planned
 from lvmogp.tables.transforms import Logarithm, SquareRoot, Transform
 from lvmogp.typing import Array, Bool, Float, Int, Scalar
 
@@ -301,10 +301,10 @@ def test_an_entry_that_does_not_fit_is_refused_by_name(path, value, words):
 
 def test_sizes_are_refused_before_any_array_is_there():
     tensors, document = ENCODED
-    sizes = {name: ArraySize(values.dtype, values.shape) for name, values in tensors.items()}
+    sizes = {name: jax.ShapeDtypeStruct(values.shape, values.dtype) for name, values in tensors.items()}
     assert_same(planned(sizes, document, Everything)(tensors), example())
     with pytest.raises(ModelFileError, match=r"means has the shape \(1000000000000, 2\)"):
-        planned({**sizes, "means": ArraySize(np.dtype(float), (10**12, 2))}, document, Everything)
+        planned({**sizes, "means": jax.ShapeDtypeStruct((10**12, 2), float)}, document, Everything)
 
 
 def test_what_is_missing_or_unknown_is_refused_by_name():

@@ -53,14 +53,10 @@ def test_arrays_and_document_come_back_bit_by_bit(path, monkeypatch):
     assert_same_content(read(path), CONTENT)
     monkeypatch.chdir(path.parent)
     assert_same_content(read("brakes.lvmogp"), CONTENT)
-
-
-def test_sizes_are_known_before_arrays_are_read(path):
-    with opened(path) as file:
+    with opened(path) as file:  # before arrays are read
         assert file.document == CONTENT.document
-        assert {name: (size.dtype, size.shape) for name, size in file.sizes.items()} == {
-            name: (values.dtype, values.shape) for name, values in CONTENT.tensors.items()
-        }
+        sizes = {name: (size.dtype, size.shape) for name, size in file.sizes.items()}
+        assert sizes == {name: (values.dtype, values.shape) for name, values in CONTENT.tensors.items()}
 
 
 def test_writing_replaces_an_earlier_file_and_leaves_nothing_else(path):
@@ -187,16 +183,13 @@ def test_a_safetensors_file_of_others_fails_in_words(tmp_path, metadata):
 
 
 @pytest.mark.parametrize("content", [b"", b"x,y\n1,2\n", b"{" * 10_000, bytes(1000)])
-def test_a_file_of_another_kind_fails_in_words(tmp_path, content):
+def test_a_file_of_another_kind_a_missing_one_and_a_folder_fail_in_words(tmp_path, content):
     (tmp_path / "data.csv").write_bytes(content)
     with pytest.raises(ModelFileError, match=r"data\.csv is not a model file, or it is damaged: "):
         read(tmp_path / "data.csv")
-
-
-@pytest.mark.parametrize("name", ["absent", "."])
-def test_a_missing_file_and_a_folder_fail_in_words(tmp_path, name):
-    with pytest.raises(ModelFileError, match="there is no model file at "):
-        read(tmp_path / name)
+    for name in ("absent", "."):
+        with pytest.raises(ModelFileError, match="there is no model file at "):
+            read(tmp_path / name)
 
 
 @pytest.mark.parametrize("version", ["2", "0", "", "-1", "1.0", "²", "9" * 5000])
@@ -224,16 +217,17 @@ def with_right_digests(document: str, tensors: dict[str, np.ndarray]) -> bytes:
     return save(tensors, {"format": "lvmogp-model", "version": "1", "document": document, **digests})
 
 
-@pytest.mark.parametrize("document", ["", "{", "[" * 100_000, "9" * 5000, "nothing"])
-def test_a_document_that_is_none_fails_in_words_whatever_its_digest(path, document):
-    path.write_bytes(with_right_digests(document, {}))
-    with pytest.raises(ModelFileError, match=r"brakes\.lvmogp was changed by hand: its document is no JSON"):
-        read(path)
-
-
-def test_numbers_of_a_type_that_no_file_has_fail_in_words(path):
-    path.write_bytes(with_right_digests("{}", {"half": np.ones(3, np.float16)}))
-    with pytest.raises(ModelFileError, match=r"brakes\.lvmogp was changed by hand: it holds an array of F16"):
+@pytest.mark.parametrize(
+    ("document", "tensors", "words"),
+    [
+        *((text, {}, "its document is no JSON") for text in ("", "{", "[" * 100_000, "9" * 5000, "nothing")),
+        ("{}", {"half": np.ones(3, np.float16)}, "it holds an array of F16"),
+    ],
+    ids=["empty", "open", "deep", "long", "text", "half precision"],
+)
+def test_what_no_file_of_ours_holds_fails_in_words_whatever_its_digest(path, document, tensors, words):
+    path.write_bytes(with_right_digests(document, tensors))
+    with pytest.raises(ModelFileError, match=rf"brakes\.lvmogp was changed by hand: {words}"):
         read(path)
 
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lvmogp.errors import DataError, LVMOGPWarning
-from lvmogp.tables.feature_tables import read_feature_row, read_features, read_later_features
+from lvmogp.tables.features import read_feature_row, read_features, read_later_features
 
 nan = np.nan
 ROWS = [[1.0, "x"], [2.5, "y"], [4.0, "x"]]

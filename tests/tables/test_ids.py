@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from lvmogp.errors import DataError, UnknownConditionError
-from lvmogp.tables.feature_tables import read_features
+from lvmogp.tables.features import read_features
 from lvmogp.tables.ids import (
     check_kinds,
     distinct_ids,

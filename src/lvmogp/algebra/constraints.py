@@ -7,8 +7,8 @@ Unconstrained values exist only inside ``fit``.
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,16 +21,14 @@ from lvmogp.typing import Array, Float, HostFloat
 
 _KEY = "constraint"
 _SMALLEST_STEP = 1e-3
-_Values = TypeVar("_Values")
 
 
 class Constraint(NamedTuple):
-    """A map from unconstrained to constrained values with its inverse and the range worth searching."""
+    """A map from unconstrained to constrained values with its inverse and the unconstrained range worth searching."""
 
-    constrain: Callable[[Array], Array]
-    unconstrain: Callable[[HostFloat], HostFloat]  # once a fit and never traced, so without a program for each shape
-    lower: float
-    upper: float
+    constrain: Callable[[Array], Array] = lambda values: values
+    unconstrain: Callable[[HostFloat], HostFloat] = lambda values: values  # on the host: no program for each shape
+    limits: tuple[float, float] = (-math.inf, math.inf)
     are_points: bool = False
 
 
@@ -40,22 +38,18 @@ def _pack_triangular(factor: HostFloat) -> HostFloat:
     return with_log_diagonal[np.tril_indices(size)]
 
 
-def _unpack_triangular(packed: Float[Array, " packed"]) -> Float[Array, "M M"]:
+def _unpack_triangular(packed: Float[Array, " packed"]) -> Float[Array, "m m"]:
     size = int((2 * packed.shape[0]) ** 0.5)
     square = jnp.zeros((size, size), packed.dtype).at[np.tril_indices(size)].set(packed)
     return jnp.tril(square, -1) + jnp.diag(jnp.exp(jnp.diagonal(square)))
 
 
-def _identity(value: _Values) -> _Values:
-    return value
-
-
-_REAL = Constraint(_identity, _identity, -math.inf, math.inf)
+_REAL = Constraint()
 # In standardised units nothing sensible lies beyond e^±16; the box keeps line searches from overflowing.
-_POSITIVE = Constraint(jnp.exp, np.log, -16.0, 16.0)
+_POSITIVE = Constraint(jnp.exp, np.log, limits=(-16.0, 16.0))
 # Metadata of a field of points in space, one a row, that move in steps of the distance between neighbours.
-POINTS = {_KEY: _REAL._replace(are_points=True)}
-_LOWER_TRIANGULAR = Constraint(_unpack_triangular, _pack_triangular, -math.inf, math.inf)
+POINTS = {_KEY: Constraint(are_points=True)}
+_LOWER_TRIANGULAR = Constraint(_unpack_triangular, _pack_triangular)
 
 
 def positive(**field_options: Any) -> Any:
@@ -92,18 +86,21 @@ class FreeStructure(NamedTuple):
     free_shapes: tuple[tuple[int, ...], ...]
 
     @property
-    def free_constraints(self) -> tuple[Constraint, ...]:
-        """Constraints of the free leaves, in the order of the vector."""
-        return tuple(constraint for constraint, fixed in self.declarations if not fixed)
+    def pieces(self) -> Iterator[tuple[Constraint, slice, tuple[int, ...]]]:
+        """Constraint, place in the vector and shape of each free leaf."""
+        constraints = [constraint for constraint, fixed in self.declarations if not fixed]
+        end = 0
+        for constraint, shape in zip(constraints, self.free_shapes, strict=True):
+            begin, end = end, end + math.prod(shape)
+            yield constraint, slice(begin, end), shape
 
 
 def split(tree: Any) -> tuple[Float[Array, " free"], tuple[Array, ...], FreeStructure]:
     """A tree as one vector of unconstrained free values, its fixed leaves, and how to put it together again."""
     paths_and_leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     declarations = tuple(_declaration(tree, path) for path, _ in paths_and_leaves)
-    leaves = [leaf for _, leaf in paths_and_leaves]
     free, fixed_leaves = [], []
-    for leaf, (constraint, fixed) in zip(leaves, declarations, strict=True):
+    for (_, leaf), (constraint, fixed) in zip(paths_and_leaves, declarations, strict=True):
         if fixed:
             fixed_leaves.append(leaf)
         else:
@@ -115,19 +112,16 @@ def split(tree: Any) -> tuple[Float[Array, " free"], tuple[Array, ...], FreeStru
 
 def join(vector: Float[Array, " free"], fixed_leaves: tuple[Array, ...], structure: FreeStructure) -> Any:
     """Inverse of :func:`split` for any free vector."""
-    ends = np.cumsum([math.prod(shape) for shape in structure.free_shapes])
-    pieces = jnp.split(vector, ends[:-1])
-    free = (piece.reshape(shape) for piece, shape in zip(pieces, structure.free_shapes, strict=True))
+    free = (constraint.constrain(vector[place].reshape(shape)) for constraint, place, shape in structure.pieces)
     kept = iter(fixed_leaves)
-    leaves = [next(kept) if fixed else constraint.constrain(next(free)) for constraint, fixed in structure.declarations]
+    leaves = [next(kept if fixed else free) for _, fixed in structure.declarations]
     return jax.tree_util.tree_unflatten(structure.structure, leaves)
 
 
 def search_box(structure: FreeStructure) -> tuple[HostFloat, HostFloat]:
     """Lowest and highest value worth trying of each entry of the free vector."""
-    sizes = [math.prod(shape) for shape in structure.free_shapes]
-    lower = np.repeat([constraint.lower for constraint in structure.free_constraints], sizes)
-    upper = np.repeat([constraint.upper for constraint in structure.free_constraints], sizes)
+    limits = [np.full((math.prod(shape), 2), constraint.limits) for constraint, _, shape in structure.pieces]
+    lower, upper = np.concatenate(limits).T
     return lower, upper
 
 
@@ -137,13 +131,11 @@ def natural_steps(vector: Float[Array, " free"], structure: FreeStructure) -> Ho
     An optimiser that knows nothing yet of curvature takes steps of the same size in all directions, far too long
     for a hundred points within a few units.
     """
-    ends = np.cumsum([math.prod(shape) for shape in structure.free_shapes])
-    steps = []
-    for piece, shape, constraint in zip(
-        np.split(np.asarray(vector), ends[:-1]), structure.free_shapes, structure.free_constraints, strict=True
-    ):
-        steps.append(np.full(piece.size, _spacing(piece.reshape(shape)) if constraint.are_points else 1.0))
-    return np.concatenate(steps)
+    steps = np.ones(vector.shape)
+    for constraint, place, shape in structure.pieces:
+        if constraint.are_points:
+            steps[place] = _spacing(np.asarray(vector[place]).reshape(shape))
+    return steps
 
 
 def _spacing(rows: HostFloat) -> float:

@@ -1,28 +1,30 @@
 """Closed forms about Gaussians: divergences, expected log-likelihoods, mixtures in one dimension."""
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import ndtri
 
 from lvmogp.algebra.linalg import whiten
-from lvmogp.typing import Array, Bool, Float, Int, Scalar
+from lvmogp.typing import Array, Bool, Float, Scalar
 
-LOG_2PI = 1.8378770664093453
+LOG_2PI = math.log(2 * math.pi)
 _MOST_QUANTILE_STEPS = 100
 
 
-def kl_to_standard_normal(mean: Float[Array, "*S"], variance: Float[Array, "*S"]) -> Scalar:
+def kl_to_standard_normal(mean: Float[Array, "*shape"], variance: Float[Array, "*shape"]) -> Scalar:
     """KL(N(μ, diag s) ‖ N(0, I)) = ½ Σ (μ² + s − log s − 1)."""
     return jnp.sum(mean**2 + variance - jnp.log(variance) - 1) / 2
 
 
-def kl_factored_to_standard_normal(mean: Float[Array, " M"], factor: Float[Array, "M M"]) -> Scalar:
+def kl_factored_to_standard_normal(mean: Float[Array, " m"], factor: Float[Array, "m m"]) -> Scalar:
     """KL(N(m, LLᵀ) ‖ N(0, I)) = ½ (mᵀm + ‖L‖² − 2 Σ log L_ii − M)."""
-    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))
-    return (mean @ mean + jnp.sum(factor**2) - log_det - mean.shape[0]) / 2
+    return (mean @ mean + jnp.sum(factor**2) - _log_det(factor) - mean.shape[0]) / 2
+
+
+def _log_det(factor: Float[Array, "m m"]) -> Scalar:
+    return 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))  # log|LLᵀ|
 
 
 def kl_kronecker_to_standard_normal(
@@ -36,16 +38,14 @@ def kl_kronecker_to_standard_normal(
     """
     n_inputs, n_latents = mean.shape
     trace = jnp.sum(input_factor**2) * jnp.sum(latent_factor**2)
-    log_det_inputs = 2 * jnp.sum(jnp.log(jnp.diagonal(input_factor)))
-    log_det_latents = 2 * jnp.sum(jnp.log(jnp.diagonal(latent_factor)))
-    log_det = n_inputs * log_det_latents + n_latents * log_det_inputs
+    log_det = n_inputs * _log_det(latent_factor) + n_latents * _log_det(input_factor)
     return (jnp.sum(mean**2) + trace - log_det - n_inputs * n_latents) / 2
 
 
 def log_density(residual: Float[Array, " n"], factor: Float[Array, "n n"]) -> Scalar:
     """Log N(r; 0, LLᵀ)."""
     whitened = whiten(factor, residual)
-    return -whitened @ whitened / 2 - jnp.sum(jnp.log(jnp.diagonal(factor))) - residual.shape[0] * LOG_2PI / 2
+    return -(whitened @ whitened + _log_det(factor) + residual.shape[0] * LOG_2PI) / 2
 
 
 def mixture_log_density(
@@ -55,16 +55,16 @@ def mixture_log_density(
     log_weights: Float[Array, "P #n"],
 ) -> Float[Array, " n"]:
     """Log Σ_p w_p N(y; m_p, s_p), one mixture an entry."""
-    log_terms = -((value - means) ** 2) / variances / 2 - jnp.log(variances) / 2 - LOG_2PI / 2
+    log_terms = -((value - means) ** 2 / variances + jnp.log(variances) + LOG_2PI) / 2
     return jax.scipy.special.logsumexp(log_weights + log_terms, axis=0)
 
 
-def normal_distribution(score: Float[Array, "*S"]) -> Float[Array, "*S"]:
+def normal_distribution(score: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Φ(z) = ½ erfc(−z/√2), which holds in both tails and costs a sixth of JAX's own."""
     return jax.lax.erfc(score * -(0.5**0.5)) / 2
 
 
-def normal_density(score: Float[Array, "*S"]) -> Float[Array, "*S"]:
+def normal_density(score: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """φ(z) = exp(−z²/2)/√2π."""
     return jnp.exp(-(score**2) / 2) / math.sqrt(2 * math.pi)
 
@@ -77,15 +77,6 @@ def mixture_distribution(
 ) -> Float[Array, " n"]:
     """Σ_p w_p Φ((y − m_p)/√s_p), one mixture an entry."""
     return jnp.sum(weights * normal_distribution((value - means) / jnp.sqrt(variances)), axis=0)
-
-
-class _Root(NamedTuple):
-    # The bracket of a quantile, the best guess in it, and how many steps were taken.
-    lower: Float[Array, " n"]
-    upper: Float[Array, " n"]
-    guess: Float[Array, " n"]
-    done: Bool[Array, " n"]
-    step: Int[Array, ""]
 
 
 def mixture_quantile(
@@ -116,24 +107,25 @@ def mixture_quantile(
     # The error after a Newton step is about the square of the step.
     tolerance = jnp.finfo(means.dtype).eps ** 0.625
 
-    def improve(root: _Root) -> _Root:
-        scores = (root.guess - means) * scales
+    def improve(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        lower, upper, guess, done, step = state
+        scores = (guess - means) * scales
         reached = jnp.sum(weights * normal_distribution(scores), axis=0)
         density = jnp.sum(heights * jnp.exp(-(scores**2) / 2), axis=0)  # √2π f(y)
-        lower = jnp.where(reached < below, root.guess, root.lower)
-        upper = jnp.where(reached < below, root.upper, root.guess)
+        lower, upper = jnp.where(reached < below, guess, lower), jnp.where(reached < below, upper, guess)
         score = ndtri(reached)
         local = jnp.exp(-(score**2) / 2) / density  # dy/dΦ⁻¹(F)
-        newton = root.guess + (target - score) * local
+        newton = guess + (target - score) * local
         inside = (newton >= lower) & (newton <= upper)
-        guess = jnp.where(root.done, root.guess, jnp.where(inside, newton, (lower + upper) / 2))
-        small = jnp.abs(guess - root.guess) <= tolerance * jnp.minimum(local, deviation)
-        nothing_between = (guess <= lower) | (guess >= upper)
-        return _Root(lower, upper, guess, root.done | (inside & small) | nothing_between, root.step + 1)
+        better = jnp.where(done, guess, jnp.where(inside, newton, (lower + upper) / 2))
+        small = jnp.abs(better - guess) <= tolerance * jnp.minimum(local, deviation)
+        nothing_between = (better <= lower) | (better >= upper)
+        return lower, upper, better, done | (inside & small) | nothing_between, step + 1
 
-    def unfinished(root: _Root) -> Bool[Array, ""]:
-        return jnp.any(~root.done) & (root.step < _MOST_QUANTILE_STEPS)
+    def unfinished(state: tuple[Array, ...]) -> Bool[Array, ""]:
+        *_, done, step = state
+        return jnp.any(~done) & (step < _MOST_QUANTILE_STEPS)
 
     start = jnp.clip(mean + deviation * target, lower, upper)
-    begin = _Root(lower, upper, start, lower >= upper, jnp.zeros((), int))
-    return sign * jax.lax.while_loop(unfinished, improve, begin).guess
+    begin = lower, upper, start, lower >= upper, jnp.zeros((), int)
+    return sign * jax.lax.while_loop(unfinished, improve, begin)[2]

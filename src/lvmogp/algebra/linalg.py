@@ -1,10 +1,10 @@
-"""Linear algebra on which everything rests: Cholesky factors that hold, triangular solves, Kronecker pairs.
+"""Linear algebra on which everything rests: Cholesky factors that hold, triangular solves, products over observations.
 
-Vectors over pairs of inducing points are written as matrices V of shape (M_X, M_H), and vec(V) stacks the
-columns of V, so that (L_H ⊗ L_X) vec(V) = vec(L_X V L_Hᵀ).
+Vectors over pairs of inducing points are written as matrices, and vec(·) stacks their columns, so that
+(L_H ⊗ L_X) vec(B) = vec(L_X B L_Hᵀ).
 """
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,33 +14,36 @@ from jax.scipy.linalg import solve_triangular
 
 from lvmogp.typing import Array, Bool, Float, Scalar
 
-_JITTER_STEP = 10.0
-_JITTER_LIMIT = 1e-2
 # Triangular matrices of up to this size are inverted by one solve.
 _SOLVED_AT_ONCE = 64
 
 
+def _jitters(dtype: jnp.dtype) -> np.ndarray:
+    # What is tried in turn, relative to the mean of the diagonal: at least what rounding needs, at most one per cent.
+    return 10.0 ** np.arange(-7 if dtype == jnp.float64 else -5, -1)
+
+
 def smallest_jitter(dtype: jnp.dtype) -> float:
     """Jitter that is always added, relative to the mean of the diagonal."""
-    return 1e-7 if dtype == jnp.float64 else 1e-5
+    return float(_jitters(dtype)[0])
 
 
 @jax.custom_jvp
-def _jittered_factor(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
+def _jittered_factor(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Scalar]:
     # chol(A + ε·mean(diag A)·I) for the smallest ε of a ladder that succeeds.
     return jax.lax.platform_dependent(matrix, cpu=jittered_in_turn, default=jittered_at_once)
 
 
-def _attempt(matrix: Float[Array, "M M"], jitter: Scalar) -> tuple[Float[Array, "M M"], Bool[Array, ""]]:
+def _attempt(matrix: Float[Array, "m m"], jitter: Scalar) -> tuple[Float[Array, "m m"], Bool[Array, ""]]:
     # The factor, and whether there is one.
     scale = jnp.mean(jnp.diagonal(matrix))
     lower = jnp.linalg.cholesky(matrix + jitter * scale * jnp.eye(matrix.shape[0], dtype=matrix.dtype))
     return lower, jnp.all(jnp.isfinite(jnp.diagonal(lower)))
 
 
-def jittered_in_turn(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
+def jittered_in_turn(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Scalar]:
     """One rung of the ladder after the other until one holds: nearly always the first."""
-    rungs = jnp.asarray(_ladder(matrix.dtype))
+    rungs = jnp.asarray(_jitters(matrix.dtype), matrix.dtype)
 
     def next_attempt(state):
         _, _, rung = state
@@ -53,18 +56,12 @@ def jittered_in_turn(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], 
     return lower, rungs[rung]
 
 
-def jittered_at_once(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Scalar]:
+def jittered_at_once(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Scalar]:
     """All rungs of the ladder together, for accelerators, which wait for the host before each turn of a loop."""
-    rungs = jnp.asarray(_ladder(matrix.dtype))
+    rungs = jnp.asarray(_jitters(matrix.dtype), matrix.dtype)
     factors, hold = jax.vmap(lambda jitter: _attempt(matrix, jitter))(rungs)
     chosen = jnp.where(jnp.any(hold), jnp.argmax(hold), len(rungs) - 1)
     return factors[chosen], rungs[chosen]
-
-
-def _ladder(dtype: jnp.dtype) -> np.ndarray:
-    first = smallest_jitter(dtype)
-    n_rungs = round(math.log(_JITTER_LIMIT / first, _JITTER_STEP)) + 1
-    return (first * _JITTER_STEP ** np.arange(n_rungs)).astype(dtype)
 
 
 @_jittered_factor.defjvp
@@ -79,7 +76,7 @@ def _jittered_factor_jvp(primals, tangents):
     return (lower, jitter), (lower @ halved, jnp.zeros_like(jitter))
 
 
-def cholesky(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+def cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
     """Lower factor of a covariance matrix, with the smallest relative jitter that makes it positive.
 
     The factor is NaN where even a jitter of one per cent of the diagonal does not help.
@@ -87,7 +84,7 @@ def cholesky(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     return _jittered_factor(matrix)[0]
 
 
-def jitter_needed(matrix: Float[Array, "M M"]) -> Scalar:
+def jitter_needed(matrix: Float[Array, "m m"]) -> Scalar:
     """Jitter that :func:`cholesky` adds, relative to the mean of the diagonal."""
     return _jittered_factor(matrix)[1]
 
@@ -96,14 +93,14 @@ def factor_beside_errors(matrix: Float[Array, "m m"], errors: Float[Array, " m"]
     """Lower factor of the covariance of observations plus known variances of their errors.
 
     These may be larger than everything else by many orders, and a jitter in proportion to them would drown what other
-    observations tell. So rows are scaled to the variances that they have without, and L = S⁻¹ chol(S(A + E)S).
+    observations tell. So rows are scaled by D to the variances that they have without, and L = D⁻¹ chol(D(A + E)D).
     """
     own = jnp.diagonal(matrix)
     scale = jnp.sqrt(own / (own + errors))
     return cholesky((matrix + jnp.diag(errors)) * jnp.outer(scale, scale)) / scale[:, None]
 
 
-def triangular_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
+def triangular_inverse(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
     """L⁻¹ by halves: of L = [A 0; B C] it is [A⁻¹ 0; −C⁻¹BA⁻¹ C⁻¹], mostly products of matrices."""
     size = lower.shape[0]
     if size <= _SOLVED_AT_ONCE:
@@ -115,7 +112,7 @@ def triangular_inverse(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 @jax.custom_jvp
-def inverse_with_quick_derivative(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
+def inverse_with_quick_derivative(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
     """L⁻¹, whose derivatives are products instead of solves.
 
     For programs that run by themselves: the compiler joins products with others around them, so that two programs
@@ -130,7 +127,7 @@ def _inverse_jvp(primals, tangents):
     return inverse, -inverse @ jnp.tril(tangents[0]) @ inverse  # dL⁻¹ = −L⁻¹ dL L⁻¹
 
 
-def whiten(lower: Float[Array, "M M"], columns: Float[Array, "M ..."]) -> Float[Array, "M ..."]:
+def whiten(lower: Float[Array, "m m"], columns: Float[Array, "m ..."]) -> Float[Array, "m ..."]:
     """L⁻¹ C, for any number of trailing axes of C."""
     flat = columns.reshape(columns.shape[0], -1)
     size, n_columns = flat.shape
@@ -140,18 +137,18 @@ def whiten(lower: Float[Array, "M M"], columns: Float[Array, "M ..."]) -> Float[
     return (triangular_inverse(lower) @ flat).reshape(columns.shape)
 
 
-def whiten_both_sides(lower: Float[Array, "M M"], matrix: Float[Array, "*D M M"]) -> Float[Array, "*D M M"]:
+def whiten_both_sides(lower: Float[Array, "m m"], matrix: Float[Array, "*D m m"]) -> Float[Array, "*D m m"]:
     """L⁻¹ A L⁻ᵀ for one symmetric A or a stack of them."""
     inverse = triangular_inverse(lower)
     return inverse @ matrix @ inverse.T
 
 
-def vec(matrix: Float[Array, "M_X M_H"]) -> Float[Array, " M"]:
+def vec(matrix: Float[Array, "M_X M_H"]) -> Float[Array, " m"]:
     """Stack the columns of a matrix."""
     return matrix.T.reshape(-1)
 
 
-def unvec(vector: Float[Array, " M"], n_rows: int) -> Float[Array, "M_X M_H"]:
+def unvec(vector: Float[Array, " m"], n_rows: int) -> Float[Array, "M_X M_H"]:
     """Inverse of :func:`vec` for a matrix of ``n_rows`` rows."""
     return vector.reshape(-1, n_rows).T
 
@@ -167,7 +164,7 @@ def packed_counts(size: int) -> np.ndarray:
     return np.where(rows == columns, 1, 2)
 
 
-def unpack_symmetric(packed: Float[Array, "*D pairs"], size: int) -> Float[Array, "*D M M"]:
+def unpack_symmetric(packed: Float[Array, "*D pairs"], size: int) -> Float[Array, "*D m m"]:
     """Symmetric matrices from their upper triangles in the order of :func:`symmetric_pairs`.
 
     Backwards, a packed entry gathers its two places; left alone, each place would be added to its entry in turn.
@@ -176,9 +173,9 @@ def unpack_symmetric(packed: Float[Array, "*D pairs"], size: int) -> Float[Array
 
 
 def _gathered(packed: Array, size: int) -> Array:
-    rows, columns = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
-    first, last = np.minimum(rows, columns), np.maximum(rows, columns)
-    return packed[..., first * size - first * (first - 1) // 2 + last - first]
+    place = np.zeros((size, size), dtype=int)
+    place[symmetric_pairs(size)] = np.arange(packed.shape[-1])
+    return packed[..., np.maximum(place, place.T)]
 
 
 def _unpack_forward(packed: Array, size: int) -> tuple[Array, None]:
@@ -195,36 +192,122 @@ _unpacked: Any = jax.custom_vjp(_gathered, nondiff_argnums=(1,))
 _unpacked.defvjp(_unpack_forward, _unpack_backward)
 
 
-def _outer_gram(lower: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    # LᵀL of L = [A 0; B C] by quarters, which leaves out the products with the zeros.
-    half = lower.shape[0] // 2
-    first, below, last = lower[:half, :half], lower[half:, :half], lower[half:, half:]
-    corner = below.T @ last
-    return jnp.block([[first.T @ first + below.T @ below, corner], [corner.T, last.T @ last]])
+# Sums of products over observations, slice by slice, with reverse rules made by hand
 
 
-@jax.custom_jvp
-def dense_evidence(gram: Float[Array, "M M"], linear: Float[Array, " M"]) -> tuple[Scalar, Scalar]:
-    """log|I + G| and bᵀ(I + G)⁻¹b for a positive semi-definite G.
+def in_slices(
+    function: Callable[..., tuple[Array, ...]], n_at_once: int, *arrays: Float[Array, "n ..."]
+) -> tuple[Array, ...]:
+    """A function of the rows of arrays, so many at a time, which divide n; backwards it is computed again.
 
-    The tangents use the closed forms ∂log|P| = P⁻¹ and ∂(bᵀP⁻¹b) = −ααᵀ, α = P⁻¹b, which need one inverse
-    and no derivative of the factorisation.
+    So nothing of the size of what is in between is ever held. That is also quicker: memory beyond some 30 MB is taken
+    from the system and given back in each call of a program, page by page, which takes longer than computing twice.
     """
-    factor = jnp.linalg.cholesky(gram + jnp.eye(gram.shape[0], dtype=gram.dtype))
-    whitened = whiten(factor, linear)
-    return 2 * jnp.sum(jnp.log(jnp.diagonal(factor))), whitened @ whitened
+    n_rows = arrays[0].shape[0]
+    if n_at_once >= n_rows:
+        return function(*arrays)
+    again = jax.checkpoint(function)  # type: ignore[reportPrivateImportUsage]
+    pieces = tuple(array.reshape(-1, n_at_once, *array.shape[1:]) for array in arrays)
+    found = jax.lax.map(lambda piece: again(*piece), pieces)
+    return tuple(array.reshape(n_rows, *array.shape[2:]) for array in found)
 
 
-@dense_evidence.defjvp
-def _dense_evidence_jvp(primals, tangents):
-    (gram, linear), (d_gram, d_linear) = primals, tangents
-    identity = jnp.eye(gram.shape[0], dtype=gram.dtype)
-    factor = jnp.linalg.cholesky(gram + identity)
-    whitener = triangular_inverse(factor)
-    whitened = whitener @ linear
-    solution = whitened @ whitener  # α = P⁻¹b
-    inverse = _outer_gram(whitener)  # P⁻¹ = L⁻ᵀL⁻¹
-    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))
-    d_log_det = jnp.sum(inverse * d_gram)
-    d_quadratic = 2 * solution @ d_linear - solution @ d_gram @ solution
-    return (log_det, whitened @ whitened), (d_log_det, d_quadratic)
+@jax.custom_vjp
+def whitened_products(
+    lower: Float[Array, "m m"], columns: Float[Array, "m N"], weights: Float[Array, "N nodes"]
+) -> tuple[Float[Array, "m m"], Float[Array, "m nodes"]]:
+    """A_X = F Fᵀ and B = F E with the features F = L⁻¹C of columns C, and weights E.
+
+    Backwards, F is multiplied with once: with Δ = dA_X + dA_Xᵀ,
+
+    - dC = L⁻ᵀ(ΔF + dB Eᵀ) and dE = Fᵀ dB;
+    - dL = −tril(L⁻ᵀ(ΔA_X + dB Bᵀ)), from small matrices alone, since dF Fᵀ = ΔA_X + dB Bᵀ.
+    """
+    return _whitened_forward(lower, columns, weights)[0]
+
+
+def _whitened_forward(lower: Array, columns: Array, weights: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    inverse = triangular_inverse(lower)
+    features = inverse @ columns  # F
+    gram, linear = features @ features.T, features @ weights
+    return (gram, linear), (inverse, features, weights, gram, linear)
+
+
+def _whitened_backward(kept: tuple[Array, ...], cotangents: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+    inverse, features, weights, gram, linear = kept
+    d_gram, d_linear = cotangents
+    both = d_gram + d_gram.T  # Δ
+    d_columns = (inverse.T @ both) @ features + (inverse.T @ d_linear) @ weights.T
+    d_lower = -jnp.tril(inverse.T @ (both @ gram + d_linear @ linear.T))
+    return d_lower, d_columns, features.T @ d_linear
+
+
+whitened_products.defvjp(_whitened_forward, _whitened_backward)
+
+
+@jax.custom_vjp
+def block_products(
+    lower: Float[Array, "m m"], rows: Float[Array, "blocks places m"], weights: Float[Array, "blocks places"]
+) -> tuple[Float[Array, "blocks m m"], Float[Array, "blocks m"]]:
+    """A = Σ a aᵀ and b = Σ e a over the rows kᵀ of each block, with a = L⁻¹k and weights e.
+
+    Backwards, with Δ = dA + dAᵀ,
+
+    - dk = L⁻ᵀΔL⁻¹k + e L⁻ᵀdb and de = kᵀL⁻ᵀdb, so that no a is needed again;
+    - dL = −tril((Σ dk kᵀ) L⁻ᵀ).
+    """
+    return _blocks_forward(lower, rows, weights)[0]
+
+
+def _blocks_forward(lower: Array, rows: Array, weights: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    inverse = triangular_inverse(lower)
+    whitened = rows @ inverse.T  # aᵀ
+    grams = jnp.swapaxes(whitened, 1, 2) @ whitened
+    return (grams, jnp.sum(whitened * weights[..., None], axis=1)), (inverse, rows, weights)
+
+
+def _blocks_backward(kept: tuple[Array, ...], cotangents: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+    inverse, rows, weights = kept
+    d_grams, d_linear = cotangents
+    both = d_grams + jnp.swapaxes(d_grams, 1, 2)  # Δ
+    n_rows, size = rows.shape[1:]
+    # L⁻ᵀΔL⁻¹ costs more than it spares where blocks are small.
+    by_grams = rows @ (inverse.T @ both @ inverse) if n_rows > size else rows @ inverse.T @ both @ inverse
+    mapped = d_linear @ inverse  # (L⁻ᵀdb)ᵀ
+    d_rows = by_grams + weights[:, :, None] * mapped[:, None, :]
+    d_lower = -jnp.tril(d_rows.reshape(-1, size).T @ rows.reshape(-1, size) @ inverse.T)
+    return d_lower, d_rows, jnp.sum(rows * mapped[:, None, :], axis=2)
+
+
+block_products.defvjp(_blocks_forward, _blocks_backward)
+
+
+@jax.custom_vjp
+def quadratic_forms(
+    packed: Float[Array, "blocks pairs"],
+    points: Float[Array, "blocks places m"],
+    weights: Float[Array, "blocks places"],
+) -> Float[Array, " blocks"]:
+    """Σ_i e_i p_iᵀ A p_i over the points of each block, with its own symmetric matrix A as a packed upper triangle.
+
+    Backwards, A p serves again: dp_i = 2 e_i A p_i, dA = Σ_i e_i p_i p_iᵀ.
+    """
+    return _forms_forward(packed, points, weights)[0]
+
+
+def _forms_forward(packed: Array, points: Array, weights: Array) -> tuple[Array, tuple[Array, ...]]:
+    mapped = points @ unpack_symmetric(packed, points.shape[2])  # (A p)ᵀ
+    forms = jnp.sum(mapped * points, axis=2)
+    return jnp.sum(weights * forms, axis=1), (mapped, forms, points, weights)
+
+
+def _forms_backward(kept: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array, Array]:
+    mapped, forms, points, weights = kept
+    by_form = (weights * cotangent[:, None])[..., None]
+    rows, columns = symmetric_pairs(points.shape[2])
+    counts = packed_counts(points.shape[2]).astype(points.dtype)
+    outer = jnp.swapaxes(points * by_form, 1, 2) @ points
+    return outer[:, rows, columns] * counts, 2 * by_form * mapped, forms * cotangent[:, None]
+
+
+quadratic_forms.defvjp(_forms_forward, _forms_backward)

@@ -18,9 +18,8 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import block_layout, repeated, stacked_rows, with_last_repeated
 from lvmogp.kernels.covariances import gram
 from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, of_all_conditions
-from lvmogp.model.curve_moments import CurveMoments, curve_moments, grid_marginals, grid_means, marginals
-from lvmogp.model.inducing_features import Basis
-from lvmogp.model.posterior import Posterior
+from lvmogp.model.expected_likelihood import Basis
+from lvmogp.model.posterior import CurveMoments, Posterior, curve_moments, grid_marginals, grid_means, marginals
 from lvmogp.model.process import Process, WhitenedFeatures
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
 

@@ -12,7 +12,7 @@ from lvmogp.algebra.linalg import whiten
 from lvmogp.conditions.few_observations import FewObservations, at_points
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import cross, diagonal
-from lvmogp.model.curve_moments import positive_part
+from lvmogp.model.posterior import positive_part
 from lvmogp.model.process import Explained, Process
 from lvmogp.typing import Array, Float, Int, Scalar
 

@@ -15,11 +15,10 @@ import numpy as np
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import repeated
 from lvmogp.ground.precision import in_precision
-from lvmogp.model.curve_moments import CurveMoments, curve_moments
 from lvmogp.model.draws import Draws, at_places, chosen_places, rotations
 from lvmogp.model.layouts import Data, GridData, LikelihoodData, ScatteredData, likelihood_data
 from lvmogp.model.parameters import Parameters
-from lvmogp.model.posterior import Posterior
+from lvmogp.model.posterior import CurveMoments, Posterior, curve_moments
 from lvmogp.model.process import Process, process_of_fit, processes_of_draws
 from lvmogp.typing import Array, Float, HostFloat, HostInt
 

@@ -42,8 +42,7 @@ from lvmogp.ground.padding import doubled
 from lvmogp.inference.optimise import maximise
 from lvmogp.kernels.covariances import diagonal
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.curve_moments import curve_moments
-from lvmogp.model.posterior import Posterior
+from lvmogp.model.posterior import Posterior, curve_moments
 from lvmogp.model.process import Process
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 

@@ -34,7 +34,7 @@ from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel, gram, leaves, plain_kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.inducing_features import Basis
+from lvmogp.model.expected_likelihood import Basis
 from lvmogp.model.layouts import standardised
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
@@ -104,7 +104,7 @@ class StoredCondition(NamedTuple):
     inputs: Float[np.ndarray, "m Q_X"]
     outputs: Float[np.ndarray, " m"]
     errors: Annotated[Float[np.ndarray, " m"], NOT_NEGATIVE] | None
-    features: Annotated[Float[np.ndarray, " F"], ANY_VALUE] | None
+    features: Annotated[Float[np.ndarray, " Q_F"], ANY_VALUE] | None
     method: Literal["exact", "gaussian"]
     latents: StoredParticles | StoredGaussian
 
@@ -119,7 +119,7 @@ class StoredModel(NamedTuple):
     posterior: StoredPosterior
     fit: StoredFit
     chains: Chains | None
-    answering: Annotated[Int[np.ndarray, " processes"], Below("S")] | None
+    answering: Annotated[Int[np.ndarray, " processes"], Below("draws")] | None
     data: StoredData | None
     descriptions: ConditionFeatures | None
     added: Mapping[Id, StoredCondition]

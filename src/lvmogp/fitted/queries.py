@@ -11,8 +11,7 @@ from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.fitted.model import METHODS, FittedModel, all_latents, features_of, with_condition
 from lvmogp.fitted.similarity import similarities
 from lvmogp.tables.columns import as_pandas
-from lvmogp.tables.feature_tables import read_feature_row, read_later_features
-from lvmogp.tables.features import ConditionFeatures
+from lvmogp.tables.features import ConditionFeatures, read_feature_row, read_later_features
 from lvmogp.tables.ids import Id, RowIds, check_kinds, is_single_id, row_conditions
 from lvmogp.tables.reading import Inputs, in_columns_of, read_errors, read_inputs, read_outputs
 from lvmogp.typing import HostFloat, HostInt

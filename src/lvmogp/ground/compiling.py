@@ -1,4 +1,4 @@
-"""The one way in which functions are compiled.
+"""The one way in which functions are compiled, and what is kept in the user's cache folder for the next process.
 
 Compiled functions are made once, at module level, and never called from one another.
 
@@ -8,14 +8,15 @@ meets ever new shapes therefore forgets the programs of this library whenever th
 """
 
 import functools
+import hashlib
 import os
+import platform
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
-
-from lvmogp.ground.cache import keep_compiled_programs
 
 # XLA's thread pool costs more than it gives on small problems, and at the sizes of predictions.
 _ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
@@ -23,11 +24,56 @@ _ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
 # to compile; bounds are no quicker for them.
 _LESS_OPTIMISED = {"xla_backend_optimization_level": 1}
 _OLDER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
+# What JAX is told in place of its own defaults. A limit of 500 MB holds thousands of programs; even the smallest takes
+# longer to compile than to read.
+_CACHE_OPTIONS = {
+    "jax_compilation_cache_max_size": (-1, 500_000_000),
+    "jax_persistent_cache_min_compile_time_secs": (1.0, 0.0),
+}
 # A fit with predictions of all kinds makes fifteen.
 MOST_PROGRAMS = 150
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _jax: Any = jax  # whose types are partly open
 _made: list[Any] = []
+
+
+def cache_folder() -> Path:
+    """Return the user's cache folder for this package."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "lvmogp"
+
+
+@functools.cache
+def _keep_programs() -> None:
+    # Have JAX keep compiled programs for the next process, where the user has said nothing of them and the folder can
+    # be written to. Not so where XLA would say something harmless of each program that it reads, because nobody told it
+    # not to before JAX was imported.
+    config = _jax.config
+    is_told = config.jax_compilation_cache_dir is not None or "JAX_COMPILATION_CACHE_DIR" in os.environ
+    is_quiet = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "") not in ("", "0", "1")
+    if is_told or not config.jax_enable_compilation_cache or not is_quiet:
+        return
+    try:
+        folder = cache_folder() / "compiled" / _processor()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # the latter where nobody knows the user's home
+        return
+    if not os.access(folder, os.W_OK):
+        return
+    for name, (default, wanted) in _CACHE_OPTIONS.items():
+        if name.upper() not in os.environ and getattr(config, name) == default:
+            config.update(name, wanted)
+    config.update("jax_compilation_cache_dir", str(folder))
+
+
+def _processor() -> str:
+    # A home may be shared by machines that do not understand each other's programs.
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        words = next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        words = platform.processor()
+    return hashlib.sha256(f"{platform.machine()} {words}".encode()).hexdigest()[:16]
 
 
 def compiler_options(*, one_thread: bool) -> dict[str, Any]:
@@ -51,7 +97,7 @@ def _has_older_loops() -> bool:
 
 def jitted(function: _Function, *, static_argnames: Sequence[str] = (), one_thread: bool = True) -> _Function:
     """``jax.jit`` with the compiler's options of this library, among the functions whose programs it may forget."""
-    keep_compiled_programs()
+    _keep_programs()
     options = compiler_options(one_thread=one_thread)
     made = _jax.jit(function, static_argnames=static_argnames, compiler_options=options)
     _made.append(made)

@@ -64,7 +64,11 @@ def block_layout(conditions: HostInt, n_conditions: int, *, block_cost: int = 8)
     ``block_cost`` is what a block costs beside its places, in places.
     """
     counts = np.bincount(conditions, minlength=n_conditions)
-    size = _block_size(counts, block_cost)
+
+    def cost(size: int) -> int:  # padded places and blocks cost as much as others
+        return rounded_up(int((-(-counts // size)).sum())) * (size + block_cost)
+
+    size = min(_BLOCK_SIZES, key=cost)
     blocks_per_condition = -(-counts // size)
     used = int(blocks_per_condition.sum())
     n_blocks = rounded_up(max(used, 1))
@@ -74,18 +78,9 @@ def block_layout(conditions: HostInt, n_conditions: int, *, block_cost: int = 8)
     rank = np.arange(len(order)) - (np.cumsum(counts) - counts)[sorted_conditions]
     first_block = np.cumsum(blocks_per_condition) - blocks_per_condition
     place = first_block[sorted_conditions] * size + rank
-    row = np.zeros(n_blocks * size, dtype=int)
-    present = np.zeros(n_blocks * size)
-    row[place] = order
-    present[place] = 1.0
+    row, present = np.zeros((n_blocks, size), dtype=int), np.zeros((n_blocks, size))
+    row.reshape(-1)[place] = order
+    present.reshape(-1)[place] = 1.0
     block_condition = np.zeros(n_blocks, dtype=int)
     block_condition[:used] = np.repeat(np.arange(n_conditions), blocks_per_condition)
-    return BlockLayout(row.reshape(n_blocks, size), present.reshape(n_blocks, size), block_condition)
-
-
-def _block_size(counts: HostInt, block_cost: int) -> int:
-    # Padded places and blocks cost as much as others.
-    def cost(size: int) -> int:
-        return rounded_up(int((-(-counts // size)).sum())) * (size + block_cost)
-
-    return min(_BLOCK_SIZES, key=cost)
+    return BlockLayout(row, present, block_condition)

@@ -1,17 +1,15 @@
 """The one place where double precision is switched on, for our own computations and for nothing else."""
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from lvmogp.typing import Array
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _Tree = TypeVar("_Tree")
 
 
@@ -22,28 +20,22 @@ def double_precision() -> Iterator[None]:
         yield
 
 
-def in_double_precision(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def in_double_precision(function: _Function) -> _Function:
     """Switch double precision on for the time of a call; the rest of the user's program is left as it is."""
-
-    @functools.wraps(function)
-    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with double_precision():
-            return function(*args, **kwargs)
-
-    return wrapped
+    return double_precision()(function)
 
 
-def in_current_precision(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def in_current_precision(function: _Function) -> _Function:
     """Keep the precision of the thread that asks for work: settings of JAX belong to a thread."""
     config: Any = jax.config  # whose attributes are made at run time
     double, products = config.jax_enable_x64, config.jax_default_matmul_precision
 
-    @functools.wraps(function)
-    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+    @contextmanager
+    def current_precision() -> Iterator[None]:
         with jax.enable_x64(double), jax.default_matmul_precision(products):
-            return function(*args, **kwargs)
+            yield
 
-    return wrapped
+    return current_precision()(function)
 
 
 def in_precision(tree: _Tree, dtype: str | jnp.dtype) -> _Tree:

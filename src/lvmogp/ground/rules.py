@@ -1,11 +1,11 @@
 """What containers say of the values of their fields, beside types and shapes, so that files can be checked.
 
-A field says it in its annotation, ``Annotated[Float[Array, " S"], LOG_WEIGHTS]``, or in its metadata under ``RULE``.
+A field says it in its annotation, ``Annotated[Float[Array, " D"], POSITIVE]``, or in its metadata under ``RULE``.
 Without a word, numbers must be finite.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -33,17 +33,13 @@ class Along(NamedTuple):
     axis: str
 
 
-def _all(holds: Any) -> bool:
-    return bool(np.all(holds))
-
-
-FINITE = Rule("NaN or infinite values", lambda values: _all(np.isfinite(values)))
-POSITIVE = Rule("values that are not positive", lambda values: _all((values > 0) & (values < np.inf)))
-NOT_NEGATIVE = Rule("negative values", lambda values: _all((values >= 0) & (values < np.inf)))
+FINITE = Rule("NaN or infinite values", lambda values: bool(np.isfinite(values).all()))
+POSITIVE = Rule("values that are not positive", lambda values: bool(((values > 0) & (values < np.inf)).all()))
+NOT_NEGATIVE = Rule("negative values", lambda values: bool(((values >= 0) & (values < np.inf)).all()))
 # A weight of zero has the logarithm −∞; a NaN makes the sum one.
 LOG_WEIGHTS = Rule(
     "numbers that are no logarithms of weights that add up to one",
-    lambda values: _all(values <= _ROUNDING) and bool(abs(np.sum(np.exp(values, dtype=float)) - 1) <= _ROUNDING),
+    lambda values: bool((values <= _ROUNDING).all() and abs(np.sum(np.exp(values, dtype=float)) - 1) <= _ROUNDING),
 )
 # NaN where something is missing or cannot be told, infinite where it failed.
 ANY_VALUE = Rule("", lambda _: True)

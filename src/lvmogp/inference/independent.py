@@ -7,8 +7,7 @@ import jax.scipy.linalg
 from lvmogp.algebra.constraints import positive
 from lvmogp.algebra.gaussians import LOG_2PI
 from lvmogp.kernels.covariances import Kernel, diagonal
-from lvmogp.model.expected_likelihood import condition_sums, nan_if_unsound
-from lvmogp.model.inducing_features import Basis, basis
+from lvmogp.model.expected_likelihood import Basis, basis, condition_sums, nan_if_unsound
 from lvmogp.model.layouts import Data, GridData
 from lvmogp.typing import Array, Float, Scalar
 

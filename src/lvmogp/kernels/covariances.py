@@ -232,7 +232,7 @@ class Periodic(Kernel):
         return self.variance * jnp.exp(-2 * jnp.sum((sines / self.lengthscale) ** 2))
 
 
-def select(point: Float[Array, "*S Q"], columns: tuple[int, ...] | None) -> Float[Array, "*S q"]:
+def select(point: Float[Array, "*shape Q"], columns: tuple[int, ...] | None) -> Float[Array, "*shape q"]:
     """The columns of a point that a kernel looks at; ``None`` means all."""
     return point if columns is None else point[..., np.asarray(columns)]
 

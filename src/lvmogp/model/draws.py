@@ -15,8 +15,8 @@ from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 class NoiseSpread(eqx.Module):
     """How noise varies among conditions under each draw: log σ_d² ~ N(log median, deviation²)."""
 
-    median: Annotated[Float[Array, " S"], POSITIVE]
-    deviation: Annotated[Float[Array, " S"], NOT_NEGATIVE]
+    median: Annotated[Float[Array, " draws"], POSITIVE]
+    deviation: Annotated[Float[Array, " draws"], NOT_NEGATIVE]
 
 
 class Draws(eqx.Module):
@@ -29,10 +29,10 @@ class Draws(eqx.Module):
 
     input_kernel: Kernel
     latent_kernel: Kernel
-    latents: Float[Array, "S D Q_H"]
-    noise_variance: Annotated[Float[Array, "S noise"], POSITIVE]
-    chain: Int[Array, " S"]
-    log_weight: Annotated[Float[Array, " S"], LOG_WEIGHTS]
+    latents: Float[Array, "draws D Q_H"]
+    noise_variance: Annotated[Float[Array, "draws noise"], POSITIVE]
+    chain: Int[Array, " draws"]
+    log_weight: Annotated[Float[Array, " draws"], LOG_WEIGHTS]
     noise_spread: NoiseSpread | None = None
 
     @property
@@ -66,7 +66,7 @@ def at_places(draws: Draws, places: HostInt) -> Draws:
     return eqx.tree_at(lambda tree: tree.log_weight, kept, log_weight)
 
 
-def rotations(draws: Draws, reference: Float[Array, "D L"]) -> Float[Array, "S Q_H Q_H"]:
+def rotations(draws: Draws, reference: Float[Array, "D Q_L"]) -> Float[Array, "draws Q_H Q_H"]:
     """Orthogonal R of each draw that brings its latents nearest to the reference (equation 28).
 
     A latent h of a draw has the aligned coordinates hR; what is g in aligned coordinates is gRᵀ in those of the draw.
@@ -76,13 +76,13 @@ def rotations(draws: Draws, reference: Float[Array, "D L"]) -> Float[Array, "S Q
     turned = jnp.broadcast_to(jnp.eye(n_coordinates, dtype=reference.dtype), (draws.n_draws, *[n_coordinates] * 2))
     if n_latent == 0:
         return turned
-    # H_sᵀ G = U diag(s) Vᵀ; the R that makes ‖H_s R − G‖ smallest is U Vᵀ.
+    # The R that makes ‖H_s R − μ‖ smallest is the product of both sides' singular vectors of H_sᵀ μ.
     products = jnp.einsum("sdp,dq->spq", draws.latents[:, :, :n_latent], reference)
     left, _, right = jnp.linalg.svd(products, full_matrices=False)
     return turned.at[:, :n_latent, :n_latent].set(left @ right)
 
 
-def aligned(draws: Draws, reference: Float[Array, "D L"]) -> Float[Array, "S D Q_H"]:
+def aligned(draws: Draws, reference: Float[Array, "D Q_L"]) -> Float[Array, "draws D Q_H"]:
     """Latents of all draws, turned and mirrored to lie nearest to the reference; the data know no orientation."""
     return draws.latents @ rotations(draws, reference)
 

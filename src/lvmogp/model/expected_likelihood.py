@@ -3,9 +3,9 @@
 ⟨log p(Y|F)⟩ under p(F|v, H) q(H) is  constant + bᵀv − ½ vᵀGv  with b = vec(B). Every bound and every
 posterior is one use of it (docs/mathematics.md, equations 5 to 9):
 
-- G = A_H ⊗ A_X on a grid, A_X = V_X V_Xᵀ, A_H = Σ_d T_d/σ_d²;
-- G = Σ_d T_d ⊗ A_d/σ_d² on long data, A_d = Σ_{n in d} v_n v_nᵀ;
-- B = Σ_d (Σ_{n in d} y_n v_n/σ_d²) ⟨c(h_d)⟩ᵀ;
+- G = A_H ⊗ A_X on a grid, A_X = Σ_n a_n a_nᵀ, A_H = Σ_d T_d/σ_d²;
+- G = Σ_d T_d ⊗ A_d/σ_d² on long data, A_d = Σ_{n in d} a_n a_nᵀ;
+- B = Σ_d (Σ_{n in d} y_n a_n/σ_d²) ⟨c(h_d)⟩ᵀ;
 - constant = −½ Σ_d [N_d log 2πσ_d² + ‖y_d‖²/σ_d² + (ψ_d tr K_d − tr T_d tr A_d)/σ_d²].
 
 Where measurements have known variances s_n², σ_d² + s_n² takes the place of σ_d² in every sum (equation 45).
@@ -17,21 +17,87 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from lvmogp.algebra.evidence import dense_evidence, kronecker_evidence
 from lvmogp.algebra.gaussians import LOG_2PI
-from lvmogp.algebra.kronecker import kronecker_evidence
-from lvmogp.algebra.linalg import dense_evidence, triangular_inverse, vec, whiten_both_sides
-from lvmogp.algebra.products import block_products, in_slices, whitened_products
-from lvmogp.kernels.covariances import cross, diagonal
-from lvmogp.kernels.psi_statistics import LatentGaussians, psi0, psi2, weighted_psi2
-from lvmogp.model.inducing_features import Basis, basis, latent_moments, whitened_covariance_sum, whitened_mean
+from lvmogp.algebra.linalg import (
+    block_products,
+    cholesky,
+    in_slices,
+    triangular_inverse,
+    vec,
+    whiten,
+    whiten_both_sides,
+    whitened_products,
+)
+from lvmogp.ground.precision import in_precision
+from lvmogp.kernels.covariances import Kernel, cross, diagonal, gram
+from lvmogp.kernels.psi_statistics import (
+    LatentGaussians,
+    feature_covariance,
+    psi0,
+    psi1,
+    psi2,
+    weighted_covariance,
+    weighted_psi2,
+)
 from lvmogp.model.layouts import Data, GridData, LongData
-from lvmogp.model.parameters import KroneckerInducing, Parameters
+from lvmogp.model.parameters import Inducing, KroneckerInducing, Parameters
 from lvmogp.typing import Array, Float, Scalar
 
 # Covariances of observations with inducing inputs that long data are computed from at a time: as many as a cache holds.
 _ELEMENTS_ON_CPU, _ELEMENTS_ON_ACCELERATOR = 2**18, 2**24
 # An error of a bound, for each observation, that cannot lead a search astray.
 _HARMLESS_ERROR = 0.01
+
+
+class Basis(eqx.Module):
+    """Inducing points of one kernel with the Cholesky factor of their gram matrix, K = L Lᵀ."""
+
+    kernel: Kernel
+    points: Float[Array, "m Q"]
+    factor: Float[Array, "m m"]
+
+    def features(self, points: Float[Array, "n Q"]) -> Float[Array, "n m"]:
+        """Rows (L⁻¹ k_u(x))ᵀ: a(x) of inputs, c(h) of given latents."""
+        return whiten(self.factor, cross(self.kernel, self.points, points)).T
+
+
+class LatentMoments(eqx.Module):
+    """What a distribution over the latents of each condition means for the model.
+
+    ``prior_variance`` ψ_d = ⟨k_H(h_d, h_d)⟩, ``mean`` ⟨c(h_d)⟩ = L_H⁻¹ Ψ_dᵀ and
+    ``second`` T_d = ⟨c(h_d) c(h_d)ᵀ⟩ = L_H⁻¹ Φ_d L_H⁻ᵀ, with c(h) = L_H⁻¹ k_u(h).
+    """
+
+    prior_variance: Float[Array, " D"]
+    mean: Float[Array, "D M_H"]
+    second: Float[Array, "D M_H M_H"]
+
+
+def basis(kernel: Kernel, points: Float[Array, "m Q"]) -> Basis:
+    """Factorise the gram matrix of the inducing points."""
+    return Basis(kernel, points, cholesky(gram(kernel, points)))
+
+
+def whitened_mean(latent_basis: Basis, latents: LatentGaussians) -> Float[Array, "D M_H"]:
+    """Rows ⟨c(h_d)⟩ᵀ = Ψ_d L_H⁻ᵀ."""
+    return whiten(latent_basis.factor, psi1(latent_basis.kernel, latent_basis.points, latents).T).T
+
+
+def latent_moments(latent_basis: Basis, latents: LatentGaussians) -> LatentMoments:
+    """Moments of the whitened latent features under independent Gaussians, in double precision.
+
+    Whitening can cost seven digits where inducing latents crowd, which is all that single precision has, so that only
+    the covariance is whitened on both sides: T_d = ⟨c⟩⟨c⟩ᵀ + L_H⁻¹ Cov_d L_H⁻ᵀ (equation 50).
+    """
+    latent_basis, latents = in_precision((latent_basis, latents), "float64")
+    mean = whitened_mean(latent_basis, latents)
+    covariance = feature_covariance(latent_basis.kernel, latent_basis.points, latents)
+    return LatentMoments(
+        prior_variance=psi0(latent_basis.kernel, latents),
+        mean=mean,
+        second=mean[:, :, None] * mean[:, None, :] + whiten_both_sides(latent_basis.factor, covariance),
+    )
 
 
 class ConstantTerm(eqx.Module):
@@ -73,12 +139,25 @@ class Quadratic(eqx.Module):
         """log|I + G| and bᵀ(I + G)⁻¹b."""
 
     @abstractmethod
-    def dense_gram(self) -> Float[Array, "M M"]:
+    def dense_gram(self) -> Float[Array, "MM MM"]:
         """G as one matrix."""
 
     @abstractmethod
-    def kronecker_trace(self, inducing: KroneckerInducing) -> Scalar:
-        """⟨vᵀGv⟩ = vec(M)ᵀ G vec(M) + tr(G (Σ_H ⊗ Σ_X))."""
+    def kronecker_second_moment(self, inducing: KroneckerInducing) -> Scalar:
+        """⟨vᵀGv⟩ = mᵀGm + tr(G (Σ_H ⊗ Σ_X))."""
+
+    def second_moment(self, inducing: Inducing) -> Scalar:
+        """⟨vᵀGv⟩ = mᵀGm + tr(GΣ) under q(v) = N(m, Σ)."""
+        if isinstance(inducing, KroneckerInducing):
+            return self.kronecker_second_moment(inducing)
+        gram, mean = self.dense_gram(), vec(inducing.mean)
+        return mean @ gram @ mean + jnp.sum((gram @ inducing.factor) * inducing.factor)
+
+    def log_likelihood(self, explained: Scalar) -> Scalar:
+        """Add ½⟨2bᵀv − vᵀGv⟩, what v explains, to the constant; NaN where rounding errors made it up."""
+        constant = self.constant
+        fit = constant.total + explained / 2
+        return nan_if_unsound(fit, constant.count, constant.squares - explained, constant.residual)
 
 
 class GridQuadratic(Quadratic):
@@ -93,11 +172,11 @@ class GridQuadratic(Quadratic):
         """Without forming G."""
         return kronecker_evidence(self.input_gram, self.latent_gram, self.linear)
 
-    def dense_gram(self) -> Float[Array, "M M"]:
+    def dense_gram(self) -> Float[Array, "MM MM"]:
         """A_H ⊗ A_X."""
         return jnp.kron(self.latent_gram, self.input_gram)
 
-    def kronecker_trace(self, inducing: KroneckerInducing) -> Scalar:
+    def kronecker_second_moment(self, inducing: KroneckerInducing) -> Scalar:
         """tr(Mᵀ A_X M A_H) + tr(A_X Σ_X) tr(A_H Σ_H)."""
         mean_part = jnp.sum((self.input_gram @ inducing.mean) * (inducing.mean @ self.latent_gram))
         inputs = jnp.sum((self.input_gram @ inducing.input_factor) * inducing.input_factor)
@@ -106,7 +185,7 @@ class GridQuadratic(Quadratic):
 
 
 class LongQuadratic(Quadratic):
-    """G = Σ_d T_d ⊗ A_d, A_d = Σ_{n in d} v_n v_nᵀ/(σ_d² + s_n²): two small matrices a condition.
+    """G = Σ_d T_d ⊗ A_d, A_d = Σ_{n in d} a_n a_nᵀ/(σ_d² + s_n²): two small matrices a condition.
 
     ``latent_seconds`` are Φ_d, not yet whitened, and ``whitener`` is L_H⁻¹: T_d = L_H⁻¹ Φ_d L_H⁻ᵀ. Or they are T_d, and
     ``whitener`` changes nothing.
@@ -122,7 +201,7 @@ class LongQuadratic(Quadratic):
         """By a Cholesky factor of size M_X · M_H."""
         return dense_evidence(self.dense_gram(), vec(self.linear))
 
-    def dense_gram(self) -> Float[Array, "M M"]:
+    def dense_gram(self) -> Float[Array, "MM MM"]:
         """Σ_d T_d ⊗ A_d as one matrix product over conditions."""
         n_conditions, n_inputs, _ = self.input_grams.shape
         n_latents = self.whitener.shape[0]
@@ -131,7 +210,7 @@ class LongQuadratic(Quadratic):
         blocks = (latents.T @ inputs).reshape(n_latents, n_latents, n_inputs, n_inputs)
         return blocks.transpose(0, 2, 1, 3).reshape(n_latents * n_inputs, n_latents * n_inputs)
 
-    def kronecker_trace(self, inducing: KroneckerInducing) -> Scalar:
+    def kronecker_second_moment(self, inducing: KroneckerInducing) -> Scalar:
         """Σ_d [tr(Mᵀ A_d M T_d) + tr(A_d Σ_X) tr(T_d Σ_H)]."""
         # tr(T_d R) = tr(Φ_d L_H⁻ᵀRL_H⁻¹): whitening R spares whitening a matrix for each condition.
         mapped = inducing.mean @ self.whitener  # M L_H⁻¹
@@ -143,7 +222,7 @@ class LongQuadratic(Quadratic):
         return mean_part + inputs @ latents
 
 
-def _inner(matrices: Float[Array, "D M M"], matrix: Float[Array, "M M"]) -> Float[Array, " D"]:
+def _inner(matrices: Float[Array, "D m m"], matrix: Float[Array, "m m"]) -> Float[Array, " D"]:
     # tr(A_d B) of symmetric matrices.
     return matrices.reshape(matrices.shape[0], -1) @ matrix.reshape(-1)
 
@@ -165,44 +244,30 @@ def quadratic(parameters: Parameters, data: Data, *, careful: bool = False) -> Q
 def _grid_quadratic(
     parameters: Parameters, data: GridData, input_basis: Basis, latent_basis: Basis, *, careful: bool
 ) -> GridQuadratic:
+    latents, factor = parameters.latents, latent_basis.factor
+    kernel, points = latent_basis.kernel, latent_basis.points
     precision = 1 / data.noise(parameters.noise_per_condition)
-    grams = _careful_grid_grams if careful else _grid_grams
-    input_gram, linear, latent_gram = grams(parameters.latents, data, precision, input_basis, latent_basis)
-    # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H
-    signal = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * (
-        psi0(latent_basis.kernel, parameters.latents) @ precision
-    )
-    residual = signal - jnp.trace(input_gram) * jnp.trace(latent_gram)
-    squares = data.squares @ precision
-    constant = ConstantTerm(jnp.sum(data.counts), jnp.sum(jnp.log(precision) * data.counts), squares, signal, residual)
-    return GridQuadratic(constant, linear, input_gram, latent_gram)
-
-
-def _grid_grams(
-    latents: LatentGaussians, data: GridData, precision: Float[Array, " D"], input_basis: Basis, latent_basis: Basis
-) -> tuple[Float[Array, "M_X M_X"], Float[Array, "M_X M_H"], Float[Array, "M_H M_H"]]:
     covariance = cross(input_basis.kernel, input_basis.points, data.inputs)  # K_uf
-    latent_features = whitened_mean(latent_basis, latents)  # V_Hᵀ
-    # A_X = V_X V_Xᵀ and B = V_X Y diag(1/σ_d²) V_Hᵀ, beginning with the thinner product with Y.
-    if latent_basis.points.shape[0] <= input_basis.points.shape[0]:
-        weights = data.outputs @ (precision[:, None] * latent_features)
-        input_gram, linear = whitened_products(input_basis.factor, covariance, weights)
+    latent_features = whitened_mean(latent_basis, latents)  # rows ⟨c(h_d)⟩ᵀ
+    weighted = precision[:, None] * latent_features
+    # A_X = AᵀA and B = AᵀY diag(1/σ_d²) ⟨c⟩, beginning with the thinner product with Y.
+    if len(points) <= len(input_basis.points):
+        input_gram, linear = whitened_products(input_basis.factor, covariance, data.outputs @ weighted)
     else:
         input_gram, projections = whitened_products(input_basis.factor, covariance, data.outputs)
-        linear = (projections * precision) @ latent_features
-    second = weighted_psi2(latent_basis.kernel, latent_basis.points, latents, precision)
-    return input_gram, linear, whiten_both_sides(latent_basis.factor, second)  # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ
-
-
-def _careful_grid_grams(
-    latents: LatentGaussians, data: GridData, precision: Float[Array, " D"], input_basis: Basis, latent_basis: Basis
-) -> tuple[Float[Array, "M_X M_X"], Float[Array, "M_X M_H"], Float[Array, "M_H M_H"]]:
-    input_features = input_basis.features(data.inputs)  # V_Xᵀ
-    latent_features = whitened_mean(latent_basis, latents)  # V_Hᵀ
-    weighted = precision[:, None] * latent_features
-    linear = input_features.T @ (data.outputs @ weighted)
-    covariance = whitened_covariance_sum(latent_basis, latents, precision)
-    return input_features.T @ input_features, linear, latent_features.T @ weighted + covariance
+        linear = projections @ weighted
+    # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ, with care Σ_d ⟨c⟩⟨c⟩ᵀ/σ_d² + L_H⁻¹ (Σ_d Cov_d/σ_d²) L_H⁻ᵀ (equation 50)
+    if careful:
+        spread = whiten_both_sides(factor, weighted_covariance(kernel, points, latents, precision))
+        latent_gram = latent_features.T @ weighted + spread
+    else:
+        latent_gram = whiten_both_sides(factor, weighted_psi2(kernel, points, latents, precision))
+    # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H
+    signal = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * (psi0(kernel, latents) @ precision)
+    residual = signal - jnp.trace(input_gram) * jnp.trace(latent_gram)
+    log_precision, squares = jnp.sum(jnp.log(precision) * data.counts), data.squares @ precision
+    constant = ConstantTerm(jnp.sum(data.counts), log_precision, squares, signal, residual)
+    return GridQuadratic(constant, linear, input_gram, latent_gram)
 
 
 def _long_quadratic(
@@ -211,10 +276,7 @@ def _long_quadratic(
     kernel, points, latents = latent_basis.kernel, latent_basis.points, parameters.latents
     sums = condition_sums(input_basis, data, parameters.noise_per_condition)
     if careful:
-        seconds, whitener = (
-            latent_moments(latent_basis, latents).second,
-            jnp.eye(len(points), dtype=points.dtype),
-        )  # T_d
+        seconds, whitener = latent_moments(latent_basis, latents).second, jnp.eye(len(points))  # T_d, I
     else:
         seconds, whitener = psi2(kernel, points, latents), triangular_inverse(latent_basis.factor)  # Φ_d, L_H⁻¹
     linear = sums.projections.T @ whitened_mean(latent_basis, latents)  # B
@@ -229,7 +291,7 @@ def _long_quadratic(
 class ConditionSums(eqx.Module):
     """Sums over the observations of each condition, each weighted by its precision p = 1/(σ_d² + s²).
 
-    A_d = Σ p v vᵀ, Σ p y v, Σ p y², Σ p k(x, x) and Σ log p.
+    A_d = Σ p a aᵀ, Σ p y a, Σ p y², Σ p k(x, x) and Σ log p.
     """
 
     grams: Float[Array, "D M_X M_X"]

@@ -44,7 +44,7 @@ class GridData(eqx.Module):
         self.squares = jnp.einsum("nd,nd->d", outputs, outputs)  # one program, where a sum of squares is two
         self.error_variance = error_variance
 
-    def noise(self, of_conditions: Float[Array, "*S"]) -> Float[Array, "*S"]:
+    def noise(self, of_conditions: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Return σ² + s², the noise variance of an observation, given that of its condition."""
         return of_conditions if self.error_variance is None else of_conditions + self.error_variance
 
@@ -72,12 +72,12 @@ class LongData(eqx.Module):
     variances s² of the measurements, which add to their noise.
     """
 
-    inputs: Float[Array, "B b Q_X"]
-    outputs: Float[Array, "B b"]
-    present: Float[Array, "B b"]
-    block_condition: Int[Array, " B"]
+    inputs: Float[Array, "blocks places Q_X"]
+    outputs: Float[Array, "blocks places"]
+    present: Float[Array, "blocks places"]
+    block_condition: Int[Array, " blocks"]
     counts: Float[Array, " D"]
-    error_variances: Float[Array, "B b"] | None = None
+    error_variances: Float[Array, "blocks places"] | None = None
 
     @property
     def n_conditions(self) -> int:
@@ -89,12 +89,12 @@ class LongData(eqx.Module):
         """Observations of all conditions together; a value, so not to be asked for in traced code."""
         return int(np.sum(np.asarray(self.counts)))
 
-    def noise(self, of_conditions: Float[Array, " D"]) -> Float[Array, "B *b"]:
+    def noise(self, of_conditions: Float[Array, " D"]) -> Float[Array, "blocks *places"]:
         """Return σ_d² + s², the noise variance of every observation or, where s² is zero, of every block."""
         of_blocks = of_conditions[self.block_condition][:, None]
         return of_blocks if self.error_variances is None else of_blocks + self.error_variances
 
-    def sum_by_condition(self, block_values: Float[Array, "B *S"]) -> Float[Array, "D *S"]:
+    def sum_by_condition(self, block_values: Float[Array, "blocks *shape"]) -> Float[Array, "D *shape"]:
         """Return sums over the blocks of each condition."""
         return jax.ops.segment_sum(block_values, self.block_condition, self.n_conditions)
 
@@ -113,7 +113,7 @@ class ScatteredData(eqx.Module):
     outputs: Float[Array, " n"]
     conditions: Int[Array, " n"]
     present: Float[Array, " n"]
-    places: Int[Array, "D b"]
+    places: Int[Array, "D places"]
     error_variances: Float[Array, " n"]
 
     def noise(self, of_conditions: Float[Array, " D"]) -> Float[Array, " n"]:
@@ -214,20 +214,16 @@ def scattered(data: LongData) -> ScatteredData:
     filled = np.arange(len(row)) < len(place)
     conditions = np.repeat(np.asarray(data.block_condition), data.present.shape[1])[row]
     errors = np.zeros(data.present.shape) if data.error_variances is None else np.asarray(data.error_variances)
+    counts = np.asarray(data.counts, dtype=int)
+    few = np.flatnonzero(counts <= _MOST_PLACES)
+    places = np.full((len(counts), max([1, *counts[few]])), len(row))
+    for number in few:
+        places[number, : counts[number]] = np.flatnonzero(filled & (conditions == number))
     return ScatteredData(
         inputs=data.inputs.reshape(-1, data.inputs.shape[-1])[row],
         outputs=jnp.asarray(np.asarray(data.outputs).reshape(-1)[row] * filled),
         conditions=jnp.asarray(conditions),
         present=jnp.asarray(filled.astype(float)),
-        places=jnp.asarray(_places(np.where(filled, conditions, -1), data.n_conditions)),
+        places=jnp.asarray(places),
         error_variances=jnp.asarray(errors.reshape(-1)[row] * filled),
     )
-
-
-def _places(conditions: HostInt, n_conditions: int) -> HostInt:
-    counts = np.bincount(conditions[conditions >= 0], minlength=n_conditions)
-    few = np.flatnonzero(counts <= _MOST_PLACES)
-    places = np.full((n_conditions, max([1, *counts[few]])), len(conditions))
-    for number in few:
-        places[number, : counts[number]] = np.flatnonzero(conditions == number)
-    return places

@@ -27,7 +27,7 @@ class FullInducing(eqx.Module):
     """Explicit q(v) = N(vec M, L Lᵀ) over the whitened inducing variables, without any structure."""
 
     mean: Float[Array, "M_X M_H"]
-    factor: Float[Array, "M M"] = lower_triangular()
+    factor: Float[Array, "MM MM"] = lower_triangular()
 
 
 Inducing = KroneckerInducing | FullInducing
@@ -40,9 +40,9 @@ class KnownCoordinates(eqx.Module):
     where they belong. A missing coordinate is inferred like a latent, with the same prior.
     """
 
-    values: Float[Array, "D F"]
+    values: Float[Array, "D Q_F"]
     missing_condition: Annotated[Int[Array, " missing"], Below("D")]
-    missing_coordinate: Annotated[Int[Array, " missing"], Below("F")]
+    missing_coordinate: Annotated[Int[Array, " missing"], Below("Q_F")]
     missing_mean: Float[Array, " missing"]
     missing_variance: Float[Array, " missing"] = positive()
     fixed: tuple[str, ...] = eqx.field(
@@ -59,7 +59,9 @@ class KnownCoordinates(eqx.Module):
         )
 
 
-def known_coordinates(values: HostFloat, mean: Float[Array, "D F"], variance: Float[Array, "D F"]) -> KnownCoordinates:
+def known_coordinates(
+    values: HostFloat, mean: Float[Array, "D Q_F"], variance: Float[Array, "D Q_F"]
+) -> KnownCoordinates:
     """Return coordinates of conditions, with mean and variance of those that are missing, NaN among the values."""
     condition, coordinate = np.nonzero(np.isnan(values))
     return KnownCoordinates(
@@ -84,8 +86,8 @@ class Parameters(eqx.Module):
     latent_kernel: Kernel
     inducing_inputs: Float[Array, "M_X Q_X"] = eqx.field(metadata=POINTS)
     inducing_latents: Float[Array, "M_H Q_H"]
-    latent_mean: Float[Array, "D L"]
-    latent_variance: Float[Array, "D L"] = positive()
+    latent_mean: Float[Array, "D Q_L"]
+    latent_variance: Float[Array, "D Q_L"] = positive()
     noise_variance: Float[Array, " noise"] = positive()
     inducing: Inducing | None = None
     known: KnownCoordinates | None = None
@@ -120,11 +122,6 @@ class Parameters(eqx.Module):
     def host_noise(self) -> HostFloat:
         """σ_d² of every condition, for what is computed outside of compiled programs."""
         return np.broadcast_to(np.asarray(self.noise_variance, dtype=float), (self.latent_mean.shape[0],))
-
-    @property
-    def has_shared_noise(self) -> bool:
-        """Whether one noise variance serves all conditions."""
-        return self.noise_variance.shape[0] == 1 and self.latent_mean.shape[0] != 1
 
 
 def of_conditions(parameters: Parameters, numbers: HostInt) -> Parameters:

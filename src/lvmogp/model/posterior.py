@@ -1,53 +1,54 @@
-"""The variational posterior: kernels and inducing points with their factors, and q(v) of the inducing variables."""
+"""The variational posterior, and the curves of conditions whose latents are Gaussian under it.
 
-from abc import abstractmethod
+For any distribution over the latents of a condition, the curve f(·, h) has mean aᵀw and covariance
+ψ k_X(x, x') + aᵀΓa', with a = L_X⁻¹k_u(x) and (docs/mathematics.md, equations 15 to 17)
+
+- w = M⟨c⟩,
+- Γ = M(T − ⟨c⟩⟨c⟩ᵀ)Mᵀ + Σ_jk T_jk S_jk − tr(T) I.
+
+The first term of Γ carries the uncertainty of the latents, the second that of the inducing variables, whose covariance
+S has the M_X × M_X blocks S_jk.
+"""
+
 from typing import Annotated
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_solve
 
-from lvmogp.algebra.kronecker import kronecker_shrinkage
+from lvmogp.algebra.evidence import kronecker_shrinkage
 from lvmogp.algebra.linalg import unvec, vec
+from lvmogp.ground.precision import in_precision
 from lvmogp.ground.rules import Along
-from lvmogp.model.expected_likelihood import GridQuadratic, Quadratic, quadratic
-from lvmogp.model.inducing_features import Basis, basis
+from lvmogp.kernels.covariances import diagonal
+from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.model.expected_likelihood import Basis, GridQuadratic, Quadratic, basis, latent_moments, quadratic
 from lvmogp.model.layouts import Data
 from lvmogp.model.parameters import KroneckerInducing, Parameters
-from lvmogp.typing import Array, Float
+from lvmogp.typing import Array, Float, Int
+
+_BLOCKS_AT_ONCE = 32
+# Pairs of features of some inputs: a megabyte of them in double precision.
+_PAIRS_AT_ONCE = 2**17
 
 
-class Covariance(eqx.Module):
-    """Covariance S of the whitened inducing variables, with M_X × M_X blocks S_jk."""
-
-    @abstractmethod
-    def contract(self, second: Float[Array, "D M_H M_H"]) -> Float[Array, "D M_X M_X"]:
-        """Return Σ_jk T_jk S_jk for a stack of T."""
-
-    @abstractmethod
-    def block_traces(self) -> Float[Array, "M_H M_H"]:
-        """Return tr S_jk for all j, k."""
-
-    @abstractmethod
-    def precision(self) -> Float[Array, "M M"]:
-        """Return S⁻¹ as one matrix."""
-
-
-class KroneckerCovariance(Covariance):
-    """S = (U_H ⊗ U_X) diag(vec W) (U_H ⊗ U_X)ᵀ with orthogonal U_X and U_H."""
+class KroneckerCovariance(eqx.Module):
+    """S = (U_H ⊗ U_X) diag(vec W) (U_H ⊗ U_X)ᵀ with orthogonal U_X and U_H; its M_X × M_X blocks are S_jk."""
 
     input_basis: Float[Array, "M_X M_X"]
     latent_basis: Float[Array, "M_H M_H"]
     variances: Float[Array, "M_X M_H"]
 
     def contract(self, second: Float[Array, "D M_H M_H"]) -> Float[Array, "D M_X M_X"]:
-        """Return U_X diag(W diag(U_Hᵀ T U_H)) U_Xᵀ."""
+        """Return Σ_jk T_jk S_jk = U_X diag(W diag(U_Hᵀ T U_H)) U_Xᵀ for a stack of T."""
         rotated = jnp.einsum("hj,dhk,kj->dj", self.latent_basis, second, self.latent_basis)
         scaled = (rotated @ self.variances.T)[:, None, :] * self.input_basis
         return scaled @ self.input_basis.T
 
     def block_traces(self) -> Float[Array, "M_H M_H"]:
-        """Return U_H diag(Σ_i W_il) U_Hᵀ."""
+        """Return tr S_jk for all j, k: U_H diag(Σ_i W_il) U_Hᵀ."""
         return (self.latent_basis * jnp.sum(self.variances, axis=0)) @ self.latent_basis.T
 
     def apply(self, matrix: Float[Array, "M_X M_H"]) -> Float[Array, "M_X M_H"]:
@@ -55,16 +56,16 @@ class KroneckerCovariance(Covariance):
         rotated = self.input_basis.T @ matrix @ self.latent_basis
         return self.input_basis @ (rotated * self.variances) @ self.latent_basis.T
 
-    def precision(self) -> Float[Array, "M M"]:
-        """Return (U_H ⊗ U_X) diag(1/vec W) (U_H ⊗ U_X)ᵀ."""
+    def precision(self) -> Float[Array, "MM MM"]:
+        """Return S⁻¹ = (U_H ⊗ U_X) diag(1/vec W) (U_H ⊗ U_X)ᵀ as one matrix."""
         rotation = jnp.kron(self.latent_basis, self.input_basis)
         return (rotation / vec(self.variances)) @ rotation.T
 
 
-class DenseCovariance(Covariance):
+class DenseCovariance(eqx.Module):
     """S as one matrix."""
 
-    matrix: Float[Array, "M M"]
+    matrix: Float[Array, "MM MM"]
     n_inputs: Annotated[int, Along("M_X")] = eqx.field(static=True)
 
     @property
@@ -81,10 +82,13 @@ class DenseCovariance(Covariance):
         """Return tr S_jk."""
         return jnp.trace(self.blocks, axis1=2, axis2=3)
 
-    def precision(self) -> Float[Array, "M M"]:
+    def precision(self) -> Float[Array, "MM MM"]:
         """Return S⁻¹ by a Cholesky factor."""
-        factor = jnp.linalg.cholesky(self.matrix)
-        return jax.scipy.linalg.cho_solve((factor, True), jnp.eye(self.matrix.shape[0], dtype=self.matrix.dtype))
+        factor = jnp.linalg.cholesky(self.matrix), True
+        return cho_solve(factor, jnp.eye(len(self.matrix), dtype=self.matrix.dtype))
+
+
+Covariance = KroneckerCovariance | DenseCovariance
 
 
 class Posterior(eqx.Module):
@@ -94,7 +98,7 @@ class Posterior(eqx.Module):
     input_basis: Basis
     latent_basis: Basis
     mean: Float[Array, "M_X M_H"]
-    covariance: KroneckerCovariance | DenseCovariance
+    covariance: Covariance
 
 
 def posterior(parameters: Parameters, data: Data) -> Posterior:
@@ -103,7 +107,10 @@ def posterior(parameters: Parameters, data: Data) -> Posterior:
     if inducing is None:
         mean, covariance = optimal_inducing(quadratic(parameters, data, careful=True))
     elif isinstance(inducing, KroneckerInducing):
-        mean, covariance = inducing.mean, _kronecker_covariance(inducing)
+        input_values, input_basis = jnp.linalg.eigh(inducing.input_factor @ inducing.input_factor.T)
+        latent_values, latent_basis = jnp.linalg.eigh(inducing.latent_factor @ inducing.latent_factor.T)
+        variances = jnp.outer(input_values, latent_values)
+        mean, covariance = inducing.mean, KroneckerCovariance(input_basis, latent_basis, variances)
     else:
         mean = inducing.mean
         covariance = DenseCovariance(inducing.factor @ inducing.factor.T, mean.shape[0])
@@ -116,28 +123,24 @@ def posterior(parameters: Parameters, data: Data) -> Posterior:
     )
 
 
-def optimal_inducing(expected: Quadratic) -> tuple[Float[Array, "M_X M_H"], KroneckerCovariance | DenseCovariance]:
+def optimal_inducing(expected: Quadratic) -> tuple[Float[Array, "M_X M_H"], Covariance]:
     """Return mean (I + G)⁻¹b and covariance (I + G)⁻¹ of the optimal q(v)."""
     if isinstance(expected, GridQuadratic):
         input_values, input_basis = jnp.linalg.eigh(expected.input_gram)
         latent_values, latent_basis = jnp.linalg.eigh(expected.latent_gram)
         variances = kronecker_shrinkage(input_values, latent_values)
-        rotated = input_basis.T @ expected.linear @ latent_basis  # C = U_Xᵀ B U_H
-        mean = input_basis @ (rotated * variances) @ latent_basis.T
-        return mean, KroneckerCovariance(input_basis, latent_basis, variances)
-    precision = expected.dense_gram()
-    precision = precision + jnp.eye(precision.shape[0], dtype=precision.dtype)
-    return _from_precision(precision, expected.linear)
+        covariance = KroneckerCovariance(input_basis, latent_basis, variances)
+        return covariance.apply(expected.linear), covariance
+    gram = expected.dense_gram()
+    return _from_precision(gram + jnp.eye(len(gram), dtype=gram.dtype), expected.linear)
 
 
 def _from_precision(
-    precision: Float[Array, "M M"], linear: Float[Array, "M_X M_H"]
+    precision: Float[Array, "MM MM"], linear: Float[Array, "M_X M_H"]
 ) -> tuple[Float[Array, "M_X M_H"], DenseCovariance]:
-    n_inputs = linear.shape[0]
-    factor = jnp.linalg.cholesky(precision)
-    matrix = jax.scipy.linalg.cho_solve((factor, True), jnp.eye(precision.shape[0], dtype=precision.dtype))
-    mean = unvec(jax.scipy.linalg.cho_solve((factor, True), vec(linear)), n_inputs)
-    return mean, DenseCovariance(matrix, n_inputs)
+    factor = jnp.linalg.cholesky(precision), True
+    mean = unvec(cho_solve(factor, vec(linear)), linear.shape[0])
+    return mean, DenseCovariance(cho_solve(factor, jnp.eye(len(precision), dtype=precision.dtype)), linear.shape[0])
 
 
 def updated(model: Posterior, new: Quadratic) -> Posterior:
@@ -148,7 +151,75 @@ def updated(model: Posterior, new: Quadratic) -> Posterior:
     return Posterior(model.parameters, model.input_basis, model.latent_basis, mean, covariance)
 
 
-def _kronecker_covariance(inducing: KroneckerInducing) -> KroneckerCovariance:
-    input_values, input_basis = jnp.linalg.eigh(inducing.input_factor @ inducing.input_factor.T)
-    latent_values, latent_basis = jnp.linalg.eigh(inducing.latent_factor @ inducing.latent_factor.T)
-    return KroneckerCovariance(input_basis, latent_basis, input_values[:, None] * latent_values[None, :])
+def positive_part(variance: Float[Array, "*shape"], prior: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Keep variances above the rounding error of the prior variance they are differences from."""
+    return jnp.maximum(variance, 10 * jnp.finfo(variance.dtype).eps * prior)
+
+
+class CurveMoments(eqx.Module):
+    """First two moments of the curves of D conditions: w, Γ and ψ of each."""
+
+    weights: Float[Array, "D M_X"]
+    spread: Float[Array, "D M_X M_X"]
+    prior_variance: Float[Array, " D"]
+
+
+def curve_moments(model: Posterior, latents: LatentGaussians) -> CurveMoments:
+    """Return the moments of the curves of conditions whose latents are Gaussian."""
+    moments = latent_moments(model.latent_basis, latents)
+    weights = moments.mean @ model.mean.T  # w_d = M⟨c_d⟩
+    latent_spread = moments.second - moments.mean[:, :, None] * moments.mean[:, None, :]
+    identity = jnp.eye(model.mean.shape[0], dtype=model.mean.dtype)
+    spread = (
+        jnp.einsum("xh,dhk,yk->dxy", model.mean, latent_spread, model.mean)
+        + model.covariance.contract(moments.second)
+        - jnp.trace(moments.second, axis1=1, axis2=2)[:, None, None] * identity
+    )
+    return in_precision(CurveMoments(weights, spread, moments.prior_variance), model.mean.dtype)
+
+
+def marginals(
+    input_basis: Basis,
+    curves: CurveMoments,
+    inputs: Float[Array, "blocks places Q_X"],
+    block_condition: Int[Array, " blocks"],
+) -> tuple[Float[Array, "blocks places"], Float[Array, "blocks places"]]:
+    """Return mean and variance of f at blocks of inputs, each block belonging to one condition."""
+
+    def one_block(block: tuple[Array, Array]) -> tuple[Array, Array]:
+        points, condition = block
+        features = input_basis.features(points)
+        mean = features @ curves.weights[condition]
+        prior = curves.prior_variance[condition] * diagonal(input_basis.kernel, points)
+        variance = prior + jnp.sum((features @ curves.spread[condition]) * features, axis=1)
+        return mean, positive_part(variance, prior)
+
+    return jax.lax.map(one_block, (inputs, block_condition), batch_size=_BLOCKS_AT_ONCE)
+
+
+def grid_means(input_basis: Basis, curves: CurveMoments, inputs: Float[Array, "n Q_X"]) -> Float[Array, "n D"]:
+    """Return the mean of f of all conditions at all inputs."""
+    return input_basis.features(inputs) @ curves.weights.T
+
+
+def grid_marginals(
+    input_basis: Basis, curves: CurveMoments, inputs: Float[Array, "n Q_X"]
+) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
+    """Return mean and variance of f of all conditions at all inputs, whose features serve all conditions.
+
+    aᵀΓa = Σ_{x≤y} (2 − δ_xy) Γ_xy a_x a_y: one product of all Γ with the pairs of features, for some inputs at a time.
+    """
+    n_points, n_inducing = inputs.shape[0], input_basis.points.shape[0]
+    first, second = np.triu_indices(n_inducing)
+    folded = curves.spread[:, first, second] * np.where(first == second, 1.0, 2.0).astype(inputs.dtype)
+    features = input_basis.features(inputs)
+    at_once = min(_PAIRS_AT_ONCE // len(first) + 1, n_points)
+    n_slices = -(-n_points // at_once)
+    sliced = jnp.pad(features, ((0, n_slices * at_once - n_points), (0, 0))).reshape(n_slices, at_once, n_inducing)
+
+    def spread_at(some: Float[Array, "s M_X"]) -> Float[Array, "D s"]:
+        return folded @ (some.T[first] * some.T[second])
+
+    spread = jnp.swapaxes(jax.lax.map(spread_at, sliced), 1, 2).reshape(n_slices * at_once, -1)[:n_points]
+    prior = diagonal(input_basis.kernel, inputs)[:, None] * curves.prior_variance
+    return features @ curves.weights.T, positive_part(prior + spread, prior)

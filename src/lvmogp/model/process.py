@@ -11,13 +11,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from lvmogp.algebra.kronecker import kronecker_shrinkage
+from lvmogp.algebra.evidence import kronecker_shrinkage
 from lvmogp.algebra.linalg import triangular_inverse
 from lvmogp.kernels.covariances import Kernel, cross, gram
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.draws import Draws
-from lvmogp.model.expected_likelihood import quadratic
-from lvmogp.model.inducing_features import Basis, basis, whitened_mean
+from lvmogp.model.expected_likelihood import Basis, basis, quadratic, whitened_mean
 from lvmogp.model.layouts import GridData, LikelihoodData, ScatteredData, SparseData
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import KroneckerCovariance, Posterior, optimal_inducing

@@ -30,7 +30,7 @@ from lvmogp.fitted.suggestions import N_OUTCOMES
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import diagonal, plain_kernel
 from lvmogp.kernels.psi_statistics import of_all_conditions
-from lvmogp.model.inducing_features import Basis, latent_moments
+from lvmogp.model.expected_likelihood import Basis, latent_moments
 from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
 from lvmogp.tables.observations import Observations
 from lvmogp.typing import HostFloat

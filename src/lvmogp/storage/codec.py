@@ -2,11 +2,12 @@
 
 The annotations of a container's fields say what a file holds: arrays by jaxtyping, with their dtypes and axes;
 containers, tuples, mappings and unions of these; texts, numbers, enums, condition ids, kernels, transforms. Decoding
-goes in two steps. :func:`planned` checks the document, and the sizes of all arrays against each other, before any array
-is read. What it returns checks the values (:mod:`lvmogp.ground.rules`) and builds the tree. Axes of one name have one
-length throughout a file; an axis that only entries of a tuple or mapping name is each entry's own.
+goes through a document twice. :func:`planned` checks it, and the sizes of all arrays against each other, before any
+array is read. What it returns checks the values (:mod:`lvmogp.ground.rules`) and builds the tree. Axes of one name have
+one length throughout a file; an axis that only entries of a tuple or mapping name is each entry's own.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import enum
@@ -44,7 +45,7 @@ _ID_READERS: dict[str, Callable[[Any], Any]] = {
     "datetime": datetime.datetime.fromisoformat,
 }
 Tensors = Mapping[str, np.ndarray]
-Build = Callable[[Tensors], Any]
+Sizes = Mapping[str, jax.ShapeDtypeStruct | np.ndarray]
 
 
 class Content(NamedTuple):
@@ -54,28 +55,17 @@ class Content(NamedTuple):
     document: Any
 
 
-class ArraySize(NamedTuple):
-    """What is known of an array before it is read."""
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-
-
 class _File(NamedTuple):
-    # What is known while a file is read: its arrays, the names of those that have a place, the lengths of axes.
-    arrays: Mapping[str, ArraySize | np.ndarray]
+    # What is known while a file is read: sizes of its arrays, names of those that have a place, lengths of axes, and
+    # the second time the arrays themselves.
+    arrays: Sizes
     placed: set[str]
     sizes: ChainMap[str, Any]
+    tensors: Tensors | None = None
 
     def agrees(self, axis: str, size: Any) -> bool:
         """Whether an axis has this length; one that was not named before has it from now on."""
-        if axis not in self.sizes:
-            self.sizes[axis] = size
-        return self.sizes[axis] == size
-
-    def entry(self) -> "_File":
-        """The file as an entry of a tuple sees it, with axes of its own."""
-        return self._replace(sizes=self.sizes.new_child())
+        return self.sizes.setdefault(axis, size) == size
 
 
 def encode(value: Any, kind: Any) -> Content:
@@ -89,14 +79,13 @@ def decode(tensors: Tensors, document: Any, kind: Any) -> Any:
     return planned(tensors, document, kind)(tensors)
 
 
-def planned(arrays: Mapping[str, ArraySize | np.ndarray], document: Any, kind: Any) -> Build:
+def planned(arrays: Sizes, document: Any, kind: Any) -> Callable[[Tensors], Any]:
     """Check everything but values, and return what builds the tree once the arrays are read."""
     file = _File(arrays, set(), ChainMap())
-    build = _planned(document, kind, "", file)
-    unknown = sorted(arrays.keys() - file.placed)
-    if unknown:
-        raise ModelFileError(f"{unknown[0]} is an array that this version does not know")
-    return in_double_precision(build)
+    _decoded(document, kind, "", file)
+    for unknown in sorted(arrays.keys() - file.placed):
+        raise ModelFileError(f"{unknown} is an array that this version does not know")
+    return in_double_precision(lambda tensors: _decoded(document, kind, "", file._replace(tensors=tensors)))
 
 
 # Types
@@ -125,7 +114,7 @@ def _alternatives(kind: Any) -> dict[str, Any]:
     """The types that a type stands for, by the names under which files have them; none where it is a single one."""
     if kind is Kernel:
         return {**KERNELS, **COMPOSITES}
-    if kind is Transform:
+    if kind == Transform:
         return {name: type(each) for name, each in TRANSFORMS.items() if name is not None}
     return {each.__name__: each for each in get_args(kind)} if get_origin(kind) in _UNIONS else {}
 
@@ -222,37 +211,34 @@ def encode_id(value: Any) -> Any:
 # Reading
 
 
-def _planned(entry: Any, kind: Any, place: str, file: _File, outer: tuple[Any, ...] = ()) -> Build:
+def _decoded(entry: Any, kind: Any, place: str, file: _File, outer: tuple[Any, ...] = ()) -> Any:
     kind, rules, optional = _bare(kind, outer)
     alternatives, origin = _alternatives(kind), get_origin(kind)
     if optional and entry is None:
-        return _constant(None)
+        return None
     if alternatives:
         name, inner = _named_entry(entry, alternatives, place)
-        return _planned(inner, alternatives[name], place, file)
+        return _decoded(inner, alternatives[name], place, file)
     if _is_array(kind):
-        return _planned_array(entry, kind, place, file, rules)
+        return _decoded_array(entry, kind, place, file, rules)
     if origin is tuple:
-        return _planned_tuple(entry, kind, place, file, rules)
+        return _decoded_tuple(entry, kind, place, file, rules)
     if origin is Mapping:
-        pairs = _planned_tuple(entry, tuple[tuple[get_args(kind)], ...], place, file, ())
-        return lambda tensors: _without_equals(pairs(tensors), place)
+        pairs = _decoded_tuple(entry, tuple[tuple[get_args(kind)], ...], place, file, ())
+        _check_distinct([key for key, _ in pairs], place)
+        return dict(pairs)
     if origin is Literal or issubclass(kind, enum.Enum):
         if not isinstance(entry, str) or entry not in _names(kind):
             raise ModelFileError(f"{place} holds {entry!r:.60}, none of {list(_names(kind))}")
-        return lambda tensors: _names(kind)[entry]
+        return _names(kind)[entry]
     if kind is Hashable:
-        return _constant(decode_id(entry, place))
+        return decode_id(entry, place)
     if kind in (str, bool, int, float):
-        return _constant(_scalar(entry, kind, place, file, rules))
-    return _planned_container(entry, kind, place, file)
+        return _decoded_scalar(entry, kind, place, file, rules)
+    return _decoded_container(entry, kind, place, file)
 
 
-def _constant(value: Any) -> Build:
-    return lambda tensors: value
-
-
-def _planned_array(entry: Any, kind: Any, place: str, file: _File, rules: tuple[Any, ...]) -> Build:
+def _decoded_array(entry: Any, kind: Any, place: str, file: _File, rules: tuple[Any, ...]) -> Any:
     if entry != _ARRAY or place not in file.arrays:
         raise ModelFileError(f"{place} is not there, or is no array")
     dtype, shape = file.arrays[place].dtype.name, tuple(file.arrays[place].shape)
@@ -264,12 +250,10 @@ def _planned_array(entry: Any, kind: Any, place: str, file: _File, rules: tuple[
         expected = tuple(size for each in known for size in (each if isinstance(each, tuple) else (each,)))
         raise ModelFileError(f"{place} has the shape {shape}, where {expected} fits the rest")
     file.placed.add(place)
-
-    def build(tensors: Tensors) -> Any:
-        _check_values(tensors[place], rules, place, file)
-        return jnp.asarray(tensors[place]) if kind.array_type is jax.Array else tensors[place]
-
-    return build
+    if file.tensors is None:
+        return None
+    _check_values(file.tensors[place], rules, place, file)
+    return jnp.asarray(file.tensors[place]) if kind.array_type is jax.Array else file.tensors[place]
 
 
 def _fit(axes: list[str], shape: tuple[int, ...], file: _File) -> bool:
@@ -314,7 +298,7 @@ def _named_entry(entry: Any, alternatives: dict[str, Any], place: str) -> tuple[
     return name, inner
 
 
-def _planned_tuple(entry: Any, kind: Any, place: str, file: _File, rules: tuple[Any, ...]) -> Build:
+def _decoded_tuple(entry: Any, kind: Any, place: str, file: _File, rules: tuple[Any, ...]) -> tuple[Any, ...]:
     if not isinstance(entry, list):
         raise ModelFileError(f"{place} is no list")
     entries = cast(list[Any], entry)
@@ -323,15 +307,12 @@ def _planned_tuple(entry: Any, kind: Any, place: str, file: _File, rules: tuple[
         raise ModelFileError(f"{place} has {len(entries)} entries instead of {len(kinds)}")
     _check_length(len(entries), rules, place, file)
     numbered = enumerate(zip(kinds, entries, strict=True))
-    builds = [_planned(each, own, _below(place, number), file.entry()) for number, (own, each) in numbered]
+    # Each entry has axes of its own.
+    inner = (file._replace(sizes=file.sizes.new_child()) for _ in entries)
+    values = [_decoded(each, own, _below(place, number), next(inner)) for number, (own, each) in numbered]
     if kinds[:1] == (Hashable,) and get_args(kind)[1:] == (...,):
-        _check_distinct([build({}) for build in builds], place)
-    return lambda tensors: tuple(build(tensors) for build in builds)
-
-
-def _without_equals(pairs: tuple[tuple[Any, Any], ...], place: str) -> dict[Any, Any]:
-    _check_distinct([key for key, _ in pairs], place)
-    return dict(pairs)
+        _check_distinct(values, place)
+    return tuple(values)
 
 
 def _check_distinct(names: list[Hashable], place: str) -> None:
@@ -343,9 +324,12 @@ def _check_distinct(names: list[Hashable], place: str) -> None:
         raise ModelFileError(f"{place} names something twice")
 
 
-def _scalar(entry: Any, kind: Any, place: str, file: _File, rules: tuple[Any, ...]) -> Any:
-    value = _float(entry) if kind is float else entry
-    if type(value) is not kind:
+def _decoded_scalar(entry: Any, kind: Any, place: str, file: _File, rules: tuple[Any, ...]) -> Any:
+    value = entry
+    if kind is float:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            value = float.fromhex(entry)
+    if type(value) is not kind or (kind is float and value.hex() != entry):
         raise ModelFileError(f"{place} holds {entry!r:.60}, which is no {kind.__name__}")
     if kind is float:
         _check_values(value, rules, place)
@@ -354,15 +338,7 @@ def _scalar(entry: Any, kind: Any, place: str, file: _File, rules: tuple[Any, ..
     return value
 
 
-def _float(entry: Any) -> float | None:
-    try:
-        value = float.fromhex(entry)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return value if value.hex() == entry else None
-
-
-def _planned_container(entry: Any, kind: Any, place: str, file: _File) -> Build:
+def _decoded_container(entry: Any, kind: Any, place: str, file: _File) -> Any:
     fields = _fields(kind)
     if not isinstance(entry, dict):
         raise ModelFileError(f"{place or 'the document'} is no table of names and values")
@@ -370,18 +346,13 @@ def _planned_container(entry: Any, kind: Any, place: str, file: _File) -> Build:
     for name in sorted(entries.keys() ^ fields.keys()):
         fault = "is not there" if name in fields else "is nothing that this version knows"
         raise ModelFileError(f"{_below(place, name):.200} {fault}")
-    builds = {
-        name: _planned(entries[name], each, _below(place, name), file, own) for name, (each, own) in fields.items()
+    values = {
+        name: _decoded(entries[name], each, _below(place, name), file, own) for name, (each, own) in fields.items()
     }
-
-    def build(tensors: Tensors) -> Any:
-        values = {name: made(tensors) for name, made in builds.items()}
-        try:
-            return kind(**values)
-        except (TypeError, ValueError) as error:
-            raise ModelFileError(f"{place}: {error}") from error
-
-    return build
+    try:
+        return None if file.tensors is None else kind(**values)
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(f"{place}: {error}") from error
 
 
 def decode_id(encoded: Any, place: str = "an id") -> Any:
@@ -391,11 +362,9 @@ def decode_id(encoded: Any, place: str = "an id") -> Any:
         return tuple(decode_id(part, _below(place, number)) for number, part in enumerate(cast(list[Any], value)))
     if not isinstance(kind, str) or kind not in _ID_READERS:
         raise ModelFileError(f"{place} is a condition id of unknown type {kind!r:.60}")
-    try:
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
         found = plain_id(_ID_READERS[kind](value))
         again = encode_id(found)[1]
         if again == value and type(again) is type(value):
             return found
-    except (TypeError, ValueError, OverflowError):
-        pass
     raise ModelFileError(f"{place} is a condition id {value!r:.60} that is no {kind}")

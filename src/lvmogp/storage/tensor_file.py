@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import safetensors
 from safetensors.numpy import load, save
@@ -20,7 +21,7 @@ from safetensors.numpy import load, save
 from lvmogp.__about__ import __version__
 from lvmogp.errors import ModelFileError
 from lvmogp.ground.writing import replace_file
-from lvmogp.storage.codec import ArraySize, Content, decode, encode
+from lvmogp.storage.codec import Content, Sizes, decode, encode
 
 MODEL, CHECKPOINT = "lvmogp-model", "lvmogp-checkpoint"
 VERSION = 1
@@ -32,7 +33,7 @@ _DTYPES = {"F64": "float64", "F32": "float32", "I64": "int64", "I32": "int32", "
 class OpenFile(NamedTuple):
     """A file whose header is read and undamaged; its arrays are read when asked for."""
 
-    sizes: dict[str, ArraySize]
+    sizes: dict[str, jax.ShapeDtypeStruct]
     document: Any
     path: Path
     file: Any
@@ -94,7 +95,8 @@ def _checked(source: Path, file: Any, form: str) -> OpenFile:
     if strange:
         raise ModelFileError(f"{source} was changed by hand: it holds an array of {strange[0]}")
     sizes = {
-        name: ArraySize(np.dtype(_DTYPES[each.get_dtype()]), tuple(each.get_shape())) for name, each in slices.items()
+        name: jax.ShapeDtypeStruct(tuple(each.get_shape()), np.dtype(_DTYPES[each.get_dtype()]))
+        for name, each in slices.items()
     }
     document = metadata.get("document", "")
     if metadata.get("header digest") != digest_of_header(document, sizes):
@@ -110,7 +112,7 @@ def _damaged(source: Path) -> ModelFileError:
     return ModelFileError(f"{source} is damaged: its content does not match its digest; restore it from a copy")
 
 
-def digest_of_header(document: str, arrays: Mapping[str, ArraySize | np.ndarray]) -> str:
+def digest_of_header(document: str, arrays: Sizes) -> str:
     """Return a digest of a document and of the names, types and sizes of arrays."""
     parts = [f"|{name}|{arrays[name].dtype.name}|{tuple(arrays[name].shape)}|" for name in sorted(arrays)]
     return hashlib.sha256("".join([document, *parts]).encode()).hexdigest()

@@ -95,11 +95,6 @@ def _unmasked(values: Any) -> Any:
     return values.astype(object).filled(np.nan)
 
 
-def _shown(value: Any) -> str:
-    # A whole number may have more digits than Python will write out.
-    return f"a number of {value.bit_length()} bits" if isinstance(value, int) else repr(value)
-
-
 def numeric_array(values: Any, name: str) -> HostFloat:
     """Return an array of real numbers as floats."""
     if issparse(values):
@@ -113,12 +108,10 @@ def numeric_array(values: Any, name: str) -> HostFloat:
     except DataError:
         raise
     except (TypeError, ValueError, OverflowError):
-        raise DataError(f"{name} must hold real numbers in a rectangular array, got {_described(values)}") from None
-
-
-def _described(values: Any) -> str:
-    dtype = getattr(values, "dtype", None)
-    return f"{type(values).__name__} of {dtype}" if dtype is not None else f"{type(values).__name__} {values!r:.60}"
+        dtype = getattr(values, "dtype", None)
+        shown = f"{values!r:.60}" if dtype is None else f"of {dtype}"
+        kind = type(values).__name__
+        raise DataError(f"{name} must hold real numbers in a rectangular array, got {kind} {shown}") from None
 
 
 def numeric_outputs(y: Any) -> HostFloat:
@@ -136,7 +129,9 @@ def numeric_outputs(y: Any) -> HostFloat:
     if array.dtype.kind in "OUS":
         for row, value in enumerate(np.ravel(array).tolist()):
             if value is not None and not (_is_number(value) and not isinstance(value, str)):
-                raise DataError(f"y must hold numbers, got {_shown(value)} in row {row}")
+                # A whole number may have more digits than Python will write out.
+                shown = f"a number of {value.bit_length()} bits" if isinstance(value, int) else repr(value)
+                raise DataError(f"y must hold numbers, got {shown} in row {row}")
     return numeric_array(y, "y")
 
 

@@ -1,17 +1,21 @@
-"""Known features of conditions as coordinates beside the latents.
+"""Known features of conditions as coordinates beside the latents, and the tables in which users have them.
 
 A number or a date is one coordinate, a category one for each of its levels, 1 where the condition has that level and 0
 elsewhere. All are standardised by mean and standard deviation over the trained conditions; NaN means not known.
 """
 
-from collections.abc import Mapping
+import datetime
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
+from lvmogp.errors import DataError, warn
 from lvmogp.ground.rules import ANY_VALUE, POSITIVE, Along
-from lvmogp.tables.columns import dates_of
-from lvmogp.tables.ids import Id
+from lvmogp.tables.columns import as_pandas, check_column_names, dates_of, days
+from lvmogp.tables.ids import Id, check_kinds, distinct_ids, listed, plain_id, read_ids
+from lvmogp.tables.scaling import LARGEST, positive_scale
 from lvmogp.typing import Float, HostFloat
 
 NUMBER, DATE, CATEGORY = "number", "date", "category"
@@ -58,9 +62,9 @@ class ConditionFeatures(NamedTuple):
 
     features: tuple[Feature, ...]
     ids: Annotated[tuple[Id, ...], Along("described")]
-    values: Annotated[Float[np.ndarray, "described F"], ANY_VALUE]
-    mean: Float[np.ndarray, " F"]
-    scale: Annotated[Float[np.ndarray, " F"], POSITIVE]
+    values: Annotated[Float[np.ndarray, "described Q_F"], ANY_VALUE]
+    mean: Float[np.ndarray, " Q_F"]
+    scale: Annotated[Float[np.ndarray, " Q_F"], POSITIVE]
 
     @property
     def n_coordinates(self) -> int:
@@ -106,3 +110,199 @@ class ConditionFeatures(NamedTuple):
             feature.name: [feature.decoded(own) for own in values[:, place]]
             for feature, place in zip(self.features, self.places, strict=True)
         }
+
+
+def read_features(table: Any, ids: tuple[Id, ...], condition: str | None) -> ConditionFeatures:
+    """Check a table of features against the conditions of the training.
+
+    It may be a DataFrame with the ids as its index or in the column named ``condition``, a mapping from ids to rows, or
+    an array with a row for each of ``ids`` in their order.
+    """
+    names, frame = _frame(table, ids, condition)
+    if frame.shape[1] == 0:
+        raise DataError("condition_features has no columns beside the ids; leave it out, or give at least one feature")
+    check_kinds([*ids, *names])
+    place = {name: row for row, name in enumerate(names)}
+    lacking = [name for name in ids if name not in place]
+    if lacking:
+        raise DataError(
+            f"condition_features has no row for {listed(lacking)}; every trained condition needs one (with NaN or "
+            "None where a feature is not known), found by the index of the table or by its condition column"
+        )
+    trained = set(ids)
+    order = [place[name] for name in ids] + [row for row, name in enumerate(names) if name not in trained]
+    frame = frame.iloc[order].reset_index(drop=True)
+    features = tuple(_feature(name, frame[name].iloc[: len(ids)]) for name in frame.columns)
+    values = np.column_stack([_encoded(feature, frame[feature.name], strict=False) for feature in features])
+    own = values[: len(ids)]
+    scale = positive_scale(np.nanstd(own, axis=0), np.nanmax(np.abs(own), axis=0))
+    found = ConditionFeatures(features, tuple(names[row] for row in order), values, np.nanmean(own, axis=0), scale)
+    for feature, columns in zip(features, found.places, strict=True):
+        if len(ids) > 1 and np.all(np.nanmax(own[:, columns], axis=0) == np.nanmin(own[:, columns], axis=0)):
+            warn(
+                f"the feature {feature.name!r} is the same for all trained conditions, so nothing can be learnt about "
+                "it; leave it out, or add conditions in which it differs"
+            )
+    return found
+
+
+def read_feature_row(known: ConditionFeatures, row: Any) -> HostFloat:
+    """Read the features of one new condition: a mapping from names to values, or one value per feature."""
+    row = as_pandas(row)
+    if isinstance(row, pd.DataFrame):
+        if len(row) != 1:
+            raise DataError(f"the features of one condition are one row, got a table of {len(row)} rows")
+        row = row.iloc[0]
+    if isinstance(row, pd.Series):
+        row = row.to_dict()
+    names = [feature.name for feature in known.features]
+    if not isinstance(row, Mapping):
+        values = list(row) if isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) else [row]
+        if len(values) != len(names):
+            raise DataError(f"a condition has the {len(names)} features {names}, got {len(values)} values")
+        row = dict(zip(names, values, strict=True))
+    return _encoded_table(known, _with_text_names(pd.DataFrame([row], dtype=object)))[0]
+
+
+def read_later_features(known: ConditionFeatures, table: Any, condition: str | None) -> dict[Id, HostFloat]:
+    """Read the features of conditions that were not part of the training, by id."""
+    if not isinstance(as_pandas(table), pd.DataFrame | pd.Series | Mapping):
+        raise DataError(
+            "condition_features must say which condition each row belongs to: pass a DataFrame with the ids as its "
+            f"index, or a dict from ids to rows, got {type(table).__name__}"
+        )
+    names, frame = _frame(table, (), condition, [feature.name for feature in known.features])
+    check_kinds([*known.ids, *names])
+    return dict(zip(names, _encoded_table(known, frame), strict=True))
+
+
+def _frame(
+    table: Any, ids: tuple[Id, ...], condition: str | None, names: list[str] | None = None
+) -> tuple[list[Id], pd.DataFrame]:
+    # The ids of a table in any form, and its features. ``names`` are those of the features where rows have none.
+    table = as_pandas(table)
+    if isinstance(table, pd.Series):
+        table = table.to_frame("feature" if table.name is None else table.name)
+    if isinstance(table, pd.DataFrame):
+        check_column_names(table, "condition_features")
+        column = "condition" if condition is None else condition
+        if column in table.columns:
+            return _different(table[column]), _with_text_names(table.drop(columns=[column]))
+        return _different(table.index), _with_text_names(table)
+    if isinstance(table, Mapping):
+        return _different(table), _frame_of_rows(list(table.values()), names)
+    if isinstance(table, str | bytes | Set) or not isinstance(table, Iterable):
+        raise DataError(
+            "condition_features must be a DataFrame with the ids as its index, a dict from ids to rows, or an array "
+            f"with a row for each condition, got {type(table).__name__}"
+        )
+    rows = list(table)
+    if len(rows) != len(ids):
+        raise DataError(
+            f"condition_features has {len(rows)} rows for {len(ids)} conditions; give one row a condition, in the "
+            "order of conditions_ (sorted), or a DataFrame with the ids as its index"
+        )
+    return list(ids), _frame_of_rows(rows, names)
+
+
+def _different(values: Any) -> list[Id]:
+    names = read_ids(values)
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"condition_features has more than one row for condition {repeated!r}; keep one of them")
+    return names
+
+
+def _with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.set_axis([str(name) for name in frame.columns], axis=1).reset_index(drop=True)
+
+
+def _frame_of_rows(rows: list[Any], names: list[str] | None) -> pd.DataFrame:
+    if all(isinstance(row, Mapping) for row in rows):
+        return _with_text_names(pd.DataFrame(rows))
+    values = [list(row) if np.ndim(row) else [row] for row in rows]
+    if len(set(map(len, values))) > 1:
+        raise DataError("rows of condition_features have different lengths; each condition needs one value a feature")
+    if names is None or len(names) != len(values[0]):
+        names = [f"feature {column + 1}" for column in range(len(values[0]))]
+    return pd.DataFrame(values, columns=names, dtype=object)
+
+
+def _feature(name: str, column: pd.Series) -> Feature:
+    present = column.dropna()
+    if len(present) == 0:
+        raise DataError(f"the feature {name!r} is missing for all trained conditions; leave it out")
+    kinds = {CATEGORY} if isinstance(column.dtype, pd.CategoricalDtype) else set(present.map(_kind))
+    if len(kinds) > 1 or None in kinds:
+        raise DataError(
+            f"the feature {name!r} must hold numbers, dates, or categories (text, True and False) throughout, got "
+            f"{', '.join(repr(value) for value in present.iloc[:3])}"
+        )
+    (kind,) = kinds
+    return Feature(name, kind, distinct_ids(read_ids(present)) if kind == CATEGORY else ())
+
+
+def _kind(value: Any) -> str | None:
+    if isinstance(value, bool | np.bool_ | str):
+        return CATEGORY
+    if isinstance(value, int | float | np.integer | np.floating):
+        return NUMBER
+    return DATE if isinstance(value, datetime.date | np.datetime64) else None
+
+
+def _encoded_table(known: ConditionFeatures, frame: pd.DataFrame) -> HostFloat:
+    names = [feature.name for feature in known.features]
+    unknown = [name for name in frame.columns if name not in names]
+    if unknown:
+        raise DataError(f"the model knows no feature {unknown[0]!r}; its features are {names}")
+    nothing = pd.Series([None] * len(frame), dtype=object)
+    columns = [pd.Series(frame[name]) if name in frame.columns else nothing for name in names]
+    return np.column_stack([_encoded(*each, strict=True) for each in zip(known.features, columns, strict=True)])
+
+
+def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
+    # (n, coordinates of the feature), NaN where it is missing.
+    if feature.kind == CATEGORY:
+        return _encoded_levels(feature, column, strict=strict)
+    values, missing = np.full(len(column), np.nan), column.isna().to_numpy()
+    present = column[~missing].tolist()
+    strange = [value for value in present if _kind(value) != feature.kind]
+    if strange:
+        raise DataError(f"the feature {feature.name!r} holds {feature.kind}s, got {strange[0]!r}")
+    try:
+        values[~missing] = days(pd.Series(present)) if feature.kind == DATE and present else present
+    except OverflowError:  # a whole number beyond all floats
+        values[~missing] = np.inf
+    if np.any(np.abs(values) > LARGEST):
+        raise DataError(
+            f"the feature {feature.name!r} is infinite for a condition, or beyond {LARGEST:g}; pass None where it is "
+            "not known, or change its unit"
+        )
+    return values[:, None]
+
+
+def _encoded_levels(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
+    # A level that no trained condition has is refused, or counts as missing. Levels are compared as text, since that is
+    # what files hold.
+    whole = all(isinstance(level, int) for level in feature.levels)
+    found = [None if gap else _text(value, whole=whole) for value, gap in zip(column, column.isna(), strict=True)]
+    number = {str(level): place for place, level in enumerate(feature.levels)}
+    strange = next((level for level in found if level is not None and level not in number), None)
+    if strange is not None and strict:
+        raise DataError(
+            f"no trained condition has the level {strange!r} of the feature {feature.name!r}; those known are "
+            f"{list(feature.levels)}. Pass None where it is none of them"
+        )
+    if strange is not None:
+        warn(
+            f"no trained condition has the level {strange!r} of the feature {feature.name!r}, so nothing can be "
+            "learnt about it; for conditions that have it, the feature counts as missing"
+        )
+    rows = np.vstack([np.eye(len(number)), np.full(len(number), np.nan)])  # the last stands for what is missing
+    return rows[[len(number) if level is None else number.get(level, len(number)) for level in found]]
+
+
+def _text(level: Any, *, whole: bool) -> str:
+    # Of a column with gaps pandas makes floats, of which levels that are whole numbers must know nothing.
+    plain = plain_id(level)
+    return str(int(plain) if whole and isinstance(plain, float) and plain.is_integer() else plain)

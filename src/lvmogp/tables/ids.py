@@ -145,13 +145,10 @@ def _factorised(values: Any) -> tuple[HostInt, Iterable[Any]]:
         values = np.asarray(values, dtype=object)
     elif isinstance(values, np.ndarray):
         # Of other types pandas knows nothing, nor of masks.
-        known = (
-            values.dtype.isnative and values.dtype.kind in "iubfM" and values.dtype not in (np.float16, np.longdouble)
-        )
-        if not known or type(values) is not np.ndarray:
+        is_known = values.dtype.kind in "iubfM" and values.dtype.isnative and type(values) is np.ndarray
+        if not is_known or values.dtype in (np.float16, np.longdouble):
             return everything
-    numbers, different = pd.factorize(values)
-    return numbers, different
+    return pd.factorize(values)
 
 
 def is_single_id(conditions: Any) -> bool:

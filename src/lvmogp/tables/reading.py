@@ -8,16 +8,7 @@ import pandas as pd
 
 from lvmogp.errors import DataError, warn
 from lvmogp.tables.columns import as_pandas, check_column_names, numeric_array, numeric_outputs, numeric_table
-from lvmogp.tables.ids import (
-    Id,
-    RowIds,
-    check_sequence,
-    distinct_ids,
-    is_single_id,
-    read_ids,
-    row_conditions,
-    row_ids,
-)
+from lvmogp.tables.ids import Id, RowIds, check_sequence, distinct_ids, is_single_id, read_ids, row_conditions, row_ids
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import LARGEST
 from lvmogp.typing import HostFloat
@@ -47,9 +38,7 @@ def read_inputs(
     inputs = _numeric_inputs(as_pandas(X), condition)
     _check_values(inputs)
     if columns is not None and inputs.columns is not None:
-        inputs = _in_trained_order(inputs, columns)
-        if trained_dates is not None:
-            _check_dates(inputs.date_columns, trained_dates)
+        inputs = _as_trained(inputs, columns, inputs.date_columns if trained_dates is None else trained_dates)
     if n_columns is not None and inputs.values.shape[1] != n_columns:
         raise DataError(
             f"X has {inputs.values.shape[1]} features, but LVMOGPRegressor is expecting {n_columns} features as input, "
@@ -93,19 +82,14 @@ def _check_values(inputs: Inputs) -> None:
         )
 
 
-def _in_trained_order(inputs: Inputs, columns: tuple[str, ...]) -> Inputs:
+def _as_trained(inputs: Inputs, columns: tuple[str, ...], dates: tuple[str, ...]) -> Inputs:
     own = inputs.columns or ()
     if sorted(own) != sorted(columns):
         raise DataError(f"X must have the columns {list(columns)}, got {list(own)}")
-    return inputs._replace(values=inputs.values[:, [own.index(column) for column in columns]], columns=columns)
-
-
-def _check_dates(found: tuple[str, ...], trained: tuple[str, ...]) -> None:
-    different = sorted(set(found) ^ set(trained))
-    if different:
-        name = different[0]
-        before, now = ("dates", "numbers") if name in trained else ("numbers", "dates")
+    for name in sorted(set(inputs.date_columns) ^ set(dates)):
+        before, now = ("dates", "numbers") if name in dates else ("numbers", "dates")
         raise DataError(f"column {name!r} of X held {before} when the model was fitted, but holds {now} now")
+    return inputs._replace(values=inputs.values[:, [own.index(column) for column in columns]], columns=columns)
 
 
 def read_outputs(y: Any, n_rows: int) -> HostFloat:
@@ -115,9 +99,8 @@ def read_outputs(y: Any, n_rows: int) -> HostFloat:
         raise DataError(f"y must have one dimension (long form) or two (inputs × conditions), got shape {values.shape}")
     if len(values) != n_rows:
         raise DataError(f"X has {n_rows} rows but y has {len(values)}; each row of X needs its output")
-    if np.any(np.isinf(values)):
-        first = np.argwhere(np.isinf(values))[0]
-        raise DataError(f"y is infinite in row {first[0]}; outputs must be finite, or NaN where not observed")
+    for row, *_ in np.argwhere(np.isinf(values)):
+        raise DataError(f"y is infinite in row {row}; outputs must be finite, or NaN where not observed")
     return values
 
 

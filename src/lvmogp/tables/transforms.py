@@ -1,11 +1,11 @@
 """Functions of the output that are modelled in its place.
 
 A model of g = t(y) takes g for Gaussian given all latents. For each t here, mean and covariance of y = t⁻¹(g) follow in
-closed form (docs/mathematics.md, equation 54).
+closed form (docs/mathematics.md, equation 54). Each says in words what it demands of outputs and what is wrong with
+those that it cannot take, and which output, if there is one, all smaller g stand for as well (``lowest``).
 """
 
 import math
-from abc import abstractmethod
 from typing import ClassVar
 
 import equinox as eqx
@@ -20,112 +20,63 @@ from lvmogp.typing import Array, Float, HostFloat
 _N_SLOPES = 8
 
 
-class Transform(eqx.Module):
-    """A function t of the output, whose values g = t(y) are modelled."""
-
-    name: ClassVar[str]
-    # In words: what it asks of outputs, and what is wrong with those that it cannot take.
-    demand: ClassVar[str]
-    fault: ClassVar[str]
-    # The output that all smaller g stand for as well, if there is one.
-    lowest: ClassVar[float | None]
-
-    @abstractmethod
-    def forward(self, outputs: HostFloat) -> HostFloat:
-        """t(y)."""
-
-    @abstractmethod
-    def backward(self, values: HostFloat) -> HostFloat:
-        """t⁻¹(g)."""
-
-    @abstractmethod
-    def takes(self, outputs: HostFloat) -> np.ndarray:
-        """Whether there is a t(y), which may be infinite at the end of its range; what is missing may be anything."""
-
-    @abstractmethod
-    def log_slope(self, outputs: HostFloat) -> HostFloat:
-        """Logarithm of t'(y)."""
-
-    @abstractmethod
-    def errors(self, errors: HostFloat, outputs: HostFloat) -> HostFloat:
-        """Standard deviations of t(y) that follow from those of y."""
-
-    @abstractmethod
-    def mean(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """⟨y⟩ of a Gaussian g."""
-
-    @abstractmethod
-    def excess(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """⟨y⟩ − 1, with all its digits where ⟨y⟩ is near one."""
-
-    @abstractmethod
-    def variance(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """Var y of a Gaussian g."""
-
-    @abstractmethod
-    def covariance(self, mean: Float[Array, " n"], covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
-        """cov(y, y') of jointly Gaussian g."""
-
-    @abstractmethod
-    def divided(self, location: float, scale: float, outputs: HostFloat) -> tuple[HostFloat, HostFloat]:
-        """Another location and scale, for which t⁻¹(location + scale · f) is divided by these outputs."""
-
-
-class Logarithm(Transform):
+class Logarithm(eqx.Module):
     """The logarithm g = log y of a positive output."""
 
-    name = "log"
-    demand, fault = "positive outputs", "zero or negative"
-    lowest = None
+    name: ClassVar[str] = "log"
+    demand: ClassVar[str] = "positive outputs"
+    fault: ClassVar[str] = "zero or negative"
+    lowest: ClassVar[float | None] = None
 
     def forward(self, outputs: HostFloat) -> HostFloat:
-        """Log y."""
+        """t(y) = log y."""
         return np.log(outputs)
 
     def backward(self, values: HostFloat) -> HostFloat:
-        """exp(g)."""
+        """t⁻¹(g) = exp g."""
         return np.exp(values)
 
     def takes(self, outputs: HostFloat) -> np.ndarray:
-        """Whether y > 0."""
+        """Whether there is a t(y), y > 0; what is missing may be anything."""
         return ~(outputs <= 0)
 
     def log_slope(self, outputs: HostFloat) -> HostFloat:
-        """−log y, since d log y = dy/y."""
+        """Return log t'(y) = −log y, since d log y = dy/y."""
         return -np.log(outputs)
 
     def errors(self, errors: HostFloat, outputs: HostFloat) -> HostFloat:
-        """s/y, to first order."""
+        """Standard deviations of t(y) that follow from those of y: s/y, to first order."""
         return errors / outputs
 
     def mean(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """exp(m + v/2)."""
+        """⟨y⟩ = exp(m + v/2) of a Gaussian g."""
         return jnp.exp(mean + variance / 2)
 
     def excess(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """exp(m + v/2) − 1."""
+        """⟨y⟩ − 1 = exp(m + v/2) − 1, with all its digits where ⟨y⟩ is near one."""
         return jnp.expm1(mean + variance / 2)
 
     def variance(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """(exp v − 1) ⟨y⟩²."""
+        """Var y = (exp v − 1) ⟨y⟩²."""
         return jnp.expm1(variance) * self.mean(mean, variance) ** 2
 
     def covariance(self, mean: Float[Array, " n"], covariance: Float[Array, "n n"]) -> Float[Array, "n n"]:
-        """(exp c − 1) ⟨y⟩⟨y'⟩."""
+        """cov(y, y') = (exp c − 1) ⟨y⟩⟨y'⟩ of jointly Gaussian g."""
         centre = self.mean(mean, jnp.diag(covariance))
         return jnp.expm1(covariance) * jnp.outer(centre, centre)
 
     def divided(self, location: float, scale: float, outputs: HostFloat) -> tuple[HostFloat, HostFloat]:
-        """exp(l + sf)/y = exp(l − log y + sf)."""
+        """Location and scale of t⁻¹(l + sf) divided by outputs: exp(l + sf)/y = exp(l − log y + sf)."""
         return location - np.log(outputs), np.full_like(outputs, scale)
 
 
-class SquareRoot(Transform):
+class SquareRoot(eqx.Module):
     """The root g = √y of an output that is not negative; y = max(g, 0)², so that zero stands for all g ≤ 0."""
 
-    name = "sqrt"
-    demand, fault = "outputs of zero or more", "negative"
-    lowest = 0.0
+    name: ClassVar[str] = "sqrt"
+    demand: ClassVar[str] = "outputs of zero or more"
+    fault: ClassVar[str] = "negative"
+    lowest: ClassVar[float | None] = 0.0
 
     def forward(self, outputs: HostFloat) -> HostFloat:
         """√y."""
@@ -150,18 +101,17 @@ class SquareRoot(Transform):
 
     def mean(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
         """⟨max(g, 0)²⟩, which is m² + v less the part below zero."""
-        below, above = _parts_of_square(mean, variance)
+        below, above, *_ = _parts_of_powers(mean, variance)
         return jnp.where(mean > 0, mean**2 + variance - below, above)
 
     def excess(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
         """(m − 1)(m + 1) + v less the part below zero."""
-        below, above = _parts_of_square(mean, variance)
+        below, above, *_ = _parts_of_powers(mean, variance)
         return jnp.where(mean > 0, (mean - 1) * (mean + 1) + variance - below, above - 1)
 
     def variance(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
         """4m²v + 2v² of g², less what the parts below zero have in it; each form where it loses no digits."""
-        below, above = _parts_of_square(mean, variance)
-        fourth_below, fourth_above = _parts_of_fourth_power(mean, variance)
+        below, above, fourth_below, fourth_above = _parts_of_powers(mean, variance)
         lost = fourth_below + below**2 - 2 * (mean**2 + variance) * below
         return jnp.where(mean > 0, 4 * mean**2 * variance + 2 * variance**2 - lost, fourth_above - above**2)
 
@@ -182,27 +132,22 @@ class SquareRoot(Transform):
         return location / root, scale / root
 
 
-def _parts_of_square(mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> tuple[Array, Array]:
-    """⟨g²⟩ over g < 0, which is v [(a² + 1) Φ(−a) − aφ(a)] with a = m/√v, and over g > 0."""
+def _parts_of_powers(mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> tuple[Array, Array, Array, Array]:
+    """⟨g²⟩ over g < 0 and over g > 0, and ⟨g⁴⟩ over both.
+
+    With a = m/√v, those over g < 0 are v [(a² + 1) Φ(−a) − aφ(a)] and v² [(a⁴ + 6a² + 3) Φ(−a) − (a³ + 5a) φ(a)].
+    """
     score = mean / jnp.sqrt(variance)
     density = normal_density(score)
 
-    def above(score: Array) -> Array:
-        return variance * jnp.maximum((score**2 + 1) * normal_distribution(score) + score * density, 0)
+    def above(score: Array) -> tuple[Array, Array]:
+        whole = normal_distribution(score)
+        square = (score**2 + 1) * whole + score * density
+        fourth = (score**4 + 6 * score**2 + 3) * whole + (score**3 + 5 * score) * density
+        return variance * jnp.maximum(square, 0), variance**2 * jnp.maximum(fourth, 0)
 
-    return above(-score), above(score)
-
-
-def _parts_of_fourth_power(mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> tuple[Array, Array]:
-    """⟨g⁴⟩ over g < 0, which is v² [(a⁴ + 6a² + 3) Φ(−a) − (a³ + 5a) φ(a)], and over g > 0."""
-    score = mean / jnp.sqrt(variance)
-    density = normal_density(score)
-
-    def above(score: Array) -> Array:
-        whole = (score**4 + 6 * score**2 + 3) * normal_distribution(score)
-        return variance**2 * jnp.maximum(whole + (score**3 + 5 * score) * density, 0)
-
-    return above(-score), above(score)
+    (square_below, fourth_below), (square_above, fourth_above) = above(-score), above(score)
+    return square_below, square_above, fourth_below, fourth_above
 
 
 def _slopes_of_square(mean: Float[Array, " n"], deviation: Float[Array, " n"]) -> list[Float[Array, " n"]]:
@@ -220,6 +165,7 @@ def _slopes_of_square(mean: Float[Array, " n"], deviation: Float[Array, " n"]) -
     return [2 * deviation**2 * slope / math.factorial(k) ** 0.5 for k, slope in enumerate(slopes, start=1)]
 
 
+Transform = Logarithm | SquareRoot
 # By the names that users give; with None the output itself is modelled.
 TRANSFORMS: dict[str | None, Transform | None] = {None: None, "log": Logarithm(), "sqrt": SquareRoot()}
 

@@ -19,12 +19,17 @@ import jax.numpy as jnp
 
 from lvmogp.algebra.constraints import POINTS, positive
 from lvmogp.algebra.gaussians import LOG_2PI
-from lvmogp.algebra.linalg import inverse_with_quick_derivative, packed_counts, symmetric_pairs, unpack_symmetric
-from lvmogp.algebra.products import quadratic_forms
+from lvmogp.algebra.linalg import (
+    inverse_with_quick_derivative,
+    packed_counts,
+    quadratic_forms,
+    symmetric_pairs,
+    unpack_symmetric,
+)
 from lvmogp.inference.minibatch.minibatches import Minibatch
 from lvmogp.kernels.covariances import Kernel, cross, diagonal
 from lvmogp.kernels.psi_statistics import LatentGaussians, packed_psi2, psi0, psi1
-from lvmogp.model.inducing_features import basis
+from lvmogp.model.expected_likelihood import basis
 from lvmogp.model.posterior import KroneckerCovariance
 from lvmogp.typing import Array, Float, Scalar
 

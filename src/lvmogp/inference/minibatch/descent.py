@@ -22,7 +22,7 @@ from lvmogp.inference.minibatch.prefetch import Feed, ahead, minibatch
 from lvmogp.inference.minibatch.schedule import STEPS_PER_WINDOW, Schedule, Window, after, window
 from lvmogp.inference.minibatch.steps import AdamMoments, Problem, Rates, State, conditions_of, covariance_of, step
 from lvmogp.inference.optimise import Status, StopFit
-from lvmogp.model.inducing_features import basis
+from lvmogp.model.expected_likelihood import basis
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import Posterior
 from lvmogp.typing import Array, HostFloat, Scalar

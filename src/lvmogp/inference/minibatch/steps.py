@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from lvmogp.algebra.constraints import FreeStructure, join
-from lvmogp.algebra.kronecker import kronecker_shrinkage
+from lvmogp.algebra.evidence import kronecker_shrinkage
 from lvmogp.inference.minibatch.bound import (
     BlockConditions,
     Grams,

@@ -6,8 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from lvmogp.algebra.evidence import kronecker_shrinkage
 from lvmogp.algebra.gaussians import log_density
-from lvmogp.algebra.kronecker import kronecker_shrinkage
 from lvmogp.algebra.linalg import whiten
 from lvmogp.inference.nuts.parameters import ChainParameters
 from lvmogp.kernels.covariances import cross, diagonal, gram
@@ -17,7 +17,7 @@ from lvmogp.typing import Array, Float, Int, Scalar
 # Places that a condition is offered at once.
 _N_CANDIDATES = 64
 # Latents of all, a condition and places for it: how well the data are explained with it there, up to a constant.
-_Explained = Callable[[Float[Array, "D L"], Int[Array, ""], Float[Array, "P Q_H"]], Float[Array, " P"]]
+_Explained = Callable[[Float[Array, "D Q_L"], Int[Array, ""], Float[Array, "P Q_H"]], Float[Array, " P"]]
 
 
 def log_likelihoods_on_grid(
@@ -84,7 +84,7 @@ def log_likelihoods_of_scattered(
 
 
 def _explained_by(point: ChainParameters, data: GridData | ScatteredData) -> _Explained:
-    def at(latents: Float[Array, "D L"]) -> ChainParameters:
+    def at(latents: Float[Array, "D Q_L"]) -> ChainParameters:
         return eqx.tree_at(lambda tree: tree.latents, point, latents)
 
     if isinstance(data, ScatteredData):
@@ -111,7 +111,7 @@ def redrawn_latents(
     conditions: Int[Array, " few"],
     key: Array,
     beta: Scalar | float = 1.0,
-) -> Float[Array, "D L"]:
+) -> Float[Array, "D Q_L"]:
     """Latents with those of some conditions, one after the other, drawn anew given all others.
 
     Beside where it is, a condition is offered places drawn from the prior, and takes one in proportion to how well it

@@ -6,9 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from lvmogp.algebra.evidence import dense_evidence, kronecker_evidence
 from lvmogp.algebra.gaussians import LOG_2PI
-from lvmogp.algebra.kronecker import kronecker_evidence
-from lvmogp.algebra.linalg import dense_evidence
 from lvmogp.inference.nuts.parameters import ChainParameters
 from lvmogp.kernels.covariances import gram
 from lvmogp.model.bounds import collapsed
@@ -62,7 +61,7 @@ def _sparse_log_likelihood(point: ChainParameters, data: SparseData) -> Scalar:
     return collapsed(known, data.observed).fit
 
 
-def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, "*S"]:
+def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, "*shape"]:
     """Posterior mean of the function at each observation, in the layout of the outputs (equation 32)."""
     layout = data.observed if isinstance(data, SparseData) else data
     slope = jax.grad(lambda outputs: log_likelihood(point, _with_outputs(data, outputs)))(layout.outputs)

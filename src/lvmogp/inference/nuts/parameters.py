@@ -17,7 +17,7 @@ from lvmogp.typing import Array, Float, Int, Scalar
 class SharedNoise(eqx.Module):
     """One noise variance for all conditions."""
 
-    variance: Float[Array, "*S 1"] = positive()
+    variance: Float[Array, "*shape 1"] = positive()
 
 
 class OwnNoise(eqx.Module):
@@ -27,12 +27,12 @@ class OwnNoise(eqx.Module):
     go. In ε_d, which does not, chains have no funnel to go down.
     """
 
-    deviations: Float[Array, "*S D"]
-    median: Float[Array, "*S"] = positive()
-    spread: Float[Array, "*S"] = positive()
+    deviations: Float[Array, "*shape D"]
+    median: Float[Array, "*shape"] = positive()
+    spread: Float[Array, "*shape"] = positive()
 
     @property
-    def variance(self) -> Float[Array, "*S D"]:
+    def variance(self) -> Float[Array, "*shape D"]:
         """σ_d² of every condition."""
         return self.median[..., None] * jnp.exp(self.spread[..., None] * self.deviations)
 
@@ -40,7 +40,7 @@ class OwnNoise(eqx.Module):
 class Described(eqx.Module):
     """Coordinates of the conditions that come from their features; ``missing`` are those that nobody knows."""
 
-    values: Float[Array, "D F"]
+    values: Float[Array, "D Q_F"]
     missing_condition: Int[Array, " missing"]
     missing_coordinate: Int[Array, " missing"]
     missing: Float[Array, " missing"]
@@ -49,7 +49,7 @@ class Described(eqx.Module):
     )
 
     @property
-    def coordinates(self) -> Float[Array, "D F"]:
+    def coordinates(self) -> Float[Array, "D Q_F"]:
         """All of them, the missing ones in their places."""
         return self.values.at[self.missing_condition, self.missing_coordinate].set(self.missing)
 
@@ -59,7 +59,7 @@ class ChainParameters(eqx.Module):
 
     input_kernel: Kernel
     latent_kernel: Kernel
-    latents: Float[Array, "D L"]
+    latents: Float[Array, "D Q_L"]
     noise: SharedNoise | OwnNoise
     described: Described | None = None
 
@@ -77,7 +77,7 @@ class ChainParameters(eqx.Module):
 
 
 def chain_parameters(
-    parameters: Parameters, latents: Float[Array, "D L"], missing: Float[Array, " missing"] | None = None
+    parameters: Parameters, latents: Float[Array, "D Q_L"], missing: Float[Array, " missing"] | None = None
 ) -> ChainParameters:
     """The point of the hyperparameters of a variational fit and these latents.
 
@@ -128,7 +128,7 @@ def _scaled(kernel: Any, factor: Scalar) -> Kernel | None:
 
 
 def as_draws(
-    points: ChainParameters, like: Parameters, *, chain: Int[Array, " S"], log_weight: Float[Array, " S"]
+    points: ChainParameters, like: Parameters, *, chain: Int[Array, " draws"], log_weight: Float[Array, " draws"]
 ) -> Draws:
     """Points with a leading axis of S draws as draws, whose kernels hold fixed what the user holds fixed."""
 

@@ -107,6 +107,6 @@ def _for_columns(lengthscale: tuple[float, float], own: dict[str, Any]) -> tuple
     return median * math.sqrt(own["lengthscale"].size), spread
 
 
-def _log_density(values: Float[Array, "*S"], median: float, spread: float) -> Scalar:
+def _log_density(values: Float[Array, "*shape"], median: float, spread: float) -> Scalar:
     # Σ log N(log v; log median, spread²) without its constant −½ log 2π.
     return jnp.sum(-(((jnp.log(values) - jnp.log(median)) / spread) ** 2) / 2 - jnp.log(spread))

@@ -144,11 +144,11 @@ def _by_chain(values: HostFloat, lengths: list[int]) -> HostFloat:
 
 
 @compiled
-def _points(target: Target, positions: Float[Array, "S free"]) -> ChainParameters:
+def _points(target: Target, positions: Float[Array, "draws free"]) -> ChainParameters:
     return jax.vmap(target.parameters)(positions)
 
 
-def _followed(target: Target, positions: Float[Array, "S free"]) -> dict[str, Array]:
+def _followed(target: Target, positions: Float[Array, "draws free"]) -> dict[str, Array]:
     # Numbers that are the same however the latent space is turned.
     layout = target.data.observed if isinstance(target.data, SparseData) else target.data
     places = np.arange(layout.outputs.size)
@@ -167,7 +167,7 @@ def _spread(values: HostInt) -> HostInt:
 
 @compiled
 def _follow(
-    target: Target, positions: Float[Array, "S free"], places: Int[Array, " n"], pairs: Int[Array, "pairs 2"]
+    target: Target, positions: Float[Array, "draws free"], places: Int[Array, " n"], pairs: Int[Array, "pairs 2"]
 ) -> dict[str, Array]:
     def follow(position: Float[Array, " free"]) -> dict[str, Array]:
         point = target.parameters(position)

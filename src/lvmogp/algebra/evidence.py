@@ -1,0 +1,158 @@
+"""log|I + G| and quadratic forms in its inverse, for a matrix G and for A_H ⊗ A_X without ever forming it."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from lvmogp.algebra.linalg import triangular_inverse, whiten
+from lvmogp.typing import Array, Float, Scalar
+
+
+class _Evidence(NamedTuple):
+    # Both numbers, with the derivatives of the log determinant in A_X and A_H and of the quadratic in A_X, A_H and B.
+    log_det: Scalar
+    quadratic: Scalar
+    d_log_det: tuple[Float[Array, "M_X M_X"], Float[Array, "M_H M_H"]]
+    d_quadratic: tuple[Float[Array, "M_X M_X"], Float[Array, "M_H M_H"], Float[Array, "M_X M_H"]]
+
+
+def kronecker_shrinkage(
+    input_eigenvalues: Float[Array, " M_X"], latent_eigenvalues: Float[Array, " M_H"]
+) -> Float[Array, "M_X M_H"]:
+    """W_ij = 1/(1 + λ^X_i λ^H_j): the eigenvalues of (I + A_H ⊗ A_X)⁻¹ as a matrix."""
+    # Rounding can push the smallest eigenvalues of a semi-definite matrix below zero.
+    return 1 / (1 + jnp.outer(jnp.maximum(input_eigenvalues, 0), jnp.maximum(latent_eigenvalues, 0)))
+
+
+@jax.custom_jvp
+def kronecker_evidence(
+    input_gram: Float[Array, "M_X M_X"],
+    latent_gram: Float[Array, "M_H M_H"],
+    linear: Float[Array, "M_X M_H"],
+) -> tuple[Scalar, Scalar]:
+    """log|I + A_H ⊗ A_X| and vec(B)ᵀ(I + A_H ⊗ A_X)⁻¹vec(B).
+
+    Two small eigendecompositions on a CPU. Accelerators are slow at those and quick at many factorisations at once:
+    there one, of the smaller matrix, and a Cholesky factor for each of its eigenvalues.
+    """
+    return _evidence(input_gram, latent_gram, linear)[:2]
+
+
+@kronecker_evidence.defjvp
+def _kronecker_evidence_jvp(primals, tangents):
+    found = _evidence(*primals)
+    d_log_det = _inner(found.d_log_det, tangents[:2])
+    return found[:2], (d_log_det, _inner(found.d_quadratic, tangents))
+
+
+def _inner(derivatives: tuple[Array, ...], tangents: tuple[Array, ...]) -> Scalar:
+    return jnp.sum(jnp.stack([jnp.sum(one * other) for one, other in zip(derivatives, tangents, strict=True)]))
+
+
+def _evidence(input_gram: Array, latent_gram: Array, linear: Array) -> _Evidence:
+    return jax.lax.platform_dependent(input_gram, latent_gram, linear, cpu=by_two_bases, default=by_factors)
+
+
+def by_two_bases(
+    input_gram: Float[Array, "M_X M_X"], latent_gram: Float[Array, "M_H M_H"], linear: Float[Array, "M_X M_H"]
+) -> _Evidence:
+    """By the eigenvectors of both matrices.
+
+    The derivatives are closed forms without eigenvalue gaps: with A_X = U_X Λ_X U_Xᵀ, A_H = U_H Λ_H U_Hᵀ,
+    W_ij = 1/(1 + λ^X_i λ^H_j) and R = W ∘ U_Xᵀ B U_H,
+
+    - ∂log|·|/∂A_H = U_H diag_j(Σ_i λ^X_i W_ij) U_Hᵀ and likewise for A_X;
+    - ∂quadratic/∂A_H = −U_H Rᵀ Λ_X R U_Hᵀ, ∂quadratic/∂A_X = −U_X R Λ_H Rᵀ U_Xᵀ;
+    - ∂quadratic/∂B = 2 U_X R U_Hᵀ.
+    """
+    input_values, input_basis = jnp.linalg.eigh(input_gram)
+    latent_values, latent_basis = jnp.linalg.eigh(latent_gram)
+    shrinkage = kronecker_shrinkage(input_values, latent_values)
+    rotated = input_basis.T @ linear @ latent_basis
+    solution = rotated * shrinkage  # R
+    by_latent, by_input = solution @ latent_basis.T, input_basis @ solution  # R U_Hᵀ, U_X R
+    return _Evidence(
+        log_det=-jnp.sum(jnp.log(shrinkage)),
+        quadratic=jnp.sum(rotated * solution),
+        d_log_det=(
+            (input_basis * (shrinkage @ latent_values)) @ input_basis.T,
+            (latent_basis * (input_values @ shrinkage)) @ latent_basis.T,
+        ),
+        d_quadratic=(
+            -(by_input * latent_values) @ by_input.T,
+            -(by_latent.T * input_values) @ by_latent,
+            2 * input_basis @ by_latent,
+        ),
+    )
+
+
+def by_factors(
+    input_gram: Float[Array, "M_X M_X"], latent_gram: Float[Array, "M_H M_H"], linear: Float[Array, "M_X M_H"]
+) -> _Evidence:
+    """By the eigenvectors of the smaller matrix and factors of P_j = I + λ_j A for the larger one, A.
+
+    For A = A_X, A_H = U_H Λ_H U_Hᵀ, r_j = B u_j and the solution R = [P_j⁻¹r_j] U_Hᵀ:
+
+    - log|·| = Σ_j log|P_j|, quadratic = Σ_j r_jᵀP_j⁻¹r_j;
+    - ∂log|·|/∂A_X = Σ_j λ_j P_j⁻¹, ∂log|·|/∂A_H = U_H diag_j(tr A_X P_j⁻¹) U_Hᵀ;
+    - ∂quadratic/∂A_X = −R A_H Rᵀ, ∂quadratic/∂A_H = −Rᵀ A_X R, ∂quadratic/∂B = 2 R.
+    """
+    if input_gram.shape[0] < latent_gram.shape[0]:
+        # |I + A_H ⊗ A_X| = |I + A_X ⊗ A_H|, and B becomes Bᵀ.
+        other = by_factors(latent_gram, input_gram, linear.T)
+        by_latent, by_input, by_linear = other.d_quadratic
+        return other._replace(
+            d_log_det=(other.d_log_det[1], other.d_log_det[0]), d_quadratic=(by_input, by_latent, by_linear.T)
+        )
+    values, basis = jnp.linalg.eigh(latent_gram)
+    values = jnp.maximum(values, 0)  # rounding can push the smallest below zero
+    identity = jnp.eye(input_gram.shape[0], dtype=input_gram.dtype)
+    factors = jnp.linalg.cholesky(identity + values[:, None, None] * input_gram)
+    whiteners = jax.vmap(triangular_inverse)(factors)
+    inverses = jnp.swapaxes(whiteners, 1, 2) @ whiteners  # P_j⁻¹
+    rotated = linear @ basis  # r_j as columns
+    solved = jnp.einsum("jxy,yj->xj", inverses, rotated)
+    solution = solved @ basis.T  # R
+    traces = jnp.einsum("xy,jxy->j", input_gram, inverses)
+    return _Evidence(
+        log_det=2 * jnp.sum(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2))),
+        quadratic=jnp.sum(rotated * solved),
+        d_log_det=(jnp.tensordot(values, inverses, axes=1), (basis * traces) @ basis.T),
+        d_quadratic=(-(solved * values) @ solved.T, -solution.T @ input_gram @ solution, 2 * solution),
+    )
+
+
+def _outer_gram(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
+    # LᵀL of L = [A 0; B C] by quarters, which leaves out the products with the zeros.
+    half = lower.shape[0] // 2
+    first, below, last = lower[:half, :half], lower[half:, :half], lower[half:, half:]
+    corner = below.T @ last
+    return jnp.block([[first.T @ first + below.T @ below, corner], [corner.T, last.T @ last]])
+
+
+@jax.custom_jvp
+def dense_evidence(gram: Float[Array, "m m"], linear: Float[Array, " m"]) -> tuple[Scalar, Scalar]:
+    """log|I + G| and bᵀ(I + G)⁻¹b for a positive semi-definite G.
+
+    The tangents use the closed forms ∂log|P| = P⁻¹ and ∂(bᵀP⁻¹b) = −ααᵀ, α = P⁻¹b, which need one inverse
+    and no derivative of the factorisation.
+    """
+    factor = jnp.linalg.cholesky(gram + jnp.eye(gram.shape[0], dtype=gram.dtype))
+    whitened = whiten(factor, linear)
+    return 2 * jnp.sum(jnp.log(jnp.diagonal(factor))), whitened @ whitened
+
+
+@dense_evidence.defjvp
+def _dense_evidence_jvp(primals, tangents):
+    (gram, linear), (d_gram, d_linear) = primals, tangents
+    identity = jnp.eye(gram.shape[0], dtype=gram.dtype)
+    factor = jnp.linalg.cholesky(gram + identity)
+    whitener = triangular_inverse(factor)
+    whitened = whitener @ linear
+    solution = whitened @ whitener  # α = P⁻¹b
+    inverse = _outer_gram(whitener)  # P⁻¹ = L⁻ᵀL⁻¹
+    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))
+    d_log_det = jnp.sum(inverse * d_gram)
+    d_quadratic = 2 * solution @ d_linear - solution @ d_gram @ solution
+    return (log_det, whitened @ whitened), (d_log_det, d_quadratic)

@@ -1,0 +1,78 @@
+"""The evidence terms against NumPy on the matrices that they avoid forming."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from matrices import BY_DIFFERENCES, assert_same, assert_same_with_gradients, normal, semidefinite
+from numpy.testing import assert_allclose
+
+from lvmogp.algebra.evidence import by_factors, by_two_bases, dense_evidence, kronecker_evidence, kronecker_shrinkage
+
+
+def evidence(gram, linear):
+    precision = jnp.eye(len(gram)) + gram
+    return jnp.linalg.slogdet(precision)[1], linear @ jnp.linalg.solve(precision, linear)
+
+
+def evidence_of_formed_product(input_gram, latent_gram, linear):
+    return evidence(jnp.kron(latent_gram, input_gram), linear.T.ravel())
+
+
+@pytest.mark.parametrize("size", [5, 6])
+def test_dense_evidence_and_its_gradients_are_those_of_determinant_and_solve(rng, size):
+    arguments = semidefinite(rng, size, 3), normal(rng, size)
+    assert_same_with_gradients(rng, dense_evidence, evidence, *arguments)
+    check_grads(jax.jit(dense_evidence), arguments, **BY_DIFFERENCES)
+
+
+def kronecker_case(rng, case):
+    inputs, latents = semidefinite(rng, 4, 4), semidefinite(rng, 3, 3)
+    return {
+        "generic": (inputs, latents),
+        "semidefinite": (semidefinite(rng, 4, 2), semidefinite(rng, 3, 1)),
+        "repeated input eigenvalues": (2.0 * jnp.eye(4), latents),
+        "repeated latent eigenvalues": (inputs, 0.5 * jnp.eye(3)),
+        "all eigenvalues repeated": (2.0 * jnp.eye(4), 0.5 * jnp.eye(3)),
+    }[case]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "generic",
+        "semidefinite",
+        "repeated input eigenvalues",
+        "repeated latent eigenvalues",
+        "all eigenvalues repeated",
+    ],
+)
+def test_kronecker_evidence_and_its_gradients_are_those_of_the_formed_product(rng, case):
+    # Where eigenvalues are repeated, differentiating through their vectors would give NaN.
+    arguments = *kronecker_case(rng, case), normal(rng, 4, 3)
+    assert_same_with_gradients(rng, kronecker_evidence, evidence_of_formed_product, *arguments, rtol=1e-10)
+    if case == "generic":
+        check_grads(jax.jit(kronecker_evidence), arguments, **BY_DIFFERENCES)
+
+
+@pytest.mark.parametrize(("n_inputs", "n_latents"), [(7, 4), (4, 7), (5, 5), (90, 3)])
+@pytest.mark.parametrize("share_of_rank", [1.0, 0.5])
+def test_accelerators_find_what_a_cpu_finds(rng, n_inputs, n_latents, share_of_rank):
+    grams = [semidefinite(rng, size, max(round(share_of_rank * size), 1)) for size in (n_inputs, n_latents)]
+    linear = normal(rng, n_inputs, n_latents)
+    found, expected = (jax.jit(way)(*grams, linear) for way in (by_factors, by_two_bases))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert_allclose(one, other, rtol=1e-9, atol=1e-11 * float(jnp.max(jnp.abs(other))))
+
+
+def test_shrinkage_holds_the_eigenvalues_of_the_inverse_precision(rng):
+    input_gram, latent_gram = semidefinite(rng, 4, 4), semidefinite(rng, 3, 3)
+    (values, basis), (latent_values, latent_basis) = np.linalg.eigh(input_gram), np.linalg.eigh(latent_gram)
+    shrinkage = np.asarray(kronecker_shrinkage(jnp.asarray(values), jnp.asarray(latent_values)))
+    full_basis = np.kron(latent_basis, basis)
+    inverse = full_basis * shrinkage.T.ravel() @ full_basis.T
+    assert_allclose(inverse, np.linalg.inv(np.eye(12) + np.kron(latent_gram, input_gram)), atol=1e-12)
+    # Eigenvalues that rounding put below zero count as zero.
+    below = kronecker_shrinkage(jnp.array([-1e-3, 2.0]), jnp.array([3.0, -1e-3]))
+    assert_same(below, np.array([[1, 1], [1 / 7, 1]]))
