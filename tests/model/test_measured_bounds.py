@@ -7,7 +7,7 @@ import references
 from small_models import grid_as_long, grid_case, number, rbf, replace, small_parameters
 
 from lvmogp.ground.compiling import compiled
-from lvmogp.inference.independent import IndependentParameters, independent_bound
+from lvmogp.inference.starts import IndependentParameters, independent_bound
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.layouts import GridData, long_data
 from lvmogp.model.parameters import Parameters

@@ -119,43 +119,33 @@ def diagnostics(
     seconds: float,
 ) -> SamplingDiagnostics:
     """Put together what is known of the chains; there are none where sampling was interrupted before the first draw."""
-    own = tuple(_of_chain(chain, float(weight)) for chain, weight in zip(chains, weights, strict=True))
-    traces = [chain.trace for chain in chains]
-    values = [[getattr(trace, name) for trace in traces] or [np.empty(0)] for name in Statistics._fields]
+    own = tuple(
+        ChainDiagnostics(
+            n_draws=len(chain.trace.energy),
+            n_divergences=int(np.sum(chain.trace.diverging)),
+            step_size=chain.step_size,
+            acceptance=float(chain.trace.acceptance.mean()),
+            tree_depth=float(np.log2(chain.trace.n_leapfrogs + 1).mean()),
+            log_posterior=float(chain.trace.log_posterior.mean()),
+            weight=float(weight),
+            seconds=chain.seconds,
+        )
+        for chain, weight in zip(chains, weights, strict=True)
+    )
+    values = [[getattr(chain.trace, name) for chain in chains] or [np.empty(0)] for name in Statistics._fields]
+    remarks = tuple(_remarks(own, found, settings, completed))
     statistics = Statistics(*map(np.concatenate, values))
-    remarks = _remarks(own, found, statistics, settings, completed=completed)
     return SamplingDiagnostics(own, found, remarks, statistics, settings.n_warmup, completed, seconds)
 
 
-def _of_chain(chain: Chain, weight: float) -> ChainDiagnostics:
-    trace = chain.trace
-    return ChainDiagnostics(
-        n_draws=len(trace.energy),
-        n_divergences=int(np.sum(trace.diverging)),
-        step_size=chain.step_size,
-        acceptance=float(trace.acceptance.mean()),
-        tree_depth=float(np.log2(trace.n_leapfrogs + 1).mean()),
-        log_posterior=float(trace.log_posterior.mean()),
-        weight=weight,
-        seconds=chain.seconds,
-    )
-
-
 def _remarks(
-    chains: tuple[ChainDiagnostics, ...],
-    found: Mapping[str, Convergence],
-    statistics: Statistics,
-    settings: SamplerSettings,
-    *,
-    completed: bool,
-) -> tuple[str, ...]:
+    chains: tuple[ChainDiagnostics, ...], found: Mapping[str, Convergence], settings: SamplerSettings, completed: bool
+) -> list[str]:
     # What to know and what to do about it; where there is nothing, that all is well.
     if not chains:
-        return ("Sampling was interrupted before the first draw; predictions are those of the variational fit.",)
-    remarks: list[str] = []
-    if not completed:
-        n_draws, asked = sum(chain.n_draws for chain in chains), settings.n_chains * settings.n_draws
-        remarks.append(f"Sampling was interrupted after {n_draws} of {asked} draws.")
+        return ["Sampling was interrupted before the first draw; predictions are those of the variational fit."]
+    n_draws, asked = sum(chain.n_draws for chain in chains), settings.n_chains * settings.n_draws
+    remarks = [] if completed else [f"Sampling was interrupted after {n_draws} of {asked} draws."]
     remarks += _about_modes(chains)
     fewest_draws = min(chain.n_draws for chain in chains)
     if fewest_draws < _FEWEST_DRAWS:
@@ -174,13 +164,13 @@ def _remarks(
             f"The draws are worth about {found[fewest].effective_draws:.0f} independent ones for the {fewest}; at "
             f"least {_FEWEST_EFFECTIVE} are better. Raise n_draws."
         )
-    n_diverging, n_all = int(np.sum(statistics.diverging)), len(statistics.diverging)
-    if n_diverging > _MANY_DIVERGENCES * n_all:
+    n_diverging = sum(chain.n_divergences for chain in chains)
+    if n_diverging > _MANY_DIVERGENCES * n_draws:
         remarks.append(
-            f"{n_diverging} of {n_all} draws diverged: parts of the posterior may be missed. Raise n_warmup, or narrow "
-            "the priors."
+            f"{n_diverging} of {n_draws} draws diverged: parts of the posterior may be missed. Raise n_warmup, or "
+            "narrow the priors."
         )
-    return tuple(remarks) or (_about_success(chains, found),)
+    return remarks or [_about_success(chains, found)]
 
 
 def _about_modes(chains: tuple[ChainDiagnostics, ...]) -> list[str]:
