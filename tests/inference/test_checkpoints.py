@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -257,17 +256,13 @@ def test_a_fit_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, undist
     assert_same(resumed, undisturbed)
 
 
-def test_a_fit_whose_last_checkpoint_is_its_end_is_not_repeated(tmp_path, undisturbed):
-    by_minibatches().fit(*observations(), checkpoint=tmp_path, checkpoint_seconds=1e9)
+def test_resuming_from_an_empty_folder_begins_anew_and_from_the_end_repeats_nothing(tmp_path, undisturbed):
+    keeping = {"checkpoint": tmp_path, "resume": True}
+    assert_same(by_minibatches().fit(*observations(), **keeping, checkpoint_seconds=1e9), undisturbed)
     assert names(tmp_path) == ["steps-000000060.checkpoint"]  # the end is written whatever the interval
     seen = []
-    resumed = by_minibatches().fit(*observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True)
+    assert_same(by_minibatches().fit(*observations(), **keeping, on_progress=seen.append), undisturbed)
     assert seen == []
-    assert_same(resumed, undisturbed)
-
-
-def test_resuming_from_an_empty_folder_begins_anew(tmp_path, undisturbed):
-    assert_same(by_minibatches().fit(*observations(), checkpoint=tmp_path, resume=True), undisturbed)
 
 
 @pytest.mark.usefixtures("short_course")
@@ -283,13 +278,12 @@ def test_noise_per_condition_is_taken_up_as_well(tmp_path):
 def test_a_fit_to_other_data_or_with_other_settings_is_not_taken_up(tmp_path):
     stopped_after(1, tmp_path)
     inputs, outputs, conditions = observations()
-    others = {
-        "settings": (by_minibatches(n_inducing_inputs=7), (inputs, outputs, conditions)),
-        "inputs": (by_minibatches(), (inputs + 1, outputs, conditions)),
-        "ids": (by_minibatches(), (inputs, outputs, conditions + 1)),
-        "outputs": (by_minibatches(), (inputs, 2 * outputs, conditions)),
-    }
-    for model, data in others.values():
+    for model, data in (
+        (by_minibatches(n_inducing_inputs=7), (inputs, outputs, conditions)),
+        (by_minibatches(), (inputs + 1, outputs, conditions)),
+        (by_minibatches(), (inputs, outputs, conditions + 1)),
+        (by_minibatches(), (inputs, 2 * outputs, conditions)),
+    ):
         with pytest.raises(SettingError, match="belong to other data or settings"):
             model.fit(*data, checkpoint=tmp_path, resume=True)
     with pytest.raises(SettingError, match="holds checkpoints of an earlier fit"):
@@ -327,39 +321,29 @@ def few_observations():
     return tuple(values[:60] for values in observations())
 
 
-def test_a_fit_with_restarts_goes_on_at_the_last_that_ended(tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("ignore::lvmogp.errors.ConvergenceWarning")
+def test_a_fit_with_restarts_goes_on_at_the_last_that_ended_and_repeats_a_damaged_one(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one start after the other
 
     def stop(progress):
         if progress.restart == 2 and progress.iteration == 3:
             raise StopFit
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        whole = with_restarts().fit(*few_observations())
-        with_restarts().fit(*few_observations(), on_progress=stop, checkpoint=tmp_path)
-        assert names(tmp_path) == ["latents1kernel0-000000000.checkpoint"]
-        seen = []
-        resumed = with_restarts().fit(*few_observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True)
+    keeping, seen = {"checkpoint": tmp_path, "resume": True}, []
+    whole = with_restarts().fit(*few_observations())
+    with_restarts().fit(*few_observations(), on_progress=stop, checkpoint=tmp_path)
+    assert names(tmp_path) == ["latents1kernel0-000000000.checkpoint"]
+    resumed = with_restarts().fit(*few_observations(), on_progress=seen.append, **keeping)
     assert [(progress.restart, progress.iteration) for progress in seen[:2]] == [(2, 1), (2, 2)]
     assert {progress.restart for progress in seen} == {2, 3}
     assert_same(resumed, whole)
     assert [each.bound for each in resumed.outcome_.restarts] == [each.bound for each in whole.outcome_.restarts]
     assert resumed.outcome_.n_evaluations == whole.outcome_.n_evaluations
-
-
-def test_a_damaged_restart_is_repeated(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        whole = with_restarts().fit(*few_observations(), checkpoint=tmp_path)
-        flip_a_bit(tmp_path / "latents1kernel0-000000001.checkpoint")
-        seen = []
-        with pytest.warns(LVMOGPWarning, match="latents1kernel0-000000001"):
-            resumed = with_restarts().fit(
-                *few_observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True
-            )
+    seen.clear()
+    flip_a_bit(tmp_path / "latents1kernel0-000000001.checkpoint")
+    with pytest.warns(LVMOGPWarning, match="latents1kernel0-000000001"):
+        assert_same(with_restarts().fit(*few_observations(), on_progress=seen.append, **keeping), whole)
     assert {progress.restart for progress in seen} == {2}
-    assert_same(resumed, whole)
 
 
 # A process that is killed

@@ -33,6 +33,8 @@ from lvmogp.model.posterior import Posterior
 from lvmogp.typing import Array, HostFloat, Scalar
 
 STEPS_PER_WINDOW = 50
+# Step sizes of the hyperparameters, the latents and q(v) in each stage.
+STAGES = ((0.03, 0.02, 0.05), (0.01, 0.01, 0.02), (0.002, 0.005, 0.01))
 # Windows over which a trend is looked for: at least as many as a pass through the data has, within these limits.
 _FEWEST_WINDOWS, _MOST_WINDOWS = 10, 40
 # A slope of fewer standard errors cannot be told from noise.
@@ -48,17 +50,6 @@ _Step = Callable[[State, Minibatch, Rates], tuple[State, Array]]
 
 
 # The step schedule
-
-
-class Stage(NamedTuple):
-    """Step sizes of the hyperparameters, the latents and q(v)."""
-
-    hyperparameters: float
-    latents: float
-    natural: float
-
-
-STAGES = (Stage(0.03, 0.02, 0.05), Stage(0.01, 0.01, 0.02), Stage(0.002, 0.005, 0.01))
 
 
 class Window(NamedTuple):
@@ -87,52 +78,43 @@ class Schedule(NamedTuple):
         return self.stage == len(STAGES)
 
     @property
-    def hopeless(self) -> bool:
-        """Whether smaller steps have not helped."""
-        return self.n_failures > _MOST_FAILURES
-
-    @property
     def share(self) -> float:
         """About how much of the run is over; nobody knows how long a stage will take."""
         of_stage = min(len(self.windows) / (2 * self.n_windows), 0.95)
         return min((self.stage + of_stage) / len(STAGES), 1.0)
 
     @property
-    def steps(self) -> Stage:
+    def steps(self) -> tuple[float, ...]:
         """Step sizes now."""
-        shrink = _SHRINK_AFTER_FAILURE**self.n_failures
-        return Stage(*(shrink * size for size in STAGES[self.stage]))
+        return tuple(_SHRINK_AFTER_FAILURE**self.n_failures * size for size in STAGES[self.stage])
 
 
 def begin_schedule(n_observations: int, batch_size: int) -> Schedule:
-    """The schedule of a run; the more observations, the slower and the surer a trend must be."""
+    """Return the schedule of a run; the more observations, the slower and the surer a trend must be."""
     in_a_pass = round(n_observations / batch_size / STEPS_PER_WINDOW)
     return Schedule(n_windows=min(max(in_a_pass, _FEWEST_WINDOWS), _MOST_WINDOWS))
 
 
 def window(estimates: np.ndarray) -> Window:
-    """Mean and standard error of the estimates in a window."""
+    """Return the mean and standard error of the estimates in a window."""
     return Window(float(np.mean(estimates)), float(np.std(estimates, ddof=1) / math.sqrt(len(estimates))))
 
 
 def after(schedule: Schedule, latest: Window, least_gain: float) -> Schedule:
-    """The schedule after another window; ``least_gain`` is what the windows looked at must gain together."""
+    """Return the schedule after another window; ``least_gain`` is what the windows looked at must gain together."""
     if not math.isfinite(latest.mean):
         return schedule._replace(n_failures=schedule.n_failures + 1)
-    windows = (*schedule.windows, latest)
-    latest_windows = windows[-schedule.n_windows :]
-    if len(windows) < schedule.n_windows or not (schedule.averages or _settled(latest_windows, least_gain)):
+    windows, n_windows = (*schedule.windows, latest), schedule.n_windows
+    if len(windows) < n_windows:
         return schedule._replace(windows=windows)
-    return schedule._replace(stage=schedule.stage + 1, windows=())
-
-
-def _settled(windows: tuple[Window, ...], least_gain: float) -> bool:
-    # The slope of a straight line through the means, Σ w_j m_j, has the standard error √Σ w_j² e_j².
-    place = np.arange(len(windows)) - (len(windows) - 1) / 2
+    # The slope of a straight line through the latest means, Σ w_j m_j, has the standard error √Σ w_j² e_j².
+    means, errors = np.transpose(windows[-n_windows:])
+    place = np.arange(n_windows) - (n_windows - 1) / 2
     slope_weights = place / np.sum(place**2)
-    slope = slope_weights @ [each.mean for each in windows]
-    error = math.sqrt(np.sum(slope_weights**2 * np.square([each.error for each in windows])))
-    return bool(slope < _SIGNIFICANT * error or slope * len(windows) < least_gain)
+    slope, error = slope_weights @ means, math.sqrt(np.sum(slope_weights**2 * errors**2))
+    if schedule.averages or slope < _SIGNIFICANT * error or slope * n_windows < least_gain:
+        return schedule._replace(stage=schedule.stage + 1, windows=())
+    return schedule._replace(windows=windows)
 
 
 # Runs
@@ -203,7 +185,8 @@ def run(
         try:
             while running.step < most_steps and not running.schedule.ended:
                 running = _window(running, batches, take_step, rates_of(*running.schedule.steps), least_gain)
-                if running.schedule.hopeless or (running.step >= most_steps and not running.history):
+                hopeless = running.schedule.n_failures > _MOST_FAILURES  # though steps are ever smaller
+                if hopeless or (running.step >= most_steps and not running.history):
                     raise NumericalError(
                         "the bound is not finite however small the steps; look for outputs or inputs of extreme size, "
                         'or try dtype="float64", another kernel or fewer inducing points'

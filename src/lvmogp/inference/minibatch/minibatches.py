@@ -4,10 +4,11 @@ Epoch after epoch goes through all observations in another order, which costs no
 computed from its number by a keyed permutation.
 """
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ class Minibatch(NamedTuple):
 
 
 def block_shape(batch_size: int, n_conditions: int) -> tuple[int, int]:
-    """Number and size of blocks that hold any minibatch; a block costs about as much as eight observations."""
+    """Return number and size of blocks that hold any minibatch; a block costs about as much as eight observations."""
 
     def number(size: int) -> int:
         return min(batch_size, batch_size // size + min(n_conditions, batch_size))
@@ -70,7 +71,7 @@ def blocks(conditions: HostInt, n_conditions: int) -> tuple[HostInt, HostInt]:
 
 
 def shuffled(places: HostInt, n_rows: int, key: int) -> HostInt:
-    """The rows at these places of a random order of ``n_rows`` rows; each key has an order of its own.
+    """Return the rows at these places of a random order of ``n_rows`` rows; each key has an order of its own.
 
     A Feistel network: a number is split into two digits, each of which is shifted in turn by a hash of the other. The
     digits span hardly more numbers than there are rows; those beyond the last are permuted again until they are not.
@@ -100,7 +101,7 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 
 def rows_of_step(step: int, batch_size: int, n_rows: int, seed: int) -> HostInt:
-    """The rows of one minibatch: a function of its number alone, so that a fit can be taken up at any step."""
+    """Return the rows of one minibatch: a function of its number alone, so that a fit can be taken up at any step."""
     places = np.arange(step * batch_size, (step + 1) * batch_size)
     epochs = places // n_rows
     rows = np.empty(batch_size, dtype=np.int64)
@@ -111,7 +112,7 @@ def rows_of_step(step: int, batch_size: int, n_rows: int, seed: int) -> HostInt:
 
 
 def hash_of(seed: int, number: int) -> int:
-    """A seed for each number, from one seed."""
+    """Return a seed for each number, from one seed."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0])
 
 
@@ -137,10 +138,7 @@ class Shards(NamedTuple):
 
 
 class Feed(NamedTuple):
-    """How this process makes its part of each minibatch, to which every shard gives as many observations.
-
-    ``n_devices`` counts the devices of this process.
-    """
+    """How this process, with so many devices, makes its part of each minibatch; every shard gives as many rows."""
 
     shards: Shards
     batch_size: int
@@ -148,15 +146,11 @@ class Feed(NamedTuple):
     dtype: str
     seed: int
 
-    @property
-    def per_shard(self) -> int:
-        """Observations of each shard in a minibatch: its share, rounded up so that all devices have the same."""
-        return -(-self.batch_size // (self.shards.n_shards * self.n_devices)) * self.n_devices
-
 
 def minibatch(feed: Feed, number: int) -> Minibatch:
     """Make a process's part of a minibatch: a function of its number alone."""
-    shards, per_shard = feed.shards, feed.per_shard
+    shards, n_devices = feed.shards, feed.n_devices
+    per_shard = -(-feed.batch_size // (shards.n_shards * n_devices)) * n_devices  # the same for all devices
     parts, weights = [], []
     for place, part in enumerate(shards.parts, shards.first_shard):
         rows = rows_of_step(number, per_shard, part.n_rows, hash_of(feed.seed, place))
@@ -164,7 +158,7 @@ def minibatch(feed: Feed, number: int) -> Minibatch:
         weights.append(np.full(per_shard, part.n_rows / per_shard))
     found = shards.joined(parts)
     # Each device has consecutive observations, and places that count from its own first one.
-    pieces = [blocks(piece, len(shards.counts)) for piece in np.split(found.conditions, feed.n_devices)]
+    pieces = [blocks(piece, len(shards.counts)) for piece in np.split(found.conditions, n_devices)]
     places, block_condition = (np.concatenate(each) for each in zip(*pieces, strict=True))
     numbers = (shards.scaling.inputs(found.inputs), shards.scaling.outputs(found.outputs), np.concatenate(weights))
     arrays: Any = (*(each.astype(feed.dtype) for each in numbers), places, block_condition)
@@ -172,15 +166,13 @@ def minibatch(feed: Feed, number: int) -> Minibatch:
 
 
 def ahead(make: Callable[[int], Minibatch], first: int) -> Generator[Minibatch, None, None]:
-    """Minibatches from the ``first`` on, for ever, some of them in the making while one is used."""
+    """Yield minibatches from the ``first`` on, for ever, some of them in the making while one is used."""
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="minibatch") as workers:
-        waiting: deque[Future[Minibatch]] = deque(workers.submit(make, first + place) for place in range(_AHEAD))
-        number = first + _AHEAD
+        made = (workers.submit(make, number) for number in itertools.count(first))
+        waiting = deque(itertools.islice(made, _AHEAD))
         try:
             while True:
                 yield waiting.popleft().result()
-                waiting.append(workers.submit(make, number))
-                number += 1
+                waiting.append(next(made))
         finally:
-            for each in waiting:
-                each.cancel()
+            workers.shutdown(cancel_futures=True)

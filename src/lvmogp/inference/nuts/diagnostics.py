@@ -75,7 +75,7 @@ class SamplingDiagnostics(NamedTuple):
 
 
 def chain_weights(chains: list[Chain]) -> HostFloat:
-    """How much a draw of each chain counts, beside one of the chain with the highest log posteriors (equation 34).
+    """Return how much a draw of each chain counts, beside one of the chain of highest log posterior (equation 34).
 
     A chain in a lesser mode has lower log posteriors. So has one in a mode of the same mass that is wider, and how wide
     modes are cannot be told from short chains. Draws therefore lose weight slowly: log posteriors count in units of the
@@ -91,22 +91,21 @@ def chain_weights(chains: list[Chain]) -> HostFloat:
 
 
 def agreement(values: Mapping[str, HostFloat], weights: HostFloat) -> dict[str, Convergence]:
-    """R-hat and effective draws of groups of numbers (chains × draws × numbers), of the chains that count."""
+    """Return R-hat and effective draws of groups of numbers (chains × draws × numbers), of the chains that count."""
     from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # takes a second to import
 
-    found: dict[str, Convergence] = {}
-    for name, numbers in values.items():
+    def of_group(numbers: HostFloat) -> Convergence:
         counted = numbers[weights >= _COUNTING]
         varying = counted[..., np.ptp(counted, axis=(0, 1)) > 0]
         if counted.shape[1] < _FEWEST_DRAWS or varying.size == 0:
-            found[name] = Convergence(math.nan, math.nan)
-        else:
-            worst, n_draws = float(split_gelman_rubin(varying).max()), varying.shape[0] * varying.shape[1]
-            # Of a few draws that swing to and fro any number seems to be known for sure; Stan has the same limit.
-            with np.errstate(divide="ignore"):
-                fewest = float(effective_sample_size(varying).min())
-            found[name] = Convergence(worst, min(fewest, n_draws * math.log10(n_draws)))
-    return found
+            return Convergence(math.nan, math.nan)
+        with np.errstate(divide="ignore"):
+            worst, fewest = split_gelman_rubin(varying).max(), effective_sample_size(varying).min()
+        # Of a few draws that swing to and fro any number seems to be known for sure; Stan has the same limit.
+        n_draws = varying.shape[0] * varying.shape[1]
+        return Convergence(float(worst), min(float(fewest), n_draws * math.log10(n_draws)))
+
+    return {name: of_group(numbers) for name, numbers in values.items()}
 
 
 def diagnostics(
@@ -174,12 +173,12 @@ def _remarks(
 
 
 def _about_modes(chains: tuple[ChainDiagnostics, ...]) -> list[str]:
-    apart = {number: chain for number, chain in enumerate(chains, 1) if chain.weight < _COUNTING}
+    apart = {str(number): chain for number, chain in enumerate(chains, 1) if chain.weight < _COUNTING}
     if not apart:
         return []
     gap = max(chain.log_posterior for chain in chains) - max(chain.log_posterior for chain in apart.values())
     most = max(chain.weight for chain in apart.values())
-    *first, last = map(str, apart)
+    *first, last = apart
     names = f"{', '.join(first)} and {last}" if first else last
     return [
         f"Of {len(chains)} chains, chain {names} found a poorer explanation of the data (log posterior {gap:.0f} "

@@ -108,13 +108,6 @@ def _scaled(kernel: Any, factor: Scalar) -> Kernel | None:
     return dataclasses.replace(kernel, variance=kernel.variance * factor)
 
 
-class LogNormal(NamedTuple):
-    """A positive number whose logarithm is Gaussian: its median, and the standard deviation of the logarithm."""
-
-    median: float
-    spread: float
-
-
 class Priors(NamedTuple):
     """What is known of the hyperparameters before any data, for ``inference="nuts"``.
 
@@ -139,12 +132,12 @@ class Priors(NamedTuple):
         With noise per condition, the standard deviation of log σ² among conditions.
     """
 
-    input_lengthscale: tuple[float, float] = LogNormal(1.0, 1.0)
-    latent_lengthscale: tuple[float, float] = LogNormal(1.5, 1.0)
-    variance: tuple[float, float] = LogNormal(1.0, 1.0)
-    other: tuple[float, float] = LogNormal(1.0, 1.0)
-    noise_variance: tuple[float, float] = LogNormal(0.05, 1.5)
-    noise_spread: tuple[float, float] = LogNormal(0.5, 0.5)
+    input_lengthscale: tuple[float, float] = (1.0, 1.0)
+    latent_lengthscale: tuple[float, float] = (1.5, 1.0)
+    variance: tuple[float, float] = (1.0, 1.0)
+    other: tuple[float, float] = (1.0, 1.0)
+    noise_variance: tuple[float, float] = (0.05, 1.5)
+    noise_spread: tuple[float, float] = (0.5, 0.5)
 
     def checked(self) -> "Priors":
         """Return the priors once each is known to be a pair of positive numbers."""
@@ -156,7 +149,7 @@ class Priors(NamedTuple):
                 raise SettingError(
                     f"{name} of priors must be a pair (median, spread) of positive numbers, got {given!r}"
                 )
-        return Priors(*(LogNormal(float(median), float(spread)) for median, spread in self))
+        return Priors(*((float(median), float(spread)) for median, spread in self))
 
 
 def log_prior(point: ChainParameters, priors: Priors) -> Scalar:
