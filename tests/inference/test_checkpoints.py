@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from test_stochastic import many_conditions
 
 from lvmogp import LVMOGPRegressor, StopFit
 from lvmogp.errors import ConvergenceWarning, LVMOGPWarning, SettingError
@@ -185,12 +186,8 @@ def test_a_fingerprint_tells_settings_and_arrays_apart():
 # Fits by minibatches
 
 
-def observations(n_rows: int = 600, n_conditions: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    latents = rng.normal(size=(n_conditions, 2))
-    inputs, conditions = rng.uniform(-1.5, 1.5, (n_rows, 1)), rng.integers(0, n_conditions, n_rows)
-    curves = np.sin(2 * inputs[:, 0] + latents[conditions, 0]) + 0.5 * latents[conditions, 1]
-    return inputs, curves + 0.1 * rng.normal(size=n_rows), conditions
+def observations() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return many_conditions(600, 6)[:3]
 
 
 @pytest.fixture(scope="module")
