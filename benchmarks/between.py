@@ -30,9 +30,8 @@ from lvmogp.conditions.search import normal_nodes
 from lvmogp.errors import LVMOGPWarning
 from lvmogp.fitted.model import FittedModel
 from lvmogp.inference.nuts.chains import SamplerSettings, Target, log_posterior
-from lvmogp.inference.nuts.parameters import ChainParameters, as_draws, chain_parameters
-from lvmogp.inference.nuts.priors import Priors
-from lvmogp.inference.nuts.sampling import sample_posterior
+from lvmogp.inference.nuts.parameters import ChainParameters, Priors, chain_parameters
+from lvmogp.inference.nuts.sampling import as_draws, sample_posterior
 from lvmogp.metrics import rmse, share_in_central_intervals
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.draws import Draws

@@ -2,7 +2,7 @@
 
 Each checkout has a process of its own. Question by question the two take turns, so that whatever else happens on the
 machine hits both; what counts is the least time of many. Everything is compiled before it is timed. Inner names differ
-between checkouts: :data:`HOMES` says where each may live.
+between checkouts: :data:`HOMES` says where each may live, and what it is called there.
 """
 
 import argparse
@@ -20,18 +20,18 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-# Where a name lives: in the flat layout, then on its floor.
+# Where a thing lives, and under which name: in the flat layout, then on its floor.
 HOMES = {
-    "GridData": ("lvmogp.data", "lvmogp.model.layouts"),
-    "collapsed": ("lvmogp.bounds", "lvmogp.model.bounds"),
-    "compiled": ("lvmogp.compiling", "lvmogp.ground.compiling"),
-    "join": ("lvmogp.constraints", "lvmogp.algebra.constraints"),
-    "log_likelihood": ("lvmogp.likelihoods", "lvmogp.inference.nuts.likelihoods"),
-    "long_data": ("lvmogp.data", "lvmogp.model.layouts"),
-    "observed": ("lvmogp.observed", "lvmogp.model.likelihood_data"),
-    "Parameters": ("lvmogp.parameters", "lvmogp.model.parameters"),
-    "split": ("lvmogp.constraints", "lvmogp.algebra.constraints"),
-    "unknowns_at": ("lvmogp.unknowns", "lvmogp.inference.nuts.unknowns", "lvmogp.inference.nuts.parameters"),
+    "GridData": ("lvmogp.data.GridData", "lvmogp.model.layouts.GridData"),
+    "Parameters": ("lvmogp.parameters.Parameters", "lvmogp.model.parameters.Parameters"),
+    "chain_parameters": ("lvmogp.unknowns.unknowns_at", "lvmogp.inference.nuts.parameters.chain_parameters"),
+    "collapsed": ("lvmogp.bounds.collapsed", "lvmogp.model.bounds.collapsed"),
+    "compiled": ("lvmogp.compiling.compiled", "lvmogp.ground.compiling.compiled"),
+    "join": ("lvmogp.constraints.join", "lvmogp.algebra.constraints.join"),
+    "likelihood_data": ("lvmogp.observed.observed", "lvmogp.model.layouts.likelihood_data"),
+    "log_likelihood": ("lvmogp.likelihoods.log_likelihood", "lvmogp.inference.nuts.likelihoods.log_likelihood"),
+    "long_data": ("lvmogp.data.long_data", "lvmogp.model.layouts.long_data"),
+    "split": ("lvmogp.constraints.split", "lvmogp.algebra.constraints.split"),
 }
 Once = Callable[[], Any]
 
@@ -39,8 +39,9 @@ Once = Callable[[], Any]
 def named(name: str) -> Any:
     """Find a name in the checkout that this process has imported."""
     for home in HOMES[name]:
+        module, _, own_name = home.rpartition(".")
         try:
-            return getattr(importlib.import_module(home), name)
+            return getattr(importlib.import_module(module), own_name)
         except (ModuleNotFoundError, AttributeError):
             continue
     raise LookupError(f"there is no {name} in any of {', '.join(HOMES[name])}; say in HOMES where it lives")
@@ -96,8 +97,8 @@ def bound(*sizes: int, is_grid: bool) -> Once:
 
 def likelihood(*sizes: int, is_grid: bool) -> Once:
     data, parameters = data_and_parameters(*sizes, is_grid=is_grid)
-    unknowns = named("unknowns_at")(parameters, parameters.latent_mean)
-    return gradient_of(named("log_likelihood"), unknowns, named("observed")(data, parameters))
+    point = named("chain_parameters")(parameters, parameters.latent_mean)
+    return gradient_of(named("log_likelihood"), point, named("likelihood_data")(data, parameters))
 
 
 def fit_of_rows() -> Once:

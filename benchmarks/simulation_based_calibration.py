@@ -28,7 +28,7 @@ from scipy.stats import chi2
 from benchmarks.pages import write_part
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.nuts.chains import SamplerSettings
-from lvmogp.inference.nuts.priors import Priors
+from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.kernels.covariances import RBF, diagonal, gram
 from lvmogp.model.draws import Draws

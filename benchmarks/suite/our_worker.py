@@ -18,9 +18,9 @@ from benchmarks.suite import stochastic
 from lvmogp import LVMOGPRegressor
 from lvmogp.algebra.constraints import join, split
 from lvmogp.ground.compiling import compiler_options
-from lvmogp.inference.independent import IndependentParameters, independent_bound
 from lvmogp.inference.optimise import StopFit
-from lvmogp.inference.restarts import Progress, with_explicit_inducing
+from lvmogp.inference.restarts import Progress
+from lvmogp.inference.starts import IndependentParameters, independent_bound, with_explicit_inducing
 from lvmogp.kernels.covariances import RBF
 from lvmogp.metrics import rmse
 from lvmogp.model.bounds import collapsed_objective, explicit_objective

@@ -19,7 +19,7 @@ from lvmogp.errors import (
 if TYPE_CHECKING:
     from lvmogp.cli.files.parquet import open_parquet
     from lvmogp.estimator import LVMOGPRegressor
-    from lvmogp.inference.nuts.priors import Priors
+    from lvmogp.inference.nuts.parameters import Priors
     from lvmogp.inference.optimise import StopFit
     from lvmogp.inference.restarts import Progress
     from lvmogp.kernels.covariances import (
@@ -69,7 +69,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _HOMES = {
     "LVMOGPRegressor": "lvmogp.estimator",
     "ObservationStore": "lvmogp.tables.observations",
-    "Priors": "lvmogp.inference.nuts.priors",
+    "Priors": "lvmogp.inference.nuts.parameters",
     "Progress": "lvmogp.inference.restarts",
     "StopFit": "lvmogp.inference.optimise",
     "open_parquet": "lvmogp.cli.files.parquet",

@@ -44,7 +44,7 @@ from lvmogp.ground.compiling import forget_many_programs
 from lvmogp.ground.precision import double_precision, in_double_precision
 from lvmogp.inference.minibatch.fit import CHECKPOINT_SECONDS
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
-from lvmogp.inference.nuts.priors import Priors
+from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.inference.options import Options
 from lvmogp.inference.restarts import Outcome, Progress
 from lvmogp.kernels.covariances import Kernel

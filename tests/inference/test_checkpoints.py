@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from test_stochastic import many_conditions
 
 from lvmogp import LVMOGPRegressor, StopFit
 from lvmogp.errors import ConvergenceWarning, LVMOGPWarning, SettingError
@@ -55,12 +55,8 @@ def newest(folder: Path) -> Path:
     return max(folder.glob("steps-*.checkpoint"))
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def cut_to_nothing(path: Path) -> None:
-    path.write_bytes(b"")
+def truncate(path: Path, left: int = -100) -> None:
+    path.write_bytes(path.read_bytes()[:left])
 
 
 def flip_a_bit(path: Path) -> None:
@@ -97,23 +93,18 @@ def test_the_last_three_of_a_series_are_kept_or_all_of_it(tmp_path):
 # What is damaged
 
 
-@pytest.mark.parametrize("damage", [truncate, cut_to_nothing, flip_a_bit])
+@pytest.mark.parametrize("damage", [truncate, lambda path: truncate(path, 0), flip_a_bit])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(tmp_path, damage):
     store = saved(tmp_path, 1, 2, 3)
     damage(newest(tmp_path))
     with pytest.warns(LVMOGPWarning, match=r"damaged checkpoint is passed over.*steps-000000003\.checkpoint"):
         number, found = store.latest("steps", Kept)
-    assert number == 2
-    assert found.number == 2
-
-
-def test_nothing_but_damaged_checkpoints_is_as_none(tmp_path):
-    store = saved(tmp_path, 1, 2)
+    assert number == found.number == 2
     for path in tmp_path.iterdir():
         truncate(path)
-    with pytest.warns(LVMOGPWarning) as warned:
+    with pytest.warns(LVMOGPWarning) as warned:  # nothing but damaged checkpoints is as none
         assert store.latest("steps", Kept) is store.one_of("steps", 1, Kept) is None
-    assert [re.findall(r"steps-00000000(\d)", str(each.message)) for each in warned] == [["2"], ["1"], ["1"]]
+    assert [re.findall(r"steps-00000000(\d)", str(each.message)) for each in warned] == [["3"], ["2"], ["1"], ["1"]]
 
 
 def test_a_checkpoint_of_another_kind_is_passed_over(tmp_path):
@@ -158,28 +149,21 @@ def test_what_a_killed_process_left_half_written_is_cleared(tmp_path):
 # What is refused
 
 
-def test_checkpoints_of_other_data_are_refused(tmp_path):
+def test_checkpoints_of_other_data_are_neither_read_nor_written_over(tmp_path):
     saved(tmp_path, 1)
     other = checkpoints(tmp_path, "that fit", resume=True)
     with pytest.raises(SettingError, match="belong to other data or settings; resume with those"):
         other.latest("steps", Kept)
     with pytest.raises(SettingError, match="belong to other data or settings"):
         other.one_of("steps", 1, Kept)
-
-
-def test_a_folder_with_checkpoints_is_not_written_over(tmp_path):
-    saved(tmp_path, 1)
     with pytest.raises(SettingError, match="holds checkpoints of an earlier fit; resume that fit, name another"):
         checkpoints(tmp_path, "this fit", resume=False)
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+def test_a_folder_that_cannot_be_made_or_written_to_is_refused(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match=r"file/folder cannot be made: Not a directory"):
         checkpoints(tmp_path / "file" / "folder", "this fit", resume=False)
-
-
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("lvmogp.storage.checkpoints.os.access", lambda *_: False)  # root may write anywhere
     with pytest.raises(SettingError, match="cannot be written to; name another one"):
         checkpoints(tmp_path, "this fit", resume=False)
@@ -202,25 +186,19 @@ def test_a_fingerprint_tells_settings_and_arrays_apart():
 # Fits by minibatches
 
 
-def observations(n_rows: int = 600, n_conditions: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    latents = rng.normal(size=(n_conditions, 2))
-    inputs, conditions = rng.uniform(-1.5, 1.5, (n_rows, 1)), rng.integers(0, n_conditions, n_rows)
-    curves = np.sin(2 * inputs[:, 0] + latents[conditions, 0]) + 0.5 * latents[conditions, 1]
-    return inputs, curves + 0.1 * rng.normal(size=n_rows), conditions
+def observations() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return many_conditions(600, 6)[:3]
 
 
-@pytest.fixture
-def short_course(monkeypatch):
+@pytest.fixture(scope="module")
+def short_course():
     """Three stages of two windows of ten steps each, the last of which is averaged."""
-    shorten(monkeypatch)
-
-
-def shorten(patch):
-    patch.setattr("lvmogp.inference.minibatch.descent.STEPS_PER_WINDOW", 10)
-    patch.setattr("lvmogp.inference.minibatch.schedule._FEWEST_WINDOWS", 2)
-    patch.setattr("lvmogp.inference.minibatch.schedule._SIGNIFICANT", 1e9)
-    patch.setattr("lvmogp.inference.options._START_ITERATIONS", 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lvmogp.inference.minibatch.descent.STEPS_PER_WINDOW", 10)
+        patch.setattr("lvmogp.inference.minibatch.descent._FEWEST_WINDOWS", 2)
+        patch.setattr("lvmogp.inference.minibatch.descent._SIGNIFICANT", 1e9)
+        patch.setattr("lvmogp.inference.options._START_ITERATIONS", 5)
+        yield
 
 
 def by_minibatches(**settings) -> LVMOGPRegressor:
@@ -228,10 +206,8 @@ def by_minibatches(**settings) -> LVMOGPRegressor:
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> LVMOGPRegressor:
-    with pytest.MonkeyPatch.context() as patch:
-        shorten(patch)
-        return by_minibatches().fit(*observations())
+def undisturbed(short_course) -> LVMOGPRegressor:
+    return by_minibatches().fit(*observations())
 
 
 def stopped_after(n_windows: int, folder: Path, **settings) -> None:
@@ -256,7 +232,6 @@ def assert_same(found: LVMOGPRegressor, wanted: LVMOGPRegressor) -> None:
     assert [each.history for each in found.outcome_.restarts] == [each.history for each in wanted.outcome_.restarts]
 
 
-@pytest.mark.usefixtures("short_course")
 def test_a_fit_by_minibatches_goes_on_bit_for_bit(tmp_path, undisturbed):
     """After five of six windows, of which the last are averaged."""
     stopped_after(5, tmp_path)
@@ -268,7 +243,6 @@ def test_a_fit_by_minibatches_goes_on_bit_for_bit(tmp_path, undisturbed):
     assert_same(resumed, undisturbed)
 
 
-@pytest.mark.usefixtures("short_course")
 def test_a_fit_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, undisturbed):
     stopped_after(2, tmp_path)
     truncate(newest(tmp_path))
@@ -279,55 +253,43 @@ def test_a_fit_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, undist
     assert_same(resumed, undisturbed)
 
 
-@pytest.mark.usefixtures("short_course")
-def test_a_fit_whose_last_checkpoint_is_its_end_is_not_repeated(tmp_path, undisturbed):
-    by_minibatches().fit(*observations(), checkpoint=tmp_path, checkpoint_seconds=1e9)
+def test_resuming_from_an_empty_folder_begins_anew_and_from_the_end_repeats_nothing(tmp_path, undisturbed):
+    keeping = {"checkpoint": tmp_path, "resume": True}
+    assert_same(by_minibatches().fit(*observations(), **keeping, checkpoint_seconds=1e9), undisturbed)
     assert names(tmp_path) == ["steps-000000060.checkpoint"]  # the end is written whatever the interval
     seen = []
-    resumed = by_minibatches().fit(*observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True)
+    assert_same(by_minibatches().fit(*observations(), **keeping, on_progress=seen.append), undisturbed)
     assert seen == []
-    assert_same(resumed, undisturbed)
-
-
-@pytest.mark.usefixtures("short_course")
-def test_resuming_from_an_empty_folder_begins_anew(tmp_path, undisturbed):
-    assert_same(by_minibatches().fit(*observations(), checkpoint=tmp_path, resume=True), undisturbed)
 
 
 @pytest.mark.usefixtures("short_course")
 @pytest.mark.long
 def test_noise_per_condition_is_taken_up_as_well(tmp_path):
-    whole = by_minibatches(noise="per-condition", n_latent=1).fit(*observations())
-    stopped_after(2, tmp_path, noise="per-condition", n_latent=1)
-    resumed = by_minibatches(noise="per-condition", n_latent=1).fit(*observations(), checkpoint=tmp_path, resume=True)
-    assert_same(resumed, whole)
+    settings = {"noise": "per-condition", "n_latent": 1}
+    whole = by_minibatches(**settings).fit(*observations())
+    stopped_after(2, tmp_path, **settings)
+    assert_same(by_minibatches(**settings).fit(*observations(), checkpoint=tmp_path, resume=True), whole)
 
 
 @pytest.mark.usefixtures("short_course")
 def test_a_fit_to_other_data_or_with_other_settings_is_not_taken_up(tmp_path):
     stopped_after(1, tmp_path)
     inputs, outputs, conditions = observations()
-    others = {
-        "settings": (by_minibatches(n_inducing_inputs=7), (inputs, outputs, conditions)),
-        "inputs": (by_minibatches(), (inputs + 1, outputs, conditions)),
-        "ids": (by_minibatches(), (inputs, outputs, conditions + 1)),
-        "outputs": (by_minibatches(), (inputs, 2 * outputs, conditions)),
-    }
-    for model, data in others.values():
+    for model, data in (
+        (by_minibatches(n_inducing_inputs=7), (inputs, outputs, conditions)),
+        (by_minibatches(), (inputs + 1, outputs, conditions)),
+        (by_minibatches(), (inputs, outputs, conditions + 1)),
+        (by_minibatches(), (inputs, 2 * outputs, conditions)),
+    ):
         with pytest.raises(SettingError, match="belong to other data or settings"):
             model.fit(*data, checkpoint=tmp_path, resume=True)
     with pytest.raises(SettingError, match="holds checkpoints of an earlier fit"):
         by_minibatches().fit(*observations(), checkpoint=tmp_path)
-
-
-@pytest.mark.usefixtures("short_course")
-def test_a_fit_without_a_folder_cannot_resume():
     for model in (by_minibatches(), LVMOGPRegressor(**SMALL)):
         with pytest.raises(SettingError, match="resume=True needs to know the folder"):
             model.fit(*observations(), resume=True)
 
 
-@pytest.mark.usefixtures("short_course")
 def test_checkpoints_that_another_program_changed_are_not_taken_up(tmp_path, undisturbed):
     """Their digests are right, and still they do not fit."""
     stopped_after(2, tmp_path)
@@ -356,39 +318,29 @@ def few_observations():
     return tuple(values[:60] for values in observations())
 
 
-def test_a_fit_with_restarts_goes_on_at_the_last_that_ended(tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("ignore::lvmogp.errors.ConvergenceWarning")
+def test_a_fit_with_restarts_goes_on_at_the_last_that_ended_and_repeats_a_damaged_one(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one start after the other
 
     def stop(progress):
         if progress.restart == 2 and progress.iteration == 3:
             raise StopFit
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        whole = with_restarts().fit(*few_observations())
-        with_restarts().fit(*few_observations(), on_progress=stop, checkpoint=tmp_path)
-        assert names(tmp_path) == ["latents1kernel0-000000000.checkpoint"]
-        seen = []
-        resumed = with_restarts().fit(*few_observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True)
+    keeping, seen = {"checkpoint": tmp_path, "resume": True}, []
+    whole = with_restarts().fit(*few_observations())
+    with_restarts().fit(*few_observations(), on_progress=stop, checkpoint=tmp_path)
+    assert names(tmp_path) == ["latents1kernel0-000000000.checkpoint"]
+    resumed = with_restarts().fit(*few_observations(), on_progress=seen.append, **keeping)
     assert [(progress.restart, progress.iteration) for progress in seen[:2]] == [(2, 1), (2, 2)]
     assert {progress.restart for progress in seen} == {2, 3}
     assert_same(resumed, whole)
     assert [each.bound for each in resumed.outcome_.restarts] == [each.bound for each in whole.outcome_.restarts]
     assert resumed.outcome_.n_evaluations == whole.outcome_.n_evaluations
-
-
-def test_a_damaged_restart_is_repeated(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        whole = with_restarts().fit(*few_observations(), checkpoint=tmp_path)
-        flip_a_bit(tmp_path / "latents1kernel0-000000001.checkpoint")
-        seen = []
-        with pytest.warns(LVMOGPWarning, match="latents1kernel0-000000001"):
-            resumed = with_restarts().fit(
-                *few_observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True
-            )
+    seen.clear()
+    flip_a_bit(tmp_path / "latents1kernel0-000000001.checkpoint")
+    with pytest.warns(LVMOGPWarning, match="latents1kernel0-000000001"):
+        assert_same(with_restarts().fit(*few_observations(), on_progress=seen.append, **keeping), whole)
     assert {progress.restart for progress in seen} == {2}
-    assert_same(resumed, whole)
 
 
 # A process that is killed

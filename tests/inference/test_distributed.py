@@ -23,15 +23,15 @@ from lvmogp.cli.files.parquet import Part, open_parquet
 from lvmogp.errors import SettingError
 from lvmogp.inference.minibatch.distributed import (
     Rendezvous,
-    first_bytes,
     gathered_documents,
     gathered_rows,
     join_processes,
     merged_moments,
+    of_first,
     summed,
 )
 from lvmogp.inference.minibatch.fit import fit_minibatches
-from lvmogp.inference.minibatch.prefetch import Feed, Shards, minibatch
+from lvmogp.inference.minibatch.minibatches import Feed, Shards, minibatch
 from lvmogp.tables.ids import numbers_of
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling, scaling_from
@@ -79,12 +79,6 @@ def begun(data: Path, model: Path, *options: str) -> list[subprocess.Popen]:
         ]
 
 
-def in_two_processes(data: Path, model: Path, *options: str) -> list[subprocess.CompletedProcess]:
-    """Both processes, once they have ended."""
-    running = begun(data, model, *options)
-    return ended(running)
-
-
 def ended(running: list[subprocess.Popen]) -> list[subprocess.CompletedProcess]:
     try:
         spoken = [process.communicate(timeout=600) for process in running]
@@ -115,15 +109,17 @@ def in_one_process(data: Path):
 def together(tmp_path_factory):
     """A fit by two processes: what both said, and the folder of its data and model."""
     folder = tmp_path_factory.mktemp("together")
-    ended = in_two_processes(write_uneven(folder), folder / "model.lvmogp")
-    assert [each.returncode for each in ended] == [0, 0], ended[0].stderr + ended[1].stderr
-    return ended, folder
+    both = ended(begun(write_uneven(folder), folder / "model.lvmogp"))
+    assert [each.returncode for each in both] == [0, 0], both[0].stderr + both[1].stderr
+    return both, folder
 
 
 def test_two_processes_find_what_one_finds(together):
-    _, folder = together
+    (first, second), folder = together
     alone, outcome = in_one_process(folder / "data.parquet")
-    model = LVMOGPRegressor.load(folder / "model.lvmogp").model_
+    fitted = LVMOGPRegressor.load(folder / "model.lvmogp")
+    assert fitted.conditions_ == tuple("abcdef")  # ids spread unevenly are those of one model
+    model = fitted.model_
     assert model.fit.outcome.n_iterations == 100
     leaves, expected = jax.tree.leaves(model.posterior.parameters), jax.tree.leaves(alone.parameters)
     assert len(leaves) == len(expected) >= 8
@@ -131,15 +127,7 @@ def test_two_processes_find_what_one_finds(together):
         np.testing.assert_allclose(leaf, other, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(model.posterior.mean, alone.mean, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(model.fit.outcome.bound, outcome.bound, rtol=1e-8)
-
-
-def test_ids_spread_unevenly_are_those_of_one_model(together):
-    _, folder = together
-    assert LVMOGPRegressor.load(folder / "model.lvmogp").conditions_ == tuple("abcdef")
-
-
-def test_the_first_process_alone_tells_what_came_of_it(together):
-    (first, second), folder = together
+    # The first process alone tells what came of it.
     document = json.loads(first.stdout)  # and nothing but JSON
     assert document["model"] == str(folder / "model.lvmogp")
     assert document["data"]["n_rows"] == 600
@@ -152,23 +140,23 @@ def test_two_processes_go_on_from_the_checkpoints_of_the_first(together, tmp_pat
     # As if both had been killed after the first window: a fit of one window, with the fingerprint of the whole one.
     script = tmp_path / "killed.py"
     script.write_text(
-        "import os, sys\n"
-        "import lvmogp.inference.minibatch.fit as large\n"
-        "keep = large.save_running\n"
+        "import os\n"
+        "from lvmogp.storage.checkpoints import Checkpoints\n"
+        "keep = Checkpoints.save\n"
         "def killed(*arguments):\n"
         "    keep(*arguments)\n"
         "    os._exit(9)\n"
-        "large.save_running = killed\n"
+        "Checkpoints.save = killed\n"
         "from lvmogp.cli.app import main\n"
         "main()\n"
     )
     options = ("--checkpoint", str(tmp_path / "kept"), "--checkpoint-seconds", "0")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules[__name__], "RUN", [sys.executable, str(script)])
-        in_two_processes(folder / "data.parquet", tmp_path / "model.lvmogp", *options)
+        ended(begun(folder / "data.parquet", tmp_path / "model.lvmogp", *options))
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["steps-000000050.checkpoint"]
-    ended = in_two_processes(folder / "data.parquet", tmp_path / "model.lvmogp", *options, "--resume")
-    assert [each.returncode for each in ended] == [0, 0], ended[0].stderr + ended[1].stderr
+    both = ended(begun(folder / "data.parquet", tmp_path / "model.lvmogp", *options, "--resume"))
+    assert [each.returncode for each in both] == [0, 0], both[0].stderr + both[1].stderr
     found, wanted = load_file(tmp_path / "model.lvmogp"), load_file(folder / "model.lvmogp")
     assert [name for name in wanted if not np.array_equal(found[name], wanted[name])] == []
 
@@ -237,7 +225,7 @@ def test_one_process_has_everything():
         np.testing.assert_array_equal(merged, own)
     assert gathered_documents(["a"]) == [["a"]]
     np.testing.assert_array_equal(summed(np.arange(3)), np.arange(3))
-    assert first_bytes(b"abc") == b"abc"
+    assert of_first(b"abc") == b"abc"
 
 
 @pytest.mark.parametrize(("batch_size", "n_shards", "n_devices"), [(64, 2, 1), (10, 1, 4), (2, 3, 2), (100, 3, 8)])
@@ -256,15 +244,12 @@ def test_every_device_has_the_same_number_of_observations(batch_size, n_shards, 
 # What is refused
 
 
-def test_coordinates_are_all_given_or_none():
-    with pytest.raises(SettingError, match="coordinator, the number of processes and the number of this process tog"):
-        join_processes(Rendezvous("127.0.0.1:1", 2, None))
-
-
 def test_a_process_that_cannot_join_says_so(monkeypatch):
     def fail(**_):
         raise ValueError("coordinator_address should be defined.")
 
+    with pytest.raises(SettingError, match="coordinator, the number of processes and the number of this process tog"):
+        join_processes(Rendezvous("127.0.0.1:1", 2, None))
     monkeypatch.setattr("jax.distributed.initialize", fail)
     with pytest.raises(SettingError, match=r"could not join the others \(coordinator_address should be defined\.\)"):
         join_processes(Rendezvous())

@@ -1,5 +1,8 @@
 """Likelihoods given latents = normal densities with all matrices formed; gradients = finite differences."""
 
+import dataclasses
+from functools import cache
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,156 +10,164 @@ import numpy as np
 import pytest
 import references
 from scipy.stats import multivariate_normal
-from small_models import PER_CONDITION, SHARED, D, grid_as_long, grid_case, long_case, number, small_parameters
+from small_models import (
+    MISSING,
+    PER_CONDITION,
+    D,
+    described_parameters,
+    grid_as_long,
+    grid_case,
+    long_case,
+    number,
+    small_parameters,
+)
 
 from lvmogp.algebra.constraints import join, split
 from lvmogp.ground.compiling import compiled
-from lvmogp.inference.nuts.likelihoods import fitted_values, log_likelihood
+from lvmogp.inference.nuts.likelihoods import (
+    fitted_values,
+    log_likelihood,
+    log_likelihoods_of_scattered,
+    log_likelihoods_on_grid,
+    redrawn_latents,
+)
 from lvmogp.inference.nuts.parameters import chain_parameters
 from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern52, Periodic
 from lvmogp.model.layouts import GridData, ScatteredData, SparseData, likelihood_data, scattered
 
 _log_likelihood, _fitted_values = compiled(log_likelihood), compiled(fitted_values)
-NOISES = [SHARED, PER_CONDITION]
-by_noise = pytest.mark.parametrize("noise", NOISES, ids=["shared noise", "noise per condition"])
+NOISES = ["shared noise", "noise per condition"]
+# Conditions with features, of which some are missing, and measurements with errors that are known.
+MEASURED = "features and known errors"
 
 
-def small_point(noise, n_latent=2):
-    parameters = small_parameters(n_latent, noise=noise)
+@cache
+def point_of(kind):
+    parameters = {
+        "shared noise": lambda: small_parameters(2),
+        "noise per condition": lambda: small_parameters(2, noise=PER_CONDITION),
+        MEASURED: described_parameters,
+    }[kind]()
     return chain_parameters(parameters, parameters.latent_mean)
 
 
-def dense(point, observations):
-    """Covariance of the function at all observations, noise of each, and outputs, one observation after the other."""
-    latents = np.asarray(point.latents)
-    noise = np.broadcast_to(np.asarray(point.noise.variance), len(latents))
-    rows = [(d, x, y) for d, (inputs, outputs) in enumerate(observations) for x, y in zip(inputs, outputs, strict=True)]
-    condition = np.asarray([d for d, _, _ in rows])
-    inputs = np.stack([x for _, x, _ in rows])
-    among = references.covariance(point.latent_kernel, latents[condition], latents[condition])
+@cache
+def data_of(form, kind):
+    """Data as a bound has them, with variances of their errors one observation after the other."""
+    data, errors = (grid_case() if form == "grid" else long_case()).data, 0.0
+    if kind == MEASURED and form == "grid":
+        data, errors = GridData(data.inputs, data.outputs, jnp.asarray(0.2)), 0.2
+    elif kind == MEASURED:
+        variances = np.random.default_rng(6).uniform(0.0, 0.3, data.present.shape)
+        data = dataclasses.replace(data, error_variances=jnp.asarray(variances))
+        errors = variances[np.asarray(data.present) > 0]
+    return data, errors
+
+
+def coordinates_of(point):
+    """Latents and features, the missing ones put in by a loop."""
+    if point.known is None:
+        return np.asarray(point.latents)
+    together = np.hstack([point.latents, point.known.values])
+    for place, (condition, coordinate) in enumerate(zip(*MISSING, strict=True)):
+        together[condition, point.latents.shape[1] + coordinate] = point.known.missing_mean[place]
+    return together
+
+
+def dense(form, kind):
+    """Log density of all outputs, one observation after the other, and the posterior mean of the function there."""
+    point, errors = point_of(kind), data_of(form, kind)[1]
+    observations = (grid_case() if form == "grid" else long_case()).observations
+    coordinates = coordinates_of(point)
+    condition = np.repeat(np.arange(D), [len(outputs) for _, outputs in observations])
+    inputs, outputs = (np.concatenate(parts) for parts in zip(*observations, strict=True))
+    among = references.covariance(point.latent_kernel, coordinates[condition], coordinates[condition])
     signal = among * references.covariance(point.input_kernel, inputs, inputs)
-    return signal, noise[condition], np.asarray([y for _, _, y in rows])
+    total = signal + np.diag(np.broadcast_to(np.asarray(point.noise.variance), D)[condition] + errors)
+    return multivariate_normal(np.zeros(len(outputs)), total).logpdf(outputs), signal @ np.linalg.solve(total, outputs)
 
 
-def dense_log_likelihood(point, observations):
-    signal, noise, outputs = dense(point, observations)
-    return multivariate_normal(np.zeros(len(outputs)), signal + np.diag(noise)).logpdf(outputs)
+def in_order(values, data):
+    """Values in the layout of the outputs, one observation after the other."""
+    values = np.asarray(values)
+    return values.T.ravel() if isinstance(data, GridData) else values[np.asarray(data.present) > 0]
 
 
-def dense_fitted(point, observations):
-    signal, noise, outputs = dense(point, observations)
-    return signal @ np.linalg.solve(signal + np.diag(noise), outputs)
+@pytest.mark.parametrize("form", ["grid", "scattered"])
+@pytest.mark.parametrize("kind", [*NOISES, MEASURED])
+def test_observations_are_one_multivariate_normal(form, kind):
+    data, _ = data_of(form, kind)
+    if form == "scattered":
+        data = scattered(data)
+        assert len(data.outputs) > data.present.sum() == 18  # some places are empty
+    expected, fitted = dense(form, kind)
+    rtol = 1e-11 if kind == MEASURED else 1e-12
+    np.testing.assert_allclose(_log_likelihood(point_of(kind), data), expected, rtol=rtol)
+    np.testing.assert_allclose(in_order(_fitted_values(point_of(kind), data), data), fitted, rtol=1e-9, atol=1e-12)
 
 
-@by_noise
-def test_a_grid_is_one_multivariate_normal(noise):
-    point, case = small_point(noise), grid_case()
-    np.testing.assert_allclose(
-        _log_likelihood(point, case.data), dense_log_likelihood(point, case.observations), rtol=1e-12
-    )
-
-
-@by_noise
-def test_scattered_observations_are_one_multivariate_normal(noise):
-    point, case = small_point(noise), long_case()
-    rows = scattered(case.data)
-    assert len(rows.outputs) > rows.present.sum() == 18  # some places are empty
-    np.testing.assert_allclose(_log_likelihood(point, rows), dense_log_likelihood(point, case.observations), rtol=1e-12)
-
-
-@pytest.mark.parametrize("case", [grid_case, long_case], ids=["grid", "long"])
-@by_noise
-def test_sparse_likelihoods_are_exact_with_all_points_as_inducing_points(case, noise):
-    point, case = small_point(noise), case()
-    points = np.unique(np.concatenate([inputs for inputs, _ in case.observations]), axis=0)
-    sparse = SparseData(case.data, jnp.asarray(points), jnp.arange(D))
-    exact = dense_log_likelihood(point, case.observations)
+@pytest.mark.parametrize(("form", "kind"), [("grid", NOISES[1]), ("long", NOISES[0]), ("long", MEASURED)])
+def test_sparse_likelihoods_are_exact_with_all_points_as_inducing_points(form, kind):
+    (data, _), point = data_of(form, kind), point_of(kind)
+    points = np.unique(np.asarray(data.inputs).reshape(-1, 2), axis=0)
+    sparse = SparseData(data, jnp.asarray(points), jnp.arange(D))
+    exact, fitted = dense(form, kind)
     # Up to the jitter of the gram matrices of the inducing points.
-    np.testing.assert_allclose(_log_likelihood(point, sparse), exact, rtol=1e-4)
-    fewer = SparseData(case.data, jnp.asarray(points[:5]), jnp.asarray([0, 2]))
+    likelihood, values = {"rtol": 1e-4}, {"atol": 1e-4}
+    if kind == MEASURED:
+        likelihood, values = {"rtol": 1e-5}, {"rtol": 1e-4, "atol": 1e-5}
+    np.testing.assert_allclose(_log_likelihood(point, sparse), exact, **likelihood)
+    fewer = SparseData(data, jnp.asarray(points[:5]), jnp.asarray([0, 2]))
     assert _log_likelihood(point, fewer) < exact - 0.1
+    np.testing.assert_allclose(in_order(_fitted_values(point, sparse), data), fitted, **values)
 
 
 @pytest.mark.parametrize("case", [grid_case, long_case], ids=["grid", "long"])
 def test_sparse_likelihoods_are_the_collapsed_bound_as_variances_vanish(case):
     data, observations = case()
-    parameters = small_parameters(2, noise=PER_CONDITION)
-    point = chain_parameters(parameters, parameters.latent_mean)
-    chosen = jnp.asarray([0, 1, 3])
-    certain = eqx.tree_at(
-        lambda tree: (tree.inducing_latents, tree.latent_variance, tree.input_kernel, tree.latent_kernel),
+    parameters, point, chosen = small_parameters(2, noise=PER_CONDITION), point_of(NOISES[1]), jnp.asarray([0, 1, 3])
+    certain = dataclasses.replace(
         parameters,
-        (
-            parameters.latent_mean[chosen],
-            jnp.full_like(parameters.latent_variance, 1e-12),
-            point.input_kernel,
-            point.latent_kernel,
-        ),
+        inducing_latents=parameters.latent_mean[chosen],
+        latent_variance=jnp.full_like(parameters.latent_variance, 1e-12),
+        input_kernel=point.input_kernel,
+        latent_kernel=point.latent_kernel,
     )
     bound = references.dense_collapsed(certain, observations) + references.latent_kl(certain)
     sparse = SparseData(data, parameters.inducing_inputs, chosen)
     np.testing.assert_allclose(_log_likelihood(point, sparse), bound, rtol=1e-5)
 
 
-def small_data(kind):
-    grid, long = grid_case(), long_case()
-    if kind == "grid with inputs twice":
-        inputs = jnp.concatenate([grid.data.inputs, grid.data.inputs[:3]])
-        return GridData(inputs, jnp.concatenate([grid.data.outputs, grid.data.outputs[2:5]]))
-    inducing = small_parameters(2).inducing_inputs
+def some_data(kind):
+    grid, long = grid_case().data, long_case().data
+    inducing = (small_parameters(2).inducing_inputs, jnp.asarray([0, 2, 3]))
     return {
-        "grid": grid.data,
-        "scattered": scattered(long.data),
-        "sparse grid": SparseData(grid.data, inducing, jnp.asarray([0, 2, 3])),
-        "sparse long": SparseData(long.data, inducing, jnp.asarray([0, 2, 3])),
-    }[kind]
+        "grid": lambda: grid,
+        "grid with inputs twice": lambda: GridData(
+            jnp.concatenate([grid.inputs, grid.inputs[:3]]), jnp.concatenate([grid.outputs, grid.outputs[2:5]])
+        ),
+        "scattered": lambda: scattered(long),
+        "sparse grid": lambda: SparseData(grid, *inducing),
+        "sparse long": lambda: SparseData(long, *inducing),
+    }[kind]()
 
 
-KINDS = ["grid", "grid with inputs twice", "scattered", "sparse grid", "sparse long"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["grid", "grid with inputs twice", "scattered", "sparse grid", "sparse long"])
 def test_gradients_are_finite_differences(kind):
-    point, data = small_point(PER_CONDITION), small_data(kind)
+    point, data = point_of("noise per condition"), some_data(kind)
     if kind == "grid with inputs twice":
         # Two conditions at the same place, too: K_H and K_X both have eigenvalues zero.
         point = eqx.tree_at(lambda tree: tree.latents, point, point.latents.at[1].set(point.latents[0]))
     vector, fixed_leaves, structure = split(point)
-
-    @jax.jit
-    def objective(vector):
-        return log_likelihood(join(vector, fixed_leaves, structure), data)
-
-    gradient = jax.jit(jax.grad(objective))(vector)
+    value_and_gradient = jax.jit(
+        jax.value_and_grad(lambda vector: log_likelihood(join(vector, fixed_leaves, structure), data))
+    )
+    _, gradient = value_and_gradient(vector)
     step = 1e-5
     for place in range(len(vector)):
         away = jnp.zeros_like(vector).at[place].set(step)
-        slope = (objective(vector + away) - objective(vector - away)) / (2 * step)
+        slope = (value_and_gradient(vector + away)[0] - value_and_gradient(vector - away)[0]) / (2 * step)
         np.testing.assert_allclose(gradient[place], slope, rtol=2e-5, atol=2e-6)
-
-
-@pytest.mark.parametrize("kind", ["grid", "scattered"])
-@by_noise
-def test_fitted_values_are_the_posterior_mean(kind, noise):
-    point = small_point(noise)
-    case = grid_case() if kind == "grid" else long_case()
-    found = np.asarray(_fitted_values(point, small_data(kind)))
-    expected = dense_fitted(point, case.observations)
-    if kind == "grid":
-        np.testing.assert_allclose(found.T.ravel(), expected, rtol=1e-9, atol=1e-12)
-    else:
-        np.testing.assert_allclose(found[np.asarray(small_data(kind).present) > 0], expected, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", ["grid", "long"])
-def test_fitted_values_of_sparse_likelihoods_are_exact_with_all_inducing_points(kind):
-    point, case = small_point(PER_CONDITION), grid_case() if kind == "grid" else long_case()
-    points = np.unique(np.concatenate([inputs for inputs, _ in case.observations]), axis=0)
-    found = _fitted_values(point, SparseData(case.data, jnp.asarray(points), jnp.arange(D)))
-    expected = dense_fitted(point, case.observations)
-    present = np.asarray(case.data.present) > 0 if kind == "long" else None
-    values = np.asarray(found)[present] if kind == "long" else np.asarray(found).T.ravel()
-    np.testing.assert_allclose(values, expected, atol=1e-4)
 
 
 def test_the_form_follows_the_size(rng):
@@ -171,34 +182,71 @@ def test_the_form_follows_the_size(rng):
         assert len(set(np.asarray(sparse.inducing_conditions).tolist())) == 3
 
 
-def test_the_variance_of_a_stationary_latent_kernel_moves_to_the_input_kernel():
-    parameters = small_parameters(2)
-    point = chain_parameters(parameters, parameters.latent_mean)
-    np.testing.assert_allclose(point.input_kernel.variance, 1.2 * 0.9)
-    assert point.latent_kernel.variance == 1
-    vector, _, _ = split(point)
-    assert len(vector) == 2 + 1 + 2 + 2 * D + 1  # lengthscales, one variance, lengthscales, latents, noise
+# One condition given all others
+
+
+@pytest.mark.parametrize("form", ["grid", "scattered"])
+@pytest.mark.parametrize("kind", [*NOISES, MEASURED])
+def test_the_likelihood_of_one_condition_is_that_of_all_but_for_a_constant(rng, kind, form):
+    (data, errors), point = data_of(form, kind), point_of(kind)
+    n_latent = point.latents.shape[1]
+    latents = rng.normal(size=(4, n_latent))
+    places = jnp.asarray(np.hstack([latents, np.tile(coordinates_of(point)[2, n_latent:], (4, 1))]))
+    if form == "grid":
+        values, basis = jnp.linalg.eigh(references.covariance(point.input_kernel, data.inputs, data.inputs))
+        noise = point.noise_per_condition + errors
+        found = log_likelihoods_on_grid(point, noise, values, basis.T @ data.outputs, jnp.asarray(2), places)
+    else:
+        data = scattered(data)
+        found = log_likelihoods_of_scattered(point, data, jnp.asarray(2), places)
+
+    def moved_to(own):
+        return eqx.tree_at(lambda tree: tree.latents, point, point.latents.at[2].set(own))
+
+    expected = np.asarray([_log_likelihood(moved_to(own), data) for own in latents])
+    np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-9, atol=1e-9)
+    if kind == MEASURED:
+        moved = redrawn_latents(point, data, jnp.tile(jnp.arange(D), 20), jax.random.key(0))
+        assert moved.shape == point.latents.shape
+        assert np.all(np.asarray(moved) != np.asarray(point.latents))
+
+
+@pytest.mark.parametrize("most", [2, 0], ids=["some", "all"])
+def test_a_condition_with_too_many_observations_stays_where_it_is(monkeypatch, most):
+    monkeypatch.setattr("lvmogp.model.layouts._MOST_PLACES", most)
+    point, data = point_of("shared noise"), scattered(long_case().data)
+    counts = np.bincount(np.asarray(data.conditions)[np.asarray(data.present) > 0], minlength=D)
+    assert (counts > most).sum() == (D if most == 0 else 3)
+    conditions = jnp.tile(jnp.arange(D), 40)  # often enough for one that can move to do so
+    moved = redrawn_latents(point, data, conditions, jax.random.key(0))
+    stayed = np.all(np.asarray(moved) == np.asarray(point.latents), axis=1)
+    np.testing.assert_array_equal(stayed, counts > most)
+
+
+# Kernels without what the data know nothing of
 
 
 @pytest.mark.parametrize(
     ("kernel", "scaled"),
     [
+        (RBF(number(1.0), number(2.0)), 4.0),
         (RBF(number(1.0), number(2.0)) + Constant(number(3.0)), [4.0, 6.0]),
         (RBF(number(1.0), number(2.0), fixed="variance") * Matern52(number(1.0), number(3.0)), [2.0, 6.0]),
         (RBF(number(1.0), number(2.0), fixed="variance") + Linear(jnp.ones(2)), None),
     ],
 )
-def test_variances_of_composite_input_kernels(kernel, scaled):
-    parameters = small_parameters(2)
+def test_the_variance_of_a_stationary_latent_kernel_moves_to_the_input_kernel(kernel, scaled):
     latent_kernel = Periodic(number(3.0), number(1.0), number(2.0))
-    parameters = eqx.tree_at(lambda tree: (tree.input_kernel, tree.latent_kernel), parameters, (kernel, latent_kernel))
+    parameters = dataclasses.replace(small_parameters(2), input_kernel=kernel, latent_kernel=latent_kernel)
     point = chain_parameters(parameters, parameters.latent_mean)
     if scaled is None:  # held by the user, so the other one is not redundant
         assert eqx.tree_equal(point.input_kernel, kernel)
         assert eqx.tree_equal(point.latent_kernel, latent_kernel)
     else:
-        assert [float(term.variance) for term in point.input_kernel.terms] == scaled
+        terms = getattr(point.input_kernel, "terms", [point.input_kernel])
+        assert [float(term.variance) for term in terms] == np.atleast_1d(scaled).tolist()
         assert point.latent_kernel.variance == 1
+        assert len(split(point)[0]) == len(split(parameters.input_kernel)[0]) + 1 + 2 * D + 1  # less that variance
     points = np.asarray(parameters.latent_mean)
     product = [
         references.covariance(each.input_kernel, points, points)

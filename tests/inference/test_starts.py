@@ -1,5 +1,6 @@
-"""Where fits start: independent GPs, recipes for latents, inducing points."""
+"""Where fits start: independent GPs, recipes for latents, inducing points; what changes with many observations."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,12 +8,17 @@ import references
 from scipy.spatial.distance import pdist
 from small_models import INDUCING_INPUTS, Case, grid_case, long_case, number, rbf
 
+from lvmogp import LVMOGPRegressor
 from lvmogp.ground.compiling import compiled
-from lvmogp.inference.independent import IndependentParameters, independent_bound, independent_curves
+from lvmogp.inference.options import fit_settings
 from lvmogp.inference.starts import (
     RECIPES,
     Embedding,
     IndependentCurves,
+    IndependentParameters,
+    independent_bound,
+    independent_curves,
+    independent_start,
     isomap,
     principal_components,
     recipe_names,
@@ -20,11 +26,11 @@ from lvmogp.inference.starts import (
     start,
 )
 from lvmogp.kernels.covariances import RBF
+from lvmogp.model.layouts import GridData, long_data, some_blocks
 from lvmogp.model.parameters import Parameters
 from lvmogp.tables.features import FeatureCoordinates
 
 compiled_independent_bound = compiled(independent_bound)
-compiled_independent_curves = compiled(independent_curves)
 CASES = {"grid": grid_case, "long": long_case}
 
 
@@ -58,7 +64,7 @@ def test_independent_bound_is_the_sum_of_dense_bounds(case: Case):
 def test_independent_curves_are_the_sparse_means(case: Case):
     parameters = independent_parameters()
     points = np.random.default_rng(51).uniform(-2, 2, (6, 2))
-    found = compiled_independent_curves(parameters, case.data, jnp.asarray(points))
+    found = independent_curves(parameters, case.data, jnp.asarray(points))
     gram = references.jittered_gram(parameters.kernel, INDUCING_INPUTS)
     at_points = references.covariance(parameters.kernel, points, INDUCING_INPUTS)
     for curve, (inputs, outputs) in zip(found, case.observations, strict=True):
@@ -140,12 +146,12 @@ def test_recipes_hold_for_few_and_for_equal_curves(recipe: str, curves: str):
 def test_where_conditions_start_does_not_depend_on_their_order(recipe: str, with_features: bool):
     values, order = RNG(60).normal(size=(7, 9)), RNG(61).permutation(7)
     known = FeatureCoordinates(RNG(62).normal(size=(7, 1)), np.ones(1), np.ones(1))
+    settings = settings_for(GridData(jnp.zeros((9, 2)), jnp.zeros((9, 7))), np.eye(9), n_inducing_latents=3)
 
     def begin(rows: np.ndarray) -> Parameters:
         coordinates = known._replace(values=known.values[rows]) if with_features else None
         curves = IndependentCurves(independent_parameters(), values[rows])
-        sizes = {"n_latent": 2, "n_inducing": 3, "noise_per_condition": False}
-        return start(recipe, curves, RBF(), rng=RNG(63), coordinates=coordinates, **sizes)
+        return start(recipe, curves, settings, RNG(63), coordinates)
 
     plain, moved = begin(np.arange(7)), begin(order)
     np.testing.assert_allclose(moved.latent_mean, plain.latent_mean[order], atol=1e-12)
@@ -169,3 +175,51 @@ def test_points_that_differ_by_rounding_are_clustered_without_a_warning():
     centres = representatives(points, 5, 0)
     assert len(centres) == 5
     np.testing.assert_allclose(np.unique(np.round(centres, 9)), [0, 1, 2], atol=1e-9)
+
+
+# Many observations
+
+
+OPTIONS = LVMOGPRegressor(2, random_state=0)._options()
+
+
+def scattered_waves(n_observations, n_conditions=50):
+    rng = np.random.default_rng(0)
+    inputs = rng.uniform(-1, 1, (n_observations, 1))
+    conditions = np.arange(n_observations) % n_conditions
+    outputs = np.sin(3 * inputs[:, 0] + conditions / n_conditions) + 0.1 * rng.standard_normal(n_observations)
+    return inputs, long_data(inputs, outputs, conditions, n_conditions)
+
+
+def settings_for(data, inputs, n_latent=2, **changes):
+    return fit_settings(OPTIONS._replace(**changes), data, inputs, n_latent=n_latent, latent_kernel=RBF())
+
+
+@pytest.mark.parametrize(("n", "n_restarts", "tolerance"), [(5_000, 6, 0.02), (50_000, 6, 1.5), (60_000, 1, 2.0)])
+def test_one_start_and_gains_by_the_point(n, n_restarts, tolerance):
+    inputs, data = scattered_waves(n)
+    settings = settings_for(data, inputs)
+    assert settings.n_restarts == n_restarts
+    assert settings.tolerance == pytest.approx(tolerance)
+    assert settings_for(data, inputs, n_restarts=4).n_restarts == 4
+
+
+def test_a_grid_is_cheap_however_many_observations_it_holds():
+    inputs = np.linspace(-1, 1, 1000)[:, None]
+    data = GridData(jnp.asarray(inputs), jnp.zeros((1000, 100)))
+    assert settings_for(data, inputs).n_restarts == 6
+    assert settings_for(data, inputs).tolerance == 0.02
+
+
+def test_some_observations_find_the_hyperparameters_and_all_the_curves(monkeypatch):
+    inputs, data = scattered_waves(400, n_conditions=8)
+    monkeypatch.setattr("lvmogp.inference.starts._MOST_FOR_HYPERPARAMETERS", 100)
+    settings = settings_for(data, inputs, n_inducing_inputs=6)
+    found = independent_start(data, inputs, np.ones(1), settings)
+    few = some_blocks(data, 100, seed=0)
+    assert few.n_observations < 200
+    alone = independent_start(few, inputs, np.ones(1), settings)
+    for leaf, expected in zip(jax.tree.leaves(found.parameters), jax.tree.leaves(alone.parameters), strict=True):
+        np.testing.assert_allclose(leaf, expected, rtol=1e-6)
+    assert found.values.shape[0] == 8
+    assert np.unique(found.values.round(6), axis=0).shape[0] == 8

@@ -12,7 +12,7 @@ ONE_AND_MANY = pytest.mark.parametrize("threads", [1, 2, 5])
 
 
 def nothing(number, content):
-    """Take no notice of a report."""
+    """Take no notice."""
 
 
 def counting(upto):
@@ -72,22 +72,14 @@ def test_a_request_to_stop_reaches_all_and_what_has_not_begun_never_does(threads
 
 @ONE_AND_MANY
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_what_a_report_raises_is_raised_to_who_asked(threads, error):
-    def take(number, content):
+def test_what_a_report_or_work_raises_is_raised_to_who_asked(threads, error):
+    def fail(*_):
         raise error("no more")
 
-    with pytest.raises(error, match="no more"):
-        side_by_side([counting(10_000)] * 3, take, lambda *_: None, threads=threads)
+    for works, take in (([counting(10_000)] * 3, fail), ([counting(3), fail], nothing)):
+        with pytest.raises(error, match="no more"):
+            side_by_side(works, take, nothing, threads=threads)
     assert threading.active_count() < 20
-
-
-@ONE_AND_MANY
-def test_what_work_raises_is_raised_to_who_asked(threads):
-    def failing(report):
-        raise ArithmeticError("broken")
-
-    with pytest.raises(ArithmeticError, match="broken"):
-        side_by_side([counting(3), failing], nothing, lambda *_: None, threads=threads)
 
 
 @ONE_AND_MANY

@@ -29,7 +29,7 @@ from lvmogp.fitted.model import (
     observations_of,
 )
 from lvmogp.ground.rules import ANY_VALUE, LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Below
-from lvmogp.inference.nuts.priors import Priors
+from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel, gram, leaves, plain_kernel

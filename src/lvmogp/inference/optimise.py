@@ -1,4 +1,4 @@
-"""Maximising a bound over the free values of a tree by L-BFGS."""
+"""Maximise a bound over the free values of a tree by L-BFGS."""
 
 # The types of JAX and SciPy leave some arguments open.
 # pyright: reportUnknownMemberType=false
@@ -8,19 +8,23 @@ import math
 import time
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
 from lvmogp.algebra.constraints import FreeStructure, join, natural_steps, search_box, split
-from lvmogp.ground.compiling import jitted
+from lvmogp.ground.compiling import compiled, jitted
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 Objective = Callable[[Any, Any], Scalar]
-_MEMORY = 50
-_WINDOW = 20
+# Steps that L-BFGS remembers, and iterations that must gain something together.
+_MEMORY, _WINDOW = 50, 20
+# What scipy.optimize says of a line search that failed.
+_LINE_SEARCH_FAILED = 2
+_join = compiled(join)
 
 
 class Status(enum.Enum):
@@ -36,12 +40,6 @@ class StopFit(Exception):  # noqa: N818 - like StopIteration, a request rather t
     """Raised by a progress callback to end a fit with the best parameters found so far."""
 
 
-@runtime_checkable
-class _AfterIteration(Protocol):
-    # SciPy goes by the name of the argument.
-    def __call__(self, intermediate_result: scipy.optimize.OptimizeResult) -> None: ...
-
-
 class Run(NamedTuple):
     """One run of the optimiser: the best tree found with the bound after each iteration."""
 
@@ -53,67 +51,46 @@ class Run(NamedTuple):
     seconds: float
 
 
-def _negative_value_and_gradient(
-    vector: Float[Array, " free"],
-    fixed_leaves: tuple[Array, ...],
-    data: Any,
-    *,
-    objective: Objective,
-    structure: FreeStructure,
-) -> tuple[Scalar, Float[Array, " free"]]:
-    # The only minus sign: optimisers minimise, bounds are maximised.
-    def loss(vector: Float[Array, " free"]) -> Scalar:
-        return -objective(join(vector, fixed_leaves, structure), data)
-
-    return jax.value_and_grad(loss)(vector)
-
-
 @cache  # made when first called: until then nobody need know what they will run on
 def value_and_gradient(*, one_thread: bool) -> Callable[..., tuple[Scalar, Float[Array, " free"]]]:
-    """The compiled function that :func:`maximise` evaluates: the negative objective with its gradient."""
-    return jitted(_negative_value_and_gradient, static_argnames=("objective", "structure"), one_thread=one_thread)
+    """Return the compiled function that :func:`maximise` evaluates: the negative objective with its gradient."""
 
+    def evaluate(
+        vector: Array, fixed_leaves: tuple[Array, ...], data: Any, *, objective: Objective, structure: FreeStructure
+    ) -> tuple[Scalar, Float[Array, " free"]]:
+        def loss(vector: Array) -> Scalar:
+            return -objective(join(vector, fixed_leaves, structure), data)  # optimisers minimise
 
-@cache
-def _joining() -> Callable[..., Any]:
-    return jitted(join, static_argnames=("structure",))
+        return jax.value_and_grad(loss)(vector)
+
+    return jitted(evaluate, static_argnames=("objective", "structure"), one_thread=one_thread)
 
 
 class _Search:
-    """A search from a starting tree: its best point so far, and the bound after each iteration.
-
-    Optimisers minimise, so it speaks of losses, and they move in units of the natural steps.
-    """
+    """A search for the least loss, in units of the natural steps: its best point so far, and the bounds on its way."""
 
     def __init__(self, objective: Objective, start: Any, data: Any, *, one_thread: bool) -> None:
         vector, self._fixed_leaves, self._structure = split(start)
-        self._evaluate = partial(
-            value_and_gradient(one_thread=one_thread), objective=objective, structure=self._structure
-        )
+        self._program = partial(value_and_gradient(one_thread=one_thread), objective=objective)
         self._data = data
-        self._steps = natural_steps(vector, self._structure)
-        self._box = search_box(self._structure)
+        self._steps, self._box = natural_steps(vector, self._structure), search_box(self._structure)
         self._dtype = vector.dtype
         self.loss, self._point = math.inf, np.asarray(vector)
         self.history: list[float] = []
         self.n_evaluations = 0
-        first = np.clip(np.asarray(vector, dtype=float), *self._box)
-        self._loss_and_gradient(first / self._steps)
+        self._loss_and_gradient(np.clip(np.asarray(vector, dtype=float), *self._box) / self._steps)
 
     @property
     def tree(self) -> Any:
         """The tree at the best point."""
-        return _joining()(self._point.astype(self._dtype), self._fixed_leaves, structure=self._structure)
-
-    def gained_less_than(self, tolerance: float) -> bool:
-        """Whether the bound has gained less than that over the last iterations."""
-        return len(self.history) > _WINDOW and self.history[-1] - self.history[-1 - _WINDOW] < tolerance
+        return _join(jnp.asarray(self._point, self._dtype), self._fixed_leaves, self._structure)
 
     def _loss_and_gradient(self, scaled: HostFloat) -> tuple[float, HostFloat]:
         candidate = scaled * self._steps
         self.n_evaluations += 1
-        loss, gradient = self._evaluate(candidate.astype(self._dtype), self._fixed_leaves, self._data)
-        loss, gradient = float(loss), np.asarray(gradient, dtype=float)
+        point = candidate.astype(self._dtype)
+        value, slope = self._program(point, self._fixed_leaves, self._data, structure=self._structure)
+        loss, gradient = float(value), np.asarray(slope, dtype=float)
         if not (math.isfinite(loss) and np.all(np.isfinite(gradient))):
             # A wall that the line search backs away from.
             return max(abs(self.loss), 1.0) * 1e6, np.zeros_like(gradient)
@@ -121,7 +98,7 @@ class _Search:
             self.loss, self._point = loss, candidate
         return loss, gradient * self._steps
 
-    def descend(self, max_iterations: int, after_iteration: _AfterIteration) -> scipy.optimize.OptimizeResult:
+    def descend(self, max_iterations: int, after_iteration: Callable[..., None]) -> scipy.optimize.OptimizeResult:
         """Go down from the best point until L-BFGS stops by itself, or until as many iterations in all."""
         lower, upper = self._box
         return scipy.optimize.minimize(
@@ -153,40 +130,37 @@ def maximise(
 ) -> Run:
     """Maximise ``objective(tree, data)`` from a starting tree.
 
-    Stops when the bound has gained less than ``tolerance`` over the last twenty iterations, or when
-    ``on_iteration`` raises :class:`StopFit`.
+    Stop when the bound has gained less than ``tolerance`` over the last twenty iterations, or when ``on_iteration``
+    raises :class:`StopFit`.
     """
     began = time.perf_counter()
     search = _Search(objective, start, data, one_thread=one_thread)
-    status = _searched(search, max_iterations, tolerance, on_iteration)
-    tree = search.tree
-    seconds = time.perf_counter() - began
-    return Run(tree, -search.loss, status, tuple(search.history), search.n_evaluations, seconds)
+    history = search.history
 
+    def gains_little() -> bool:
+        return len(history) > _WINDOW and history[-1] - history[-1 - _WINDOW] < tolerance
 
-def _searched(
-    search: _Search, max_iterations: int, tolerance: float, on_iteration: Callable[[float], None] | None
-) -> Status:
-    # How the search ended, once it has.
-    def after_iteration(intermediate_result: scipy.optimize.OptimizeResult) -> None:
-        search.history.append(-float(intermediate_result.fun))
+    def after_iteration(intermediate_result: scipy.optimize.OptimizeResult) -> None:  # SciPy goes by this name
+        history.append(-float(intermediate_result.fun))
         if on_iteration is not None:
-            on_iteration(search.history[-1])
-        if search.gained_less_than(tolerance):
+            on_iteration(history[-1])
+        if gains_little():
             raise StopIteration
 
-    if not math.isfinite(search.loss):
-        return Status.NOT_FINITE
-    while True:
+    status = None if math.isfinite(search.loss) else Status.NOT_FINITE
+    while status is None:
         before = search.loss
         try:
             result = search.descend(max_iterations, after_iteration)
         except StopFit:
-            return Status.INTERRUPTED
-        # A line search that fails twice running, the second time with its memory cleared, is at the
-        # rounding error of the bound.
-        at_rounding_error = result.status == 2 and before - search.loss < tolerance
-        if result.success or search.gained_less_than(tolerance) or at_rounding_error:
-            return Status.CONVERGED
-        if result.status != 2 or len(search.history) >= max_iterations:
-            return Status.ITERATION_LIMIT
+            status = Status.INTERRUPTED
+            break
+        failed = result.status == _LINE_SEARCH_FAILED
+        # A line search that fails twice running, the second time with its memory cleared, is at the rounding error of
+        # the bound.
+        if result.success or gains_little() or (failed and before - search.loss < tolerance):
+            status = Status.CONVERGED
+        elif not failed or len(history) >= max_iterations:
+            status = Status.ITERATION_LIMIT
+    tree = search.tree
+    return Run(tree, -search.loss, status, tuple(history), search.n_evaluations, time.perf_counter() - began)

@@ -8,7 +8,7 @@ from sklearn.utils import check_random_state
 
 from lvmogp.errors import SettingError, warn
 from lvmogp.inference.nuts.chains import FEW_OBSERVATIONS, SamplerSettings
-from lvmogp.inference.nuts.priors import Priors
+from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, named, rank
 from lvmogp.model.layouts import Data, GridData
 from lvmogp.tables.transforms import TRANSFORMS, Logarithm, Transform
@@ -23,16 +23,6 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "unseen": ("error", "prior"),
     "dtype": ("float64", "float32"),
 }
-_COUNTS = (
-    "n_inducing_inputs",
-    "n_inducing_latents",
-    "n_restarts",
-    "max_iter",
-    "batch_size",
-    "n_chains",
-    "n_warmup",
-    "n_draws",
-)
 # Inducing inputs double from the one number to the other while the bound gains.
 _FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS = 25, 200
 # Inducing latents by the number of coordinates of a condition.
@@ -43,9 +33,9 @@ _MOST_COLLAPSED, _MOST_FULL = 2_500, 1_000
 # Against a search without end; a fit stops when it gains too little.
 _MAX_ITERATIONS = 3_000
 _MOST_AUTO_LATENT = 5
-# Operations of one bound, and how many starts they leave time for.
+# Operations of one bound, and how many starts they leave time for. Many observations say where to start, and each start
+# takes minutes.
 _RESTARTS_BY_COST = ((1e9, 6), (1e10, 3), (np.inf, 1))
-# Many observations say where to start, and each start takes minutes.
 _MOST_OBSERVATIONS_FOR_RESTARTS = 50_000
 # A gain of the bound that is worth twenty more iterations; of very many observations, this much for each.
 _LEAST_GAIN = 0.02
@@ -88,15 +78,16 @@ class Options(NamedTuple):
 
     def checked(self, *, described: bool = False) -> "Options":
         """Return the options once each is known to be one that can be honoured; conditions may be ``described``."""
-        is_none = _is_count(self.n_latent, least=0) and int(self.n_latent) == 0
-        if is_none and not described:
-            raise SettingError(
-                "n_latent=0 leaves nothing to tell conditions apart; give their condition_features, or use 1"
-            )
-        if not is_none:
-            _check_count("n_latent", self.n_latent)
-        for name in _COUNTS:
-            _check_count(name, getattr(self, name))
+        for name, kind in Options.__annotations__.items():
+            value = getattr(self, name)
+            is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+            if name == "n_latent" and is_number and value == 0:
+                if not described:
+                    raise SettingError(
+                        "n_latent=0 leaves nothing to tell conditions apart; give their condition_features, or use 1"
+                    )
+            elif kind == int | str and value != AUTO and not (is_number and int(value) >= 1):
+                raise SettingError(f'{name} must be a whole number of at least 1 or "auto", got {value!r}')
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise SettingError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
@@ -104,32 +95,16 @@ class Options(NamedTuple):
             raise SettingError(f"random_state must not be negative, got {self.random_state!r}")
         named(self.input_kernel)
         latent_kernels(self)
-        _priors(self)
-        return self
+        if not isinstance(self.priors, Priors | None):
+            raise SettingError(f"priors must be None or Priors(...), got {self.priors!r}")
+        return self._replace(priors=None if self.priors is None else self.priors.checked())
 
     @property
     def seed(self) -> int:
         """A seed from ``random_state``; the same one when that is ``None``."""
-        if self.random_state is None:
-            return 0
-        if isinstance(self.random_state, numbers.Integral):
-            return int(self.random_state)
+        if isinstance(self.random_state, numbers.Integral | None):
+            return int(self.random_state or 0)
         return int(check_random_state(self.random_state).randint(2**31))
-
-
-def _is_count(value: Any, *, least: int = 1) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
-
-
-def _check_count(name: str, value: Any) -> None:
-    if not _is_count(value) and value != AUTO:
-        raise SettingError(f'{name} must be a whole number of at least 1 or "auto", got {value!r}')
-
-
-def _priors(options: Options) -> Priors:
-    if not isinstance(options.priors, Priors | None):
-        raise SettingError(f"priors must be None or Priors(...), got {options.priors!r}")
-    return Priors() if options.priors is None else options.priors.checked()
 
 
 class Settings(NamedTuple):
@@ -162,7 +137,7 @@ class Settings(NamedTuple):
 def is_stochastic(
     options: Options, n_observations: int, *, is_complete_grid: bool = False, beyond: str | None = None
 ) -> bool:
-    """Whether to fit by minibatches; ``beyond`` names something that they know nothing of yet, if it was given."""
+    """Return whether to fit by minibatches; ``beyond`` names what was given that they know nothing of yet."""
     most = _MOST_ON_A_GRID if is_complete_grid else _MOST_AT_ONCE
     if beyond is not None and options.inference == "stochastic":
         raise SettingError(
@@ -174,20 +149,19 @@ def is_stochastic(
             f'inference="nuts" looks at all observations in every step, here {n_observations:,}; it is limited to '
             f'{most:,}: use inference="auto"'
         )
-    if beyond is not None:
-        return False
-    return options.inference == "stochastic" or (options.inference == AUTO and n_observations > most)
+    too_many = options.inference == AUTO and n_observations > most
+    return beyond is None and (options.inference == "stochastic" or too_many)
 
 
 def latent_dimensions(options: Options, n_conditions: int, *, n_known: int = 0) -> list[int]:
-    """Numbers of latent dimensions to try; none at all where ``n_known`` coordinates are known from features."""
+    """Return numbers of latent dimensions to try, from none at all where features give ``n_known`` coordinates."""
     if options.n_latent != AUTO:
         return [int(options.n_latent)]
     return list(range(0 if n_known else 1, min(_MOST_AUTO_LATENT, max(n_conditions - 1, 1)) + 1))
 
 
 def output_transforms(options: Options, outputs: HostFloat) -> list[Transform | None]:
-    """Transforms of the output to try: with ``"auto"`` all of them where outputs are positive.
+    """Return transforms of the output to try: with ``"auto"`` all of them where outputs are positive.
 
     Not the logarithm where draws answer: under an uncertain variance of the logarithm an output has no mean.
     """
@@ -200,7 +174,7 @@ def output_transforms(options: Options, outputs: HostFloat) -> list[Transform | 
 
 
 def latent_kernels(options: Options) -> list[Kernel]:
-    """Latent kernels to try: with ``"auto"``, curves that change smoothly or in proportion to the latents."""
+    """Return latent kernels to try: with ``"auto"``, curves that change smoothly or in proportion to the latents."""
     if isinstance(options.latent_kernel, str) and options.latent_kernel == AUTO:
         return [RBF(), Linear() + Constant()]
     return [named(options.latent_kernel)]
@@ -209,14 +183,15 @@ def latent_kernels(options: Options) -> list[Kernel]:
 def fit_settings(
     options: Options, data: Data, inputs: HostFloat, *, n_latent: int, latent_kernel: Kernel, n_known: int = 0
 ) -> Settings:
-    """Sizes and numbers of starts for these data, ``n_known`` coordinates of each condition being known."""
-    n_distinct = len(np.unique(inputs, axis=0))
-    fewest, most = _inducing_inputs(options, n_distinct)
+    """Return sizes and numbers of starts for these data, ``n_known`` coordinates of each condition being known."""
+    is_grid, n_distinct = isinstance(data, GridData), len(np.unique(inputs, axis=0))
     n_latents = _inducing_latents(options, data.n_conditions, n_latent + n_known, latent_kernel)
-    # A grid costs the same however many observations it holds.
-    n_scattered = 0 if isinstance(data, GridData) else data.n_observations
-    if not isinstance(data, GridData) and options.n_inducing_inputs == AUTO:
-        most = max(min(most, _MOST_COLLAPSED // n_latents), fewest)
+    if options.n_inducing_inputs != AUTO:
+        fewest = most = _capped("n_inducing_inputs", options, n_distinct, "different inputs")
+    else:
+        fewest, most = min(_FEWEST_INDUCING_INPUTS, n_distinct), min(_MOST_INDUCING_INPUTS, n_distinct)
+        most = most if is_grid else max(min(most, _MOST_COLLAPSED // n_latents), fewest)
+    n_scattered = 0 if is_grid else data.n_observations  # a grid costs the same however many observations it holds
     settings = Settings(
         input_kernel=named(options.input_kernel),
         latent_kernel=latent_kernel,
@@ -225,7 +200,7 @@ def fit_settings(
         most_inducing_inputs=most,
         n_inducing_latents=n_latents,
         noise_per_condition=options.noise == "per-condition",
-        inference=_inference(options, data, most * n_latents),
+        inference=_inference(options, most * n_latents, is_grid=is_grid),
         n_restarts=1,
         max_iterations=_or_default(options.max_iter, _MAX_ITERATIONS),
         seed=options.seed,
@@ -240,40 +215,33 @@ def fit_settings(
 
 
 def sampling_settings(options: Options, n_observations: int) -> tuple[Priors, SamplerSettings]:
-    """What Markov chains need to know."""
+    """Return what Markov chains need to know."""
     usual = _CHAINS_WITH_FEW_OBSERVATIONS if n_observations <= FEW_OBSERVATIONS else _CHAINS
     n_chains = _or_default(options.n_chains, usual)
     n_warmup, n_draws = _LONG_CHAINS if n_chains < _CHAINS_WITH_FEW_OBSERVATIONS else _SHORT_CHAINS
-    settings = SamplerSettings(
-        n_chains, _or_default(options.n_warmup, n_warmup), _or_default(options.n_draws, n_draws), seed=options.seed
-    )
-    return _priors(options), settings
+    n_warmup, n_draws = _or_default(options.n_warmup, n_warmup), _or_default(options.n_draws, n_draws)
+    return options.priors or Priors(), SamplerSettings(n_chains, n_warmup, n_draws, seed=options.seed)
 
 
-def minibatch_size(options: Options) -> int:
-    """Observations of a minibatch."""
-    return _or_default(options.batch_size, _BATCH_SIZE)
-
-
-def minibatch_limits(options: Options, n_observations: int) -> tuple[int, float]:
-    """Most steps of a fit by minibatches, and what a trend of the bound must gain to be worth more of them."""
-    return _or_default(options.max_iter, _MOST_STEPS), _LEAST_STOCHASTIC_GAIN * n_observations
+def minibatch_settings(options: Options, n_observations: int) -> tuple[int, int, float]:
+    """Return the size of a minibatch, the most steps, and what a trend of the bound must gain to be worth more."""
+    most_steps = _or_default(options.max_iter, _MOST_STEPS)
+    return _or_default(options.batch_size, _BATCH_SIZE), most_steps, _LEAST_STOCHASTIC_GAIN * n_observations
 
 
 def minibatch_inducing(options: Options, n_conditions: int, *, n_latent: int, latent_kernel: Kernel) -> tuple[int, int]:
-    """Inducing inputs and inducing latents of a fit by minibatches."""
+    """Return the numbers of inducing inputs and of inducing latents of a fit by minibatches."""
     n_inputs = _or_default(options.n_inducing_inputs, _STOCHASTIC_INDUCING_INPUTS)
     return n_inputs, _inducing_latents(options, n_conditions, n_latent, latent_kernel)
 
 
 def minibatch_start_options(options: Options, data: Data, inputs: HostFloat) -> Options:
-    """Options of the small fit that minibatches start from."""
-    n_inputs = min(_or_default(options.n_inducing_inputs, _START_INPUTS), _START_INPUTS)
-    n_latents = min(_or_default(options.n_inducing_latents, _START_LATENTS), _START_LATENTS)
+    """Return the options of the small fit that minibatches start from."""
+    n_inputs, n_latents = options.n_inducing_inputs, options.n_inducing_latents
     return options._replace(
         inference="collapsed",
-        n_inducing_inputs=min(n_inputs, len(np.unique(inputs, axis=0))),
-        n_inducing_latents=min(n_latents, data.n_conditions),
+        n_inducing_inputs=min(_or_default(n_inputs, _START_INPUTS), _START_INPUTS, len(np.unique(inputs, axis=0))),
+        n_inducing_latents=min(_or_default(n_latents, _START_LATENTS), _START_LATENTS, data.n_conditions),
         n_restarts=1,
         max_iter=_START_ITERATIONS,
     )
@@ -283,31 +251,21 @@ def _or_default(asked: int | str, default: int) -> int:
     return default if asked == AUTO else int(asked)
 
 
-def _inducing_inputs(options: Options, n_distinct: int) -> tuple[int, int]:
-    if options.n_inducing_inputs == AUTO:
-        return min(_FEWEST_INDUCING_INPUTS, n_distinct), min(_MOST_INDUCING_INPUTS, n_distinct)
-    asked = int(options.n_inducing_inputs)
-    if asked > n_distinct:
-        _warn_capped("n_inducing_inputs", asked, n_distinct, "different inputs")
-    used = min(asked, n_distinct)
-    return used, used
-
-
 def _inducing_latents(options: Options, n_conditions: int, n_latent: int, kernel: Kernel) -> int:
     if options.n_inducing_latents == AUTO:
         enough = min(_INDUCING_LATENTS.get(n_latent, _MOST_INDUCING_LATENTS), rank(kernel, n_latent))
         return int(min(n_conditions, enough))
-    asked = int(options.n_inducing_latents)
-    if asked > n_conditions:
-        _warn_capped("n_inducing_latents", asked, n_conditions, "conditions")
-    return min(asked, n_conditions)
+    return _capped("n_inducing_latents", options, n_conditions, "conditions")
 
 
-def _warn_capped(name: str, asked: int, available: int, what: str) -> None:
-    warn(f"{name}={asked} is more than the {available} {what} in the data; {available} are used")
+def _capped(name: str, options: Options, available: int, what: str) -> int:
+    asked = int(getattr(options, name))
+    if asked > available:
+        warn(f"{name}={asked} is more than the {available} {what} in the data; {available} are used")
+    return min(asked, available)
 
 
-def _inference(options: Options, data: Data, n_inducing: int) -> str:
+def _inference(options: Options, n_inducing: int, *, is_grid: bool) -> str:
     if options.inference == "full" and n_inducing > _MOST_FULL:
         raise SettingError(
             f'inference="full" keeps a covariance over all pairs of inducing points, here {n_inducing}; it is limited '
@@ -315,5 +273,4 @@ def _inference(options: Options, data: Data, n_inducing: int) -> str:
         )
     if options.inference not in (AUTO, NUTS):
         return options.inference
-    affordable = isinstance(data, GridData) or n_inducing <= _MOST_COLLAPSED
-    return "collapsed" if affordable else "kronecker"
+    return "collapsed" if is_grid or n_inducing <= _MOST_COLLAPSED else "kronecker"

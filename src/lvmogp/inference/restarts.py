@@ -1,14 +1,12 @@
 """From data and options to the best of several optimised starts, with an account of what happened."""
 
-import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from threadpoolctl import threadpool_limits
 
@@ -16,25 +14,20 @@ from lvmogp.algebra.linalg import jitter_needed
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.rules import AnyFloat
-from lvmogp.inference.finished import FinishedRestarts
 from lvmogp.inference.optimise import Run, Status, maximise
 from lvmogp.inference.options import Options, Settings, fit_settings, latent_dimensions, latent_kernels
-from lvmogp.inference.starts import independent_start, recipe_names, start
+from lvmogp.inference.starts import independent_start, recipe_names, start, with_explicit_inducing
 from lvmogp.inference.threads import n_threads, side_by_side
 from lvmogp.kernels.covariances import gram
 from lvmogp.model.bounds import collapsed_objective, explicit_objective
-from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import Data
-from lvmogp.model.parameters import FullInducing, KroneckerInducing, Parameters
-from lvmogp.model.posterior import optimal_inducing
+from lvmogp.model.parameters import Parameters
 from lvmogp.storage.checkpoints import Checkpoints
 from lvmogp.tables.features import FeatureCoordinates
-from lvmogp.typing import Array, Float, HostFloat, Scalar
+from lvmogp.typing import HostFloat, Scalar
 
-# What stands for a recipe in the account of a fit by minibatches.
-MINIBATCHES = "minibatches"
-# What stands for a recipe in the progress of Markov chains.
-SAMPLING = "nuts"
+# What stands for a recipe in the account of a fit by minibatches, and in the progress of Markov chains.
+MINIBATCHES, SAMPLING = "minibatches", "nuts"
 # Operations of one bound below which threads cost more than they give.
 _LARGE = 2e8
 # Operations of one bound from which starts gain by running side by side, a quarter of the time on two cores; below,
@@ -118,10 +111,8 @@ class Progress(NamedTuple):
     """What a fit reports while it runs.
 
     Starts may run side by side; ``ended`` are the numbers of those that have ended. ``share`` says how much of the fit
-    is over, where that can be told.
-
-    Markov chains report the chain as ``restart``, the steps of all chains as ``iteration`` and the log posterior as
-    ``bound``; their ``recipe`` is ``"nuts"``.
+    is over, where that can be told. Markov chains report the chain as ``restart``, the steps of all chains as
+    ``iteration`` and the log posterior as ``bound``; their ``recipe`` is ``"nuts"``.
     """
 
     n_latent: int
@@ -132,6 +123,12 @@ class Progress(NamedTuple):
     bound: float
     share: float | None = None
     ended: frozenset[int] = frozenset()
+
+
+class _Ended(NamedTuple):
+    # A start that was optimised to its end, as a checkpoint keeps it.
+    parameters: Parameters
+    restart: Restart
 
 
 def search(
@@ -156,30 +153,23 @@ def search(
         candidates: list[Outcome] = []
         for number, kernel in enumerate(latent_kernels(options)):
             settings = fit_settings(options, data, inputs, n_latent=n_latent, n_known=n_known, latent_kernel=kernel)
-            series = f"{label}latents{n_latent}kernel{number}"
-            finished = None if checkpoints is None else FinishedRestarts(checkpoints, series)
-            candidates.append(fit(data, inputs, input_scale, settings, on_progress, finished, coordinates=coordinates))
+            keep = None if checkpoints is None else (checkpoints, f"{label}latents{n_latent}kernel{number}")
+            candidates.append(fit(data, inputs, input_scale, settings, on_progress, keep, coordinates=coordinates))
             if candidates[-1].status is Status.INTERRUPTED:
-                # Whichever is best, the search for it was cut short.
-                tried = [*outcomes, max(candidates, key=_bound)]
-                return [outcome._replace(status=Status.INTERRUPTED) for outcome in tried]
-        outcomes.append(max(candidates, key=_bound))
-        if len(outcomes) > 1 and outcomes[-1].bound < outcomes[-2].bound + _LEAST_GAIN_PER_LATENT:
+                break
+        outcomes.append(max(candidates, key=lambda outcome: outcome.bound))
+        if candidates[-1].status is Status.INTERRUPTED:
+            # Whichever is best, the search for it was cut short.
+            return [outcome._replace(status=Status.INTERRUPTED) for outcome in outcomes]
+        if chosen(outcomes) is not outcomes[-1]:
             break
     return outcomes
 
 
 def chosen(outcomes: list[Outcome]) -> Outcome:
     """Return the last of outcomes with ever more latents that earned its place."""
-    kept = outcomes[0]
-    for candidate in outcomes[1:]:
-        if candidate.bound >= kept.bound + _LEAST_GAIN_PER_LATENT:
-            kept = candidate
-    return kept
-
-
-def _bound(outcome: Outcome) -> float:
-    return outcome.bound
+    *earlier, last = outcomes
+    return earlier[-1] if earlier and last.bound < earlier[-1].bound + _LEAST_GAIN_PER_LATENT else last
 
 
 def fit(
@@ -188,139 +178,82 @@ def fit(
     input_scale: HostFloat,
     settings: Settings,
     on_progress: Report = None,
-    finished: FinishedRestarts | None = None,
+    keep: tuple[Checkpoints, str] | None = None,
     *,
     coordinates: FeatureCoordinates | None = None,
 ) -> Outcome:
     """Optimise several starts that differ in kind and keep the one with the best bound.
 
-    Parameters
-    ----------
-    data
-        Observations in standardised units.
-    inputs
-        The inputs of the data as rows, for placing inducing inputs.
-    input_scale
-        What the user's inputs were divided by.
-    settings
-        Sizes, kernels and the kind of inference.
-    on_progress
-        Called after every iteration; may raise :class:`lvmogp.StopFit` to end the fit with the best so far.
-    finished
-        Keeps the restarts that have ended, and knows those that ended before this fit was interrupted.
-    coordinates
-        What is known of the conditions, if anything.
+    Data are in standardised units, ``inputs`` are theirs as rows, and ``input_scale`` is what the user's were divided
+    by. ``on_progress`` is called after every iteration; it may raise :class:`lvmogp.StopFit` to end the fit with the
+    best so far. ``keep`` says where restarts that have ended are kept, and found again after an interruption.
     """
     began = time.perf_counter()
     one_thread = settings.operations(data) < _LARGE
     names = recipe_names(settings.n_restarts, n_latent=settings.n_latent)
     with threadpool_limits(limits=1 if one_thread else None):
-        starts = _starts(names, data, inputs, input_scale, settings, coordinates)
-        runs = _optimised(starts, names, data, settings, on_progress, finished, one_thread=one_thread)
-    best, *others = sorted(runs.values(), key=lambda run: -run.bound)
-    if best.status is Status.NOT_FINITE:
+        independent = independent_start(data, inputs, input_scale, settings)
+        starts = [
+            start(name, independent, settings, np.random.default_rng([settings.seed, number]), coordinates)
+            for number, name in enumerate(names)
+        ]
+        if settings.inference != "collapsed":
+            starts = [with_explicit_inducing(each, data, settings.inference) for each in starts]
+        ended = _optimised(starts, names, data, settings, on_progress, keep, one_thread=one_thread)
+    best, *others = sorted(ended.values(), key=lambda each: -each.restart.bound)
+    bound = best.restart.bound
+    if best.restart.status is Status.NOT_FINITE:
         raise NumericalError(
-            f"none of {len(runs)} starts gave a finite bound; look for outputs or inputs of extreme size, or try "
+            f"none of {len(ended)} starts gave a finite bound; look for outputs or inputs of extreme size, or try "
             'dtype="float64", another kernel or fewer inducing points'
         )
-    interrupted = any(run.status is Status.INTERRUPTED for run in runs.values())
-    jitter_inputs, jitter_latents = jitters(best.tree)
+    restarts = tuple(ended[number].restart for number in sorted(ended))
+    interrupted = any(restart.status is Status.INTERRUPTED for restart in restarts)
+    jitter_inputs, jitter_latents = jitters(best.parameters)
     return Outcome(
-        parameters=best.tree,
-        bound=best.bound,
-        status=Status.INTERRUPTED if interrupted else best.status,
-        restarts=tuple(Restart(names[number], *run[1:]) for number, run in sorted(runs.items())),
+        parameters=best.parameters,
+        bound=bound,
+        status=Status.INTERRUPTED if interrupted else best.restart.status,
+        restarts=restarts,
         jitter_inputs=float(jitter_inputs),
         jitter_latents=float(jitter_latents),
         seconds=time.perf_counter() - began,
-        runners_up=tuple(run.tree for run in others if run.bound > best.bound - _WORTH_KEEPING),
+        runners_up=tuple(each.parameters for each in others if each.restart.bound > bound - _WORTH_KEEPING),
     )
-
-
-def _starts(
-    recipes: list[str],
-    data: Data,
-    inputs: HostFloat,
-    input_scale: HostFloat,
-    settings: Settings,
-    coordinates: FeatureCoordinates | None,
-) -> list[Parameters]:
-    independent = independent_start(
-        settings.input_kernel,
-        data,
-        inputs,
-        input_scale=input_scale,
-        n_inducing=settings.n_inducing_inputs,
-        most_inducing=settings.most_inducing_inputs,
-        seed=settings.seed,
-    )
-    starts = [
-        start(
-            recipe,
-            independent,
-            settings.latent_kernel,
-            n_latent=settings.n_latent,
-            n_inducing=settings.n_inducing_latents,
-            noise_per_condition=settings.noise_per_condition,
-            rng=np.random.default_rng([settings.seed, number]),
-            coordinates=coordinates,
-        )
-        for number, recipe in enumerate(recipes)
-    ]
-    if settings.inference == "collapsed":
-        return starts
-    return [with_explicit_inducing(each, data, settings.inference) for each in starts]
-
-
-@compiled
-def with_explicit_inducing(parameters: Parameters, data: Data, inference: str) -> Parameters:
-    """Give parameters a q(v) of their own: the optimal one, or the nearest of Kronecker form."""
-    expected = quadratic(parameters, data)
-    mean, covariance = optimal_inducing(expected)
-    n_latents = mean.shape[1]
-    if inference == "full":
-        matrix = cast(Array, jnp.linalg.inv(covariance.precision()))
-        inducing = FullInducing(mean, _cholesky((matrix + matrix.T) / 2))
-    else:
-        # Average the diagonal blocks of S over latents, then what is left over inputs.
-        over_latents = covariance.contract(jnp.eye(n_latents, dtype=mean.dtype)[None])[0] / n_latents
-        over_inputs = covariance.block_traces() / jnp.trace(over_latents)
-        inducing = KroneckerInducing(mean, _cholesky(over_latents), _cholesky(over_inputs))
-    return dataclasses.replace(parameters, inducing=inducing)
-
-
-def _cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
-    return cast(Array, jnp.linalg.cholesky(matrix))  # JAX's own types do not say what this is
 
 
 def _optimised(
     starts: list[Parameters],
-    recipes: list[str],
+    names: list[str],
     data: Data,
     settings: Settings,
     on_progress: Report,
-    finished: FinishedRestarts | None,
+    keep: tuple[Checkpoints, str] | None,
     *,
     one_thread: bool,
-) -> dict[int, Run]:
+) -> dict[int, _Ended]:
     # What became of each start. Bounds that run on one thread leave cores idle, on which other starts can run.
-    kept = {} if finished is None else {number: finished.load(number, start) for number, start in enumerate(starts)}
-    runs = {number: run for number, run in kept.items() if run is not None}
-    pending = [number for number in range(len(starts)) if number not in runs]
+    ended: dict[int, _Ended] = {}
+    if keep is not None:
+        checkpoints, series = keep
+        found = {number: checkpoints.one_of(series, number, _Ended) for number in range(len(starts))}
+        ended = {number: each for number, each in found.items() if each is not None}
+    pending = [number for number in range(len(starts)) if number not in ended]
     iterations = Counter[int]()
 
     def take_report(place: int, bound: float) -> None:
         number = pending[place]
         iterations[number] += 1
-        ended = frozenset(each + 1 for each in runs)
-        where = (settings.n_latent, number + 1, len(starts), recipes[number], iterations[number])
+        where = (settings.n_latent, number + 1, len(starts), names[number], iterations[number])
         if on_progress is not None:
-            on_progress(Progress(*where, bound, ended=ended))
+            on_progress(Progress(*where, bound, ended=frozenset(each + 1 for each in ended)))
 
     def take_run(place: int, run: Run) -> None:
-        runs[pending[place]] = run
-        if finished is not None and run.status is not Status.INTERRUPTED:
-            finished.save(pending[place], run)
+        number = pending[place]
+        ended[number] = _Ended(run.tree, Restart(names[number], *run[1:]))
+        if keep is not None and run.status is not Status.INTERRUPTED:
+            checkpoints, series = keep
+            checkpoints.save(series, number, ended[number], _Ended, keep_all=True)
 
     maximised = partial(
         maximise,
@@ -332,12 +265,12 @@ def _optimised(
     several = one_thread and settings.operations(data) >= _SIDE_BY_SIDE and jax.default_backend() == "cpu"
     works = [partial(maximised, starts[number], data) for number in pending]
     side_by_side(works, take_report, take_run, threads=n_threads() if several else 1)
-    return runs
+    return ended
 
 
 @compiled
 def jitters(parameters: Parameters) -> tuple[Scalar, Scalar]:
-    """Jitter of the gram matrices of inducing inputs and of inducing latents."""
+    """Return the jitter of the gram matrices of inducing inputs and of inducing latents."""
     return (
         jitter_needed(gram(parameters.input_kernel, parameters.inducing_inputs)),
         jitter_needed(gram(parameters.latent_kernel, parameters.inducing_latents)),

@@ -1,9 +1,10 @@
 """Named recipes for where a fit starts.
 
-Every recipe begins with sparse GPs that treat the conditions independently: their kernel and noise are where
-the joint model starts, and their curves say how the conditions differ.
+Every recipe begins with sparse GPs that treat the conditions independently and share their hyperparameters: their
+kernel and noise are where the joint model starts, and their curves say how the conditions differ.
 """
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -12,23 +13,27 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.scipy.linalg
 import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.manifold import Isomap
 
+from lvmogp.algebra.constraints import positive
+from lvmogp.algebra.gaussians import LOG_2PI
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
-from lvmogp.inference.independent import IndependentParameters, independent_bound, independent_curves
-from lvmogp.inference.optimise import Run, maximise
-from lvmogp.kernels.covariances import Kernel, Stationary, complete
+from lvmogp.inference.optimise import maximise
+from lvmogp.inference.options import Settings
+from lvmogp.kernels.covariances import Kernel, Stationary, complete, diagonal
+from lvmogp.model.expected_likelihood import Basis, basis, condition_sums, nan_if_unsound, quadratic
 from lvmogp.model.layouts import Data, GridData, some_blocks
-from lvmogp.model.parameters import Parameters, known_coordinates
+from lvmogp.model.parameters import FullInducing, KroneckerInducing, Parameters, known_coordinates
+from lvmogp.model.posterior import optimal_inducing
 from lvmogp.tables.features import FeatureCoordinates
-from lvmogp.typing import HostFloat
+from lvmogp.typing import Array, Float, HostFloat, Scalar
 
-_independent_curves = compiled(independent_curves)
 # Lengthscales from short to long in standardised units, of which the best is gone on from, and noise beside them.
 _FIRST_LENGTHSCALES, _FIRST_NOISE = (0.15, 0.5, 1.5), 0.2
 # Small, so that each condition starts where its curve puts it.
@@ -49,6 +54,74 @@ _MOST_FOR_HYPERPARAMETERS = 20_000
 _MOST_FOR_ISOMAP = 2_000
 
 
+# Independent sparse GPs
+
+
+class IndependentParameters(eqx.Module):
+    """One kernel and one noise variance for all conditions; the inducing inputs are given."""
+
+    kernel: Kernel
+    inducing_inputs: Float[Array, "M_X Q_X"]
+    noise_variance: Scalar = positive()
+    fixed: tuple[str, ...] = eqx.field(static=True, default=("inducing_inputs",))
+
+
+class _Statistics(eqx.Module):
+    # Sums over observations, weighted by their precisions; one gram matrix serves all conditions of a grid.
+    grams: Float[Array, "G M_X M_X"]
+    projections: Float[Array, "D M_X"]
+    squares: Scalar
+    residual: Scalar
+    log_precision: Scalar
+
+    def solved(self) -> tuple[Float[Array, "G M_X M_X"], Float[Array, "G M_X K"]]:
+        """chol(I + A_d) and its solve of Σ p y v; the conditions of a grid are columns of one right-hand side."""
+        identity = jnp.eye(self.grams.shape[-1], dtype=self.grams.dtype)
+        factors = jnp.linalg.cholesky(identity + self.grams)
+        right = self.projections.T[None] if self.grams.shape[0] == 1 else self.projections[:, :, None]
+        return factors, jax.scipy.linalg.solve_triangular(factors, right, lower=True)
+
+
+def _statistics(input_basis: Basis, data: Data, noise: Scalar) -> _Statistics:
+    if isinstance(data, GridData):
+        precision = 1 / data.noise(noise)
+        features = input_basis.features(data.inputs)
+        gram = features.T @ features * precision
+        prior = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * precision
+        residual = data.n_conditions * (prior - jnp.trace(gram))
+        squares = jnp.sum(data.squares) * precision
+        projections = data.outputs.T @ features * precision
+        return _Statistics(gram[None], projections, squares, residual, jnp.sum(data.counts) * jnp.log(precision))
+    sums = condition_sums(input_basis, data, jnp.broadcast_to(noise, data.counts.shape))
+    residual = jnp.sum(sums.prior_variances) - jnp.sum(jnp.trace(sums.grams, axis1=1, axis2=2))
+    return _Statistics(sums.grams, sums.projections, jnp.sum(sums.squares), residual, jnp.sum(sums.log_precisions))
+
+
+def independent_bound(parameters: IndependentParameters, data: Data) -> Scalar:
+    """Return Σ_d of Titsias' collapsed bound of each condition (equation 13)."""
+    input_basis = basis(parameters.kernel, parameters.inducing_inputs)
+    statistics = _statistics(input_basis, data, parameters.noise_variance)
+    factors, solved = statistics.solved()
+    repeats = data.n_conditions / statistics.grams.shape[0]
+    log_det = 2 * repeats * jnp.sum(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)))
+    # −½ [Σ log 2π/p + log|I + A_d| + Σ p y² − ‖L⁻¹Σ p y v‖² + Σ p k(x, x) − tr A_d], p = 1/σ² but for known errors
+    misfit, count = statistics.squares - jnp.sum(solved**2), jnp.sum(data.counts)
+    bound = -(count * LOG_2PI - statistics.log_precision + log_det + misfit + statistics.residual) / 2
+    return nan_if_unsound(bound, count, misfit, statistics.residual)
+
+
+@compiled
+def independent_curves(
+    parameters: IndependentParameters, data: Data, points: Float[Array, "G Q_X"]
+) -> Float[Array, "D G"]:
+    """Return the posterior mean of each condition's own curve at common points."""
+    input_basis = basis(parameters.kernel, parameters.inducing_inputs)
+    factors, solved = _statistics(input_basis, data, parameters.noise_variance).solved()
+    weights = jax.scipy.linalg.solve_triangular(factors, solved, lower=True, trans=1)  # (G, M_X, K)
+    by_condition = weights[0].T if weights.shape[0] == 1 else weights[:, :, 0]
+    return by_condition @ input_basis.features(points).T
+
+
 class IndependentCurves(NamedTuple):
     """Independent GPs fitted to the conditions, with the mean curve of each at common points."""
 
@@ -56,68 +129,36 @@ class IndependentCurves(NamedTuple):
     values: HostFloat
 
 
-class Embedding(NamedTuple):
-    """Where each condition starts in the latent space, and how fast curves change along each dimension."""
-
-    means: HostFloat
-    lengthscales: HostFloat
-
-
-def representatives(points: HostFloat, n_wanted: int, seed: int) -> HostFloat:
-    """At most ``n_wanted`` points that cover a set of points: the points themselves, or cluster centres."""
-    distinct = np.unique(points, axis=0)
-    if len(distinct) <= n_wanted:
-        return distinct
-    if len(distinct) > _MOST_CLUSTERED:
-        chosen = np.random.default_rng(seed).choice(len(distinct), _MOST_CLUSTERED, replace=False)
-        distinct = distinct[chosen]
-    with warnings.catch_warnings():
-        # Points that differ by rounding can make fewer clusters than asked for; then some centres coincide.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return KMeans(n_wanted, n_init="auto", random_state=seed).fit(distinct).cluster_centers_
-
-
-def independent_start(
-    kernel: Kernel,
-    data: Data,
-    inputs: HostFloat,
-    *,
-    input_scale: HostFloat,
-    n_inducing: int,
-    most_inducing: int,
-    seed: int,
-) -> IndependentCurves:
+def independent_start(data: Data, inputs: HostFloat, input_scale: HostFloat, settings: Settings) -> IndependentCurves:
     """Fit independent sparse GPs from several lengthscales and keep the best.
 
-    The number of inducing inputs doubles from ``n_inducing`` up to ``most_inducing`` while that pays. Of very many
-    observations some find the hyperparameters; the curves are those of all.
+    The number of inducing inputs doubles while that pays, as far as the settings allow. Of very many observations some
+    find the hyperparameters; the curves are those of all.
     """
-    few = data
+    few, dtype, seed = data, data.outputs.dtype, settings.seed
     if not isinstance(data, GridData) and data.n_observations > _MOST_FOR_HYPERPARAMETERS:
         few = some_blocks(data, _MOST_FOR_HYPERPARAMETERS, seed)
-    dtype = data.outputs.dtype
-    inducing = jnp.asarray(representatives(inputs, n_inducing, seed), dtype)
-    dimension_factor = inputs.shape[1] ** 0.5
+
+    def covering(n_points: int) -> Array:
+        return jnp.asarray(representatives(inputs, n_points, seed), dtype)
+
+    maximised = partial(maximise, independent_bound, data=few, max_iterations=50, tolerance=0.1)
+    n_inducing = settings.n_inducing_inputs
+    inducing, noise = covering(n_inducing), jnp.asarray(np.asarray(_FIRST_NOISE, dtype))
     runs = []
     for lengthscale in _FIRST_LENGTHSCALES:
-        completed = complete(kernel, input_scale, lengthscale * dimension_factor)
-        begin = IndependentParameters(
-            _as_dtype(completed, dtype), inducing, jnp.asarray(np.asarray(_FIRST_NOISE, dtype))
-        )
-        runs.append(_maximise_independent(begin, few))
+        kernel = complete(settings.input_kernel, input_scale, lengthscale * inputs.shape[1] ** 0.5)
+        runs.append(maximised(start=IndependentParameters(_as_dtype(kernel, dtype), inducing, noise)))
     best = max(runs, key=lambda run: run.bound)
-    while len(best.tree.inducing_inputs) == n_inducing and 2 * n_inducing <= most_inducing:
+    while len(best.tree.inducing_inputs) == n_inducing and 2 * n_inducing <= settings.most_inducing_inputs:
         n_inducing *= 2
-        finer = jnp.asarray(representatives(inputs, n_inducing, seed), dtype)
-        run = _maximise_independent(eqx.tree_at(lambda tree: tree.inducing_inputs, best.tree, finer), few)
+        run = maximised(start=eqx.tree_at(lambda tree: tree.inducing_inputs, best.tree, covering(n_inducing)))
         if run.bound - best.bound < max(_LEAST_GAIN, _LEAST_GAIN_PER_POINT * few.n_observations):
             break
         best = run
-    parameters = best.tree
-    reachable = _within_reach(parameters.kernel, np.asarray(parameters.inducing_inputs))
-    parameters = eqx.tree_at(lambda tree: tree.kernel, parameters, reachable)
-    points = jnp.asarray(representatives(inputs, _MOST_CURVE_POINTS, seed), dtype)
-    values = np.asarray(_independent_curves(parameters, data, points), dtype=float)
+    reachable = _within_reach(best.tree.kernel, np.asarray(best.tree.inducing_inputs))
+    parameters = eqx.tree_at(lambda tree: tree.kernel, best.tree, reachable)
+    values = np.asarray(independent_curves(parameters, data, covering(_MOST_CURVE_POINTS)), dtype=float)
     if not np.all(np.isfinite(values)):
         raise NumericalError(
             "no start gives finite curves; look for outputs or inputs of extreme size, or try another input kernel"
@@ -125,16 +166,12 @@ def independent_start(
     return IndependentCurves(parameters, values)
 
 
-def _maximise_independent(begin: IndependentParameters, data: Data) -> Run:
-    return maximise(independent_bound, begin, data, max_iterations=50, tolerance=0.1)
-
-
 def _within_reach(kernel: Kernel, inducing: HostFloat) -> Kernel:
-    # A few points a condition often say nothing about lengthscales, which then run away. Below the distance
-    # of neighbouring inducing inputs a lengthscale cannot be represented, and beyond a few standard
-    # deviations it makes no difference: start inside.
-    distances = np.linalg.norm(inducing[:, None] - inducing[None], axis=-1)
-    spacing = np.median(np.partition(distances, 1, axis=1)[:, 1]) if len(inducing) > 1 else 1.0
+    # A few points a condition often say nothing about lengthscales, which then run away. Below the distance of
+    # neighbouring inducing inputs a lengthscale cannot be represented, and beyond a few standard deviations it makes no
+    # difference: start inside.
+    distances = np.sort(cdist(inducing, inducing), axis=1)
+    spacing = np.median(distances[:, 1]) if len(inducing) > 1 else 1.0
     lowest, highest = min(spacing, 1.0), max(3.0, 3 * spacing)
 
     def clipped(leaf: Any) -> Any:
@@ -149,8 +186,31 @@ def _as_dtype(kernel: Kernel, dtype: jnp.dtype) -> Kernel:
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), kernel)
 
 
+def representatives(points: HostFloat, n_wanted: int, seed: int) -> HostFloat:
+    """Return at most ``n_wanted`` points that cover a set of points: the points themselves, or cluster centres."""
+    distinct = np.unique(points, axis=0)
+    if len(distinct) <= n_wanted:
+        return distinct
+    if len(distinct) > _MOST_CLUSTERED:
+        distinct = distinct[np.random.default_rng(seed).choice(len(distinct), _MOST_CLUSTERED, replace=False)]
+    with warnings.catch_warnings():
+        # Points that differ by rounding can make fewer clusters than asked for; then some centres coincide.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return KMeans(n_wanted, n_init="auto", random_state=seed).fit(distinct).cluster_centers_
+
+
+# Recipes for latents
+
+
+class Embedding(NamedTuple):
+    """Where each condition starts in the latent space, and how fast curves change along each dimension."""
+
+    means: HostFloat
+    lengthscales: HostFloat
+
+
 def principal_components(values: HostFloat, n_latent: int, rng: np.random.Generator) -> Embedding:
-    """Scores of the curves on their first principal components, scaled to the prior's unit variance."""
+    """Return scores of the curves on their first principal components, scaled to the prior's unit variance."""
     left, singular, _ = np.linalg.svd(values - values.mean(axis=0), full_matrices=False)
     n_useful = min(n_latent, int(np.sum(singular > 1e-8 * max(singular[0], 1e-300))))
     means = rng.standard_normal((len(values), n_latent)) * 0.1
@@ -161,7 +221,7 @@ def principal_components(values: HostFloat, n_latent: int, rng: np.random.Genera
 
 
 def isomap(values: HostFloat, n_latent: int, rng: np.random.Generator, *, n_neighbours: int) -> Embedding:
-    """Isomap of the latent distances that the correlations of the curves imply.
+    """Embed the latent distances that the correlations of the curves imply by Isomap.
 
     Under an RBF of unit lengthscale two curves correlate as ρ = exp(−r²/2), so r = √(−2 log ρ). Large
     distances drown in noise (ρ ≈ 0); Isomap rebuilds them from chains of neighbours.
@@ -173,12 +233,8 @@ def isomap(values: HostFloat, n_latent: int, rng: np.random.Generator, *, n_neig
     correlations = np.clip(values @ values.T / np.outer(norms, norms), 0.05, 1 - 1e-6)
     distances = np.sqrt(-2 * np.log(correlations))
     np.fill_diagonal(distances, 0.0)
-    embedder = Isomap(
-        n_neighbors=min(n_neighbours, n_conditions - 1),
-        n_components=n_latent,
-        eigen_solver="dense",
-        metric="precomputed",
-    )
+    n_neighbours = min(n_neighbours, n_conditions - 1)
+    embedder = Isomap(n_neighbors=n_neighbours, n_components=n_latent, eigen_solver="dense", metric="precomputed")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a neighbourhood graph in several pieces is joined, which is what we want
         means = embedder.fit_transform(distances)
@@ -186,24 +242,16 @@ def isomap(values: HostFloat, n_latent: int, rng: np.random.Generator, *, n_neig
     return Embedding(means / spread, 1 / spread)
 
 
-def random_latents(values: HostFloat, n_latent: int, rng: np.random.Generator) -> Embedding:
-    """Latents drawn from the prior."""
-    return Embedding(rng.standard_normal((len(values), n_latent)), np.ones(n_latent))
-
-
-Recipe = Callable[[HostFloat, int, np.random.Generator], Embedding]
-# In the order in which they have earned their place.
-RECIPES: dict[str, Recipe] = {
+# In the order in which they have earned their place; the last draws latents from the prior.
+RECIPES: dict[str, Callable[[HostFloat, int, np.random.Generator], Embedding]] = {
     "isomap of 8 neighbours": partial(isomap, n_neighbours=8),
     "principal components": principal_components,
     "isomap of 5 neighbours": partial(isomap, n_neighbours=5),
     "isomap of 12 neighbours": partial(isomap, n_neighbours=12),
     "isomap of 3 neighbours": partial(isomap, n_neighbours=3),
     "isomap of 20 neighbours": partial(isomap, n_neighbours=20),
-    "random latents": random_latents,
+    "random latents": lambda values, n, rng: Embedding(rng.standard_normal((len(values), n)), np.ones(n)),
 }
-
-
 # Without latents starts differ in how far features reach.
 FEATURES_ALONE = {
     "features alone": 1.0,
@@ -213,7 +261,7 @@ FEATURES_ALONE = {
 
 
 def recipe_names(n_restarts: int, *, n_latent: int = 1) -> list[str]:
-    """Names of the recipes of the first ``n_restarts`` starts; beyond the table, random latents."""
+    """Return the names of the recipes of the first ``n_restarts`` starts; beyond the table, random latents."""
     if n_latent == 0:
         return list(FEATURES_ALONE)[:n_restarts]
     names = list(RECIPES)
@@ -223,22 +271,21 @@ def recipe_names(n_restarts: int, *, n_latent: int = 1) -> list[str]:
 def start(
     recipe: str,
     independent: IndependentCurves,
-    latent_kernel: Kernel,
-    *,
-    n_latent: int,
-    n_inducing: int,
-    noise_per_condition: bool,
+    settings: Settings,
     rng: np.random.Generator,
     coordinates: FeatureCoordinates | None = None,
 ) -> Parameters:
-    """Parameters at which the joint model starts; latents start from what known ``coordinates`` leave."""
-    dtype = independent.parameters.inducing_inputs.dtype
-    n_conditions = len(independent.values)
+    """Return parameters at which the joint model starts; latents start from what known ``coordinates`` leave."""
+    dtype, n_latent = independent.parameters.inducing_inputs.dtype, settings.n_latent
     # In the order of their curves, so that it does not matter how conditions are named; without signs, since outputs
     # may be measured upwards or downwards.
     order = np.lexsort(np.abs(independent.values).T[::-1])
-    in_order = None if coordinates is None else coordinates._replace(values=coordinates.values[order])
-    embedding = _embedding(recipe, independent.values[order], n_latent, rng, in_order)
+    values = independent.values[order]
+    embedding = Embedding(np.empty((len(values), 0)), np.empty(0))
+    if n_latent > 0:
+        if coordinates is not None:
+            values = left_by_features(values, coordinates._replace(values=coordinates.values[order]))
+        embedding = RECIPES[recipe](values, n_latent, rng)
     # A little noise keeps conditions with equal curves apart, so that their gradients differ.
     means = np.empty_like(embedding.means)
     means[order] = embedding.means + 0.01 * rng.standard_normal(embedding.means.shape)
@@ -250,32 +297,38 @@ def start(
         scale = np.concatenate([scale, coordinates.scale])
         reach = FEATURES_ALONE.get(recipe, 1.0)
         lengthscales = np.concatenate([lengthscales, reach * coordinates.lengthscales])
-    inducing = representatives(points, n_inducing, int(rng.integers(2**31)))
-    kernel = complete(latent_kernel, scale, lengthscales)
+    inducing = representatives(points, settings.n_inducing_latents, int(rng.integers(2**31)))
     noise = np.maximum(np.asarray(independent.parameters.noise_variance), _LEAST_NOISE)
     return Parameters(
         input_kernel=independent.parameters.kernel,
-        latent_kernel=_as_dtype(kernel, dtype),
+        latent_kernel=_as_dtype(complete(settings.latent_kernel, scale, lengthscales), dtype),
         inducing_inputs=independent.parameters.inducing_inputs,
         inducing_latents=jnp.asarray(inducing, dtype),
         latent_mean=jnp.asarray(means, dtype),
         latent_variance=jnp.asarray(np.full(means.shape, _LATENT_VARIANCE), dtype),
-        noise_variance=jnp.asarray(np.full(n_conditions if noise_per_condition else 1, noise), dtype),
+        noise_variance=jnp.asarray(np.full(len(means) if settings.noise_per_condition else 1, noise), dtype),
         known=known,
     )
 
 
-def _embedding(
-    recipe: str, values: HostFloat, n_latent: int, rng: np.random.Generator, coordinates: FeatureCoordinates | None
-) -> Embedding:
-    if n_latent == 0:
-        return Embedding(np.empty((len(values), 0)), np.empty(0))
-    left = values if coordinates is None else left_by_features(values, coordinates)
-    return RECIPES[recipe](left, n_latent, rng)
+@compiled
+def with_explicit_inducing(parameters: Parameters, data: Data, inference: str) -> Parameters:
+    """Give parameters a q(v) of their own: the optimal one, or the nearest of Kronecker form."""
+    mean, covariance = optimal_inducing(quadratic(parameters, data))
+    if inference == "full":
+        matrix = jnp.linalg.inv(covariance.precision())
+        inducing = FullInducing(mean, jnp.linalg.cholesky((matrix + matrix.T) / 2))
+    else:
+        # Average the diagonal blocks of S over latents, then what is left over inputs.
+        n_latents = mean.shape[1]
+        over_latents = covariance.contract(jnp.eye(n_latents, dtype=mean.dtype)[None])[0] / n_latents
+        over_inputs = covariance.block_traces() / jnp.trace(over_latents)
+        inducing = KroneckerInducing(mean, jnp.linalg.cholesky(over_latents), jnp.linalg.cholesky(over_inputs))
+    return dataclasses.replace(parameters, inducing=inducing)
 
 
 def left_by_features(values: HostFloat, coordinates: FeatureCoordinates) -> HostFloat:
-    """Curves without what the features of the other conditions tell about them, around the mean curve (equation 44).
+    """Return curves without what the features of the others tell about them, around the mean curve (equation 44).
 
     Leaving a condition out of the regression keeps features that explain nothing from seeming to.
     """

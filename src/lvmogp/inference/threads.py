@@ -5,21 +5,21 @@ import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import joblib
 
 from lvmogp.ground.precision import in_current_precision
 from lvmogp.inference.optimise import StopFit
 
-_Report = TypeVar("_Report")
-_Result = TypeVar("_Result")
-# A piece of work is given the function that takes its reports.
-Work = Callable[[Callable[[_Report], None]], _Result]
+# A piece of work is given the function that takes its reports, and returns its result.
+Work = Callable[[Callable[[Any], None]], Any]
+# What takes a report or a result, with the number of the work that it comes from.
+Take = Callable[[int, Any], None]
 
 
 def n_threads() -> int:
-    """How much work may go on at once: the cores of this process, or fewer if OMP_NUM_THREADS says so.
+    """Return how much work may go on at once: the cores of this process, or fewer if OMP_NUM_THREADS says so.
 
     That is how those who run many processes, joblib among them, tell each of these its share of the cores.
     """
@@ -28,13 +28,7 @@ def n_threads() -> int:
     return min(cores, int(given)) if given.isdecimal() and int(given) > 0 else cores
 
 
-def side_by_side(
-    works: Sequence[Work[_Report, _Result]],
-    on_report: Callable[[int, _Report], None],
-    on_end: Callable[[int, _Result], None],
-    *,
-    threads: int,
-) -> None:
+def side_by_side(works: Sequence[Work], on_report: Take, on_end: Take, *, threads: int) -> None:
     """Do all pieces of work, at most ``threads`` at a time; their reports and results come with their numbers.
 
     If ``on_report`` raises :class:`lvmogp.StopFit`, so does the next report of every piece of work, and what has not
@@ -46,7 +40,7 @@ def side_by_side(
     # Reports wait for an answer in a future of their own; work that has ended is its own future.
     inbox: queue.SimpleQueue[tuple[int, Any, Future[Any]]] = queue.SimpleQueue()
 
-    def report(number: int, content: _Report) -> None:
+    def report(number: int, content: Any) -> None:
         taken: Future[None] = Future()
         inbox.put((number, content, taken))
         taken.result()  # raises what was answered
@@ -78,14 +72,10 @@ def side_by_side(
         raise failure
 
 
-def _one_by_one(
-    works: Sequence[Work[_Report, _Result]],
-    on_report: Callable[[int, _Report], None],
-    on_end: Callable[[int, _Result], None],
-) -> None:
+def _one_by_one(works: Sequence[Work], on_report: Take, on_end: Take) -> None:
     stopped = False
 
-    def report(number: int, content: _Report) -> None:
+    def report(number: int, content: Any) -> None:
         nonlocal stopped
         try:
             on_report(number, content)
@@ -94,6 +84,5 @@ def _one_by_one(
             raise
 
     for number, work in enumerate(works):
-        on_end(number, work(partial(report, number)))
-        if stopped:
-            return
+        if not stopped:
+            on_end(number, work(partial(report, number)))

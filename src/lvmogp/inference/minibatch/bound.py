@@ -52,13 +52,6 @@ class BlockConditions(eqx.Module):
     counts: Float[Array, " B"]
 
 
-class InducingGaussian(eqx.Module):
-    """q(v) = N(vec M, S)."""
-
-    mean: Float[Array, "M_X M_H"]
-    covariance: KroneckerCovariance
-
-
 class Grams(eqx.Module):
     """Σ tr(T_d) aaᵀ/σ_d² and Σ aᵀa T_d/σ_d², the partial traces of G = Σ T_d ⊗ aaᵀ/σ_d²."""
 
@@ -66,28 +59,23 @@ class Grams(eqx.Module):
     latents: Float[Array, "M_H M_H"]
 
 
-class _Inputs(eqx.Module):
-    # What the inputs of the observations come to: aᵀ in the precision of the batch; aᵀM, (U_Xᵀa)²ᵀW, aᵀa and k(x, x).
-    features: Float[Array, "n M_X"]
-    means: Float[Array, "n M_H"]
-    spreads: Float[Array, "n M_H"]
-    squares: Float[Array, " n"]
-    prior_variance: Float[Array, " n"]
-
-    def gram(self, weights: Float[Array, " n"]) -> Float[Array, "M_X M_X"]:
-        """Σ w aaᵀ."""
-        weighted = self.features * weights[:, None].astype(self.features.dtype)
-        return (weighted.T @ self.features).astype(weights.dtype)
-
-
 def expected_log_likelihood(
-    shared: Shared, conditions: BlockConditions, inducing: InducingGaussian, batch: Minibatch
+    shared: Shared,
+    conditions: BlockConditions,
+    mean: Float[Array, "M_X M_H"],
+    covariance: KroneckerCovariance,
+    batch: Minibatch,
 ) -> tuple[Scalar, Grams]:
-    """Estimate of ⟨log p(Y|F)⟩ − KL(q(H) ‖ p(H)), and of the grams that the covariance of q(v) follows."""
+    """Estimate ⟨log p(Y|F)⟩ − KL(q(H) ‖ p(H)) with q(v) = N(vec M, S), and the grams that S follows."""
     n_latents = shared.inducing_latents.shape[0]
     inverse_latents = _inverse_factor(shared.latent_kernel, shared.inducing_latents)  # L_H⁻¹
-    small = _Small.of(inducing.covariance, inverse_latents)
-    inputs = _inputs(shared, inducing, batch)
+    # L_H⁻ᵀ u_j u_jᵀ L_H⁻¹ and K_H⁻¹, packed so that a product with a packed Φ_d is the trace of theirs.
+    pair_rows, pair_columns = symmetric_pairs(n_latents)
+    pair_counts = packed_counts(n_latents).astype(inverse_latents.dtype)
+    rotated = inverse_latents.T @ covariance.latent_basis  # L_H⁻ᵀU_H
+    basis_pairs = rotated[pair_rows] * rotated[pair_columns] * pair_counts[:, None]
+    inverse_gram = jnp.sum(inverse_latents[:, pair_rows] * inverse_latents[:, pair_columns], axis=0) * pair_counts
+    features, means, spreads, squares, priors = _at_inputs(shared, mean, covariance, batch)
 
     def in_blocks(values: Float[Array, "n ..."]) -> Float[Array, "B b ..."]:
         return jnp.take(values, batch.places, axis=0, mode="fill", fill_value=0)
@@ -98,72 +86,53 @@ def expected_log_likelihood(
     stands_for = jnp.sum(weights, axis=1)
 
     # Sums over the observations of each block, of what R is made of.
-    projected = in_blocks(inputs.means @ inverse_latents)  # (L_H⁻ᵀMᵀa)ᵀ
-    numbers = jnp.stack([outputs**2, inputs.squares, inputs.prior_variance], axis=1)
-    sums = jnp.sum(in_blocks(jnp.concatenate([inputs.spreads, numbers], axis=1)) * weights[..., None], axis=1)
-    spreads, (outputs_squared, features_squared, priors) = sums[:, :n_latents], sums[:, n_latents:].T
+    projected = in_blocks(means @ inverse_latents)  # (L_H⁻ᵀMᵀa)ᵀ
+    numbers = jnp.concatenate([spreads, jnp.stack([outputs**2, squares, priors], axis=1)], axis=1)
+    sums = jnp.sum(in_blocks(numbers) * weights[..., None], axis=1)
+    spread, (outputs_squared, features_squared, prior) = sums[:, :n_latents], sums[:, n_latents:].T
 
     kernel, points, latents = shared.latent_kernel, shared.inducing_latents, conditions.latents
     psi_two = packed_psi2(kernel, points, latents)
-    traces = psi_two @ small.inverse_gram  # tr T_d = tr(Φ_d K_H⁻¹)
+    traces = psi_two @ inverse_gram  # tr T_d = tr(Φ_d K_H⁻¹)
     # Σ tr(T_d R): of MᵀaaᵀM, of U_H diag((U_Xᵀa)²ᵀW) U_Hᵀ and of aᵀa I
     quadratic = (
         quadratic_forms(psi_two, projected, weights)
-        + jnp.sum((psi_two @ small.basis_pairs) * spreads, axis=1)
+        + jnp.sum((psi_two @ basis_pairs) * spread, axis=1)
         - features_squared * traces
     )
     pulled = jnp.sum(projected * (weights * in_blocks(outputs))[..., None], axis=1)
     linear = jnp.sum(pulled * psi1(kernel, points, latents), axis=1)  # Σ y aᵀM⟨c_d⟩, ⟨c_d⟩ = L_H⁻¹Ψ_dᵀ
-    misfit = (outputs_squared - 2 * linear + quadratic + psi0(kernel, latents) * priors) @ precisions
+    misfit = (outputs_squared - 2 * linear + quadratic + psi0(kernel, latents) * prior) @ precisions
     # Each observation carries its share 1/N_d of the divergence of its condition's latents.
     divergence = jnp.sum(latents.mean**2 + latents.variance - jnp.log(latents.variance) - 1, axis=1)
     per_observation = LOG_2PI - jnp.log(precisions) + divergence / conditions.counts
     value = -(stands_for @ per_observation + misfit) / 2
 
     by_place = jnp.zeros_like(all_weights).at[batch.places].set((traces * precisions)[:, None], mode="drop")
-    input_gram = inputs.gram(all_weights * by_place)
+    weighted = features * (all_weights * by_place)[:, None].astype(features.dtype)
+    input_gram = (weighted.T @ features).astype(precisions.dtype)
     packed = (features_squared * precisions) @ psi_two
     latent_gram = inverse_latents @ unpack_symmetric(packed, n_latents) @ inverse_latents.T
     return value, Grams(input_gram, latent_gram)
 
 
-def kl_inducing(inducing: InducingGaussian) -> Scalar:
-    """KL(q(v) ‖ N(0, I)) = ½ (‖M‖² + Σ W − Σ log W − M_X M_H)."""
-    variances = inducing.covariance.variances
-    return (jnp.sum(inducing.mean**2) + jnp.sum(variances - jnp.log(variances) - 1)) / 2
+def kl_inducing(mean: Float[Array, "M_X M_H"], covariance: KroneckerCovariance) -> Scalar:
+    """Return KL(q(v) ‖ N(0, I)) = ½ (‖M‖² + Σ W − Σ log W − M_X M_H)."""
+    variances = covariance.variances
+    return (jnp.sum(mean**2) + jnp.sum(variances - jnp.log(variances) - 1)) / 2
 
 
-class _Small(eqx.Module):
-    # L_H⁻ᵀ u_j u_jᵀ L_H⁻¹ and K_H⁻¹, packed so that a product with a packed Φ_d is the trace of theirs.
-    basis_pairs: Float[Array, "pairs M_H"]
-    inverse_gram: Float[Array, " pairs"]
-
-    @classmethod
-    def of(cls, covariance: KroneckerCovariance, inverse_latents: Float[Array, "M_H M_H"]) -> "_Small":
-        rows, columns = symmetric_pairs(inverse_latents.shape[0])
-        counts = packed_counts(inverse_latents.shape[0]).astype(inverse_latents.dtype)
-        rotated = inverse_latents.T @ covariance.latent_basis  # L_H⁻ᵀU_H
-        return cls(
-            basis_pairs=rotated[rows] * rotated[columns] * counts[:, None],
-            inverse_gram=jnp.sum(inverse_latents[:, rows] * inverse_latents[:, columns], axis=0) * counts,
-        )
-
-
-def _inputs(shared: Shared, inducing: InducingGaussian, batch: Minibatch) -> _Inputs:
-    dtype = batch.outputs.dtype
+def _at_inputs(shared: Shared, mean: Array, covariance: KroneckerCovariance, batch: Minibatch) -> tuple[Array, ...]:
+    # What the inputs of the observations come to: aᵀ in the precision of the batch; aᵀM, (U_Xᵀa)²ᵀW, aᵀa and k(x, x).
     inverse = _inverse_factor(shared.input_kernel, shared.inducing_inputs)  # L_X⁻¹
     kernel, points, whitening, mean, covariance = jax.tree.map(
-        lambda leaf: leaf.astype(dtype),
-        (shared.input_kernel, shared.inducing_inputs, inverse, inducing.mean, inducing.covariance),
+        lambda leaf: leaf.astype(batch.outputs.dtype),
+        (shared.input_kernel, shared.inducing_inputs, inverse, mean, covariance),
     )
     features = cross(kernel, batch.inputs, points) @ whitening.T
-    return _Inputs(
-        features=features,
-        means=(features @ mean).astype(inverse.dtype),
-        spreads=(jnp.square(features @ covariance.input_basis) @ covariance.variances).astype(inverse.dtype),
-        squares=jnp.sum(features**2, axis=1).astype(inverse.dtype),
-        prior_variance=diagonal(kernel, batch.inputs).astype(inverse.dtype),
-    )
+    spreads = jnp.square(features @ covariance.input_basis) @ covariance.variances
+    found = (features @ mean, spreads, jnp.sum(features**2, axis=1), diagonal(kernel, batch.inputs))
+    return features, *(each.astype(inverse.dtype) for each in found)
 
 
 def _inverse_factor(kernel: Kernel, points: Float[Array, "M Q"]) -> Float[Array, "M M"]:

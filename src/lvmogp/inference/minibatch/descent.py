@@ -1,5 +1,11 @@
-"""Stochastic inference from its start to an averaged final iterate."""
+"""Stochastic inference from its start to an averaged final iterate.
 
+Estimates of the bound are noisy. They are gathered in windows of steps, and a stage ends once the trend over the last
+windows cannot be told from noise, or gains too little; the next takes smaller steps. The last stage averages what it
+goes through.
+"""
+
+import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache, partial
@@ -15,11 +21,10 @@ from threadpoolctl import threadpool_limits
 from lvmogp.algebra.constraints import join, natural_steps, split
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled, jitted
+from lvmogp.ground.rules import AnyFloat
 from lvmogp.inference.minibatch.bound import Grams, Shared
-from lvmogp.inference.minibatch.distributed import AXIS, mesh, replicated, spread
-from lvmogp.inference.minibatch.minibatches import Minibatch
-from lvmogp.inference.minibatch.prefetch import Feed, ahead, minibatch
-from lvmogp.inference.minibatch.schedule import STEPS_PER_WINDOW, Schedule, Window, after, window
+from lvmogp.inference.minibatch.distributed import AXIS, mesh, on_devices
+from lvmogp.inference.minibatch.minibatches import Feed, Minibatch, ahead, minibatch
 from lvmogp.inference.minibatch.steps import AdamMoments, Problem, Rates, State, conditions_of, covariance_of, step
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.model.expected_likelihood import basis
@@ -27,12 +32,92 @@ from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import Posterior
 from lvmogp.typing import Array, HostFloat, Scalar
 
+STEPS_PER_WINDOW = 50
+# Step sizes of the hyperparameters, the latents and q(v) in each stage.
+STAGES = ((0.03, 0.02, 0.05), (0.01, 0.01, 0.02), (0.002, 0.005, 0.01))
+# Windows over which a trend is looked for: at least as many as a pass through the data has, within these limits.
+_FEWEST_WINDOWS, _MOST_WINDOWS = 10, 40
+# A slope of fewer standard errors cannot be told from noise.
+_SIGNIFICANT = 2.0
+# Steps are halved where the bound is not finite, at most to a sixty-fourth.
+_SHRINK_AFTER_FAILURE, _MOST_FAILURES = 0.5, 6
 # Neighbouring steps hardly differ, so that every fifth is averaged; fifty estimate the bound of the average.
 _STEPS_PER_AVERAGE, _STEPS_TO_JUDGE = 5, 50
 # Operations of one step below which threads cost more than they give.
 _LARGE = 5e8
 # The state after a minibatch at the given rates, and an estimate of the bound before it.
 _Step = Callable[[State, Minibatch, Rates], tuple[State, Array]]
+
+
+# The step schedule
+
+
+class Window(NamedTuple):
+    """Mean of the estimates of the bound in a window of steps, with its standard error."""
+
+    mean: AnyFloat
+    error: AnyFloat
+
+
+class Schedule(NamedTuple):
+    """Where a run stands: its stage, the windows of that stage, and how often it had to step back."""
+
+    stage: int = 0
+    windows: tuple[Window, ...] = ()
+    n_failures: int = 0
+    n_windows: int = _FEWEST_WINDOWS
+
+    @property
+    def averages(self) -> bool:
+        """Whether this is the stage that is averaged."""
+        return self.stage == len(STAGES) - 1
+
+    @property
+    def ended(self) -> bool:
+        """Whether all stages are over."""
+        return self.stage == len(STAGES)
+
+    @property
+    def share(self) -> float:
+        """About how much of the run is over; nobody knows how long a stage will take."""
+        of_stage = min(len(self.windows) / (2 * self.n_windows), 0.95)
+        return min((self.stage + of_stage) / len(STAGES), 1.0)
+
+    @property
+    def steps(self) -> tuple[float, ...]:
+        """Step sizes now."""
+        return tuple(_SHRINK_AFTER_FAILURE**self.n_failures * size for size in STAGES[self.stage])
+
+
+def begin_schedule(n_observations: int, batch_size: int) -> Schedule:
+    """Return the schedule of a run; the more observations, the slower and the surer a trend must be."""
+    in_a_pass = round(n_observations / batch_size / STEPS_PER_WINDOW)
+    return Schedule(n_windows=min(max(in_a_pass, _FEWEST_WINDOWS), _MOST_WINDOWS))
+
+
+def window(estimates: np.ndarray) -> Window:
+    """Return the mean and standard error of the estimates in a window."""
+    return Window(float(np.mean(estimates)), float(np.std(estimates, ddof=1) / math.sqrt(len(estimates))))
+
+
+def after(schedule: Schedule, latest: Window, least_gain: float) -> Schedule:
+    """Return the schedule after another window; ``least_gain`` is what the windows looked at must gain together."""
+    if not math.isfinite(latest.mean):
+        return schedule._replace(n_failures=schedule.n_failures + 1)
+    windows, n_windows = (*schedule.windows, latest), schedule.n_windows
+    if len(windows) < n_windows:
+        return schedule._replace(windows=windows)
+    # The slope of a straight line through the latest means, Σ w_j m_j, has the standard error √Σ w_j² e_j².
+    means, errors = np.transpose(windows[-n_windows:])
+    place = np.arange(n_windows) - (n_windows - 1) / 2
+    slope_weights = place / np.sum(place**2)
+    slope, error = slope_weights @ means, math.sqrt(np.sum(slope_weights**2 * errors**2))
+    if schedule.averages or slope < _SIGNIFICANT * error or slope * n_windows < least_gain:
+        return schedule._replace(stage=schedule.stage + 1, windows=())
+    return schedule._replace(windows=windows)
+
+
+# Runs
 
 
 class Running(NamedTuple):
@@ -46,18 +131,8 @@ class Running(NamedTuple):
     history: tuple[Window, ...]
 
 
-class Finished(NamedTuple):
-    """The averaged state as parameters and q(v), with an estimate of its bound."""
-
-    posterior: Posterior
-    bound: Window
-    status: Status
-    history: tuple[Window, ...]
-    n_steps: int
-
-
 def begin(shared: Shared, table: HostFloat) -> State:
-    """The state before the first step: kernels, inducing points and latents as given, q(v) the prior."""
+    """Return the state before the first step: kernels, inducing points and latents as given, q(v) the prior."""
     vector, _, _ = split(shared)
     values = jnp.asarray(table)
     n_inputs, n_latents = shared.inducing_inputs.shape[0], shared.inducing_latents.shape[0]
@@ -82,53 +157,50 @@ def run(
     *,
     most_steps: int,
     least_gain: float,
-    on_window: Callable[[Running], None] | None = None,
-) -> Finished:
-    """Go on until the last stage ends, or ``most_steps`` are over.
+    on_window: Callable[[Running], None],
+) -> tuple[Running, Posterior, Window, Status]:
+    """Go on until the last stage ends, or ``most_steps`` are over, and estimate the bound of the average.
 
     ``on_window`` is called after every window; it may raise :class:`lvmogp.StopFit` to end with the average so far.
     """
     devices = mesh()
     vector, fixed_leaves, structure = split(shared)
     counts = jnp.maximum(jnp.asarray(feed.shards.counts, float), 1)
-    problem = replicated(Problem(fixed_leaves, counts, structure, shared.inducing_latents.shape[1]), devices)
+    problem = on_devices(Problem(fixed_leaves, counts, structure, shared.inducing_latents.shape[1]), devices)
     one_thread = feed.batch_size * shared.inducing_inputs.shape[0] ** 2 < _LARGE
     stepper = _stepper(devices, one_thread=one_thread)
 
     def take_step(state: State, batch: Minibatch, rates: Rates) -> tuple[State, Array]:
-        return stepper(state, spread(batch, devices), problem, rates)
+        return stepper(state, on_devices(batch, devices, spread=True), problem, rates)
 
-    def rates_of(schedule: Schedule) -> Rates:
-        sizes = schedule.steps
-        free = jnp.asarray(sizes.hyperparameters * natural_steps(vector, structure))
-        return replicated(Rates(free, jnp.asarray(sizes.latents), jnp.asarray(sizes.natural)), devices)
+    def rates_of(hyperparameters: float, latents: float, natural: float) -> Rates:
+        free = jnp.asarray(hyperparameters * natural_steps(vector, structure))
+        return on_devices(Rates(free, jnp.asarray(latents), jnp.asarray(natural)), devices)
 
-    running = running._replace(state=replicated(running.state, devices), average=replicated(running.average, devices))
+    running = running._replace(state=on_devices(running.state, devices), average=on_devices(running.average, devices))
     status = Status.ITERATION_LIMIT
     # LAPACK has threads of its own, which wait for one another longer than a small step takes.
     one_at_a_time = threadpool_limits(limits=1 if one_thread else None)
     with one_at_a_time, closing(ahead(partial(minibatch, feed), running.step)) as batches:
         try:
             while running.step < most_steps and not running.schedule.ended:
-                running = _window(running, batches, take_step, rates_of(running.schedule), least_gain)
-                if running.schedule.hopeless or (running.step >= most_steps and not running.history):
+                running = _window(running, batches, take_step, rates_of(*running.schedule.steps), least_gain)
+                hopeless = running.schedule.n_failures > _MOST_FAILURES  # though steps are ever smaller
+                if hopeless or (running.step >= most_steps and not running.history):
                     raise NumericalError(
                         "the bound is not finite however small the steps; look for outputs or inputs of extreme size, "
                         'or try dtype="float64", another kernel or fewer inducing points'
                     )
-                if on_window is not None:
-                    on_window(running)
+                on_window(running)
             if running.schedule.ended:
                 status = Status.CONVERGED
         except StopFit:
             status = Status.INTERRUPTED
     final = running.average if running.n_averaged else running.state
     # Steps of size zero estimate the bound and change nothing.
-    still = replicated(Rates(jnp.zeros_like(vector), jnp.zeros(()), jnp.zeros(())), devices)
-    numbers = range(running.step, running.step + _STEPS_TO_JUDGE)
+    still, numbers = rates_of(0.0, 0.0, 0.0), range(running.step, running.step + _STEPS_TO_JUDGE)
     estimates = [take_step(final, minibatch(feed, number), still)[1] for number in numbers]
-    bound = window(np.asarray(jax.device_get(estimates)))
-    return Finished(_posterior(final, problem), bound, status, running.history, running.step)
+    return running, _posterior(final, problem), window(np.asarray(jax.device_get(estimates))), status
 
 
 @cache

@@ -9,7 +9,6 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lvmogp.errors import SettingError
-from lvmogp.inference.minibatch.minibatches import Minibatch
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import ColumnMoments
 
@@ -49,17 +48,9 @@ def mesh() -> Mesh:
     return Mesh(np.asarray(jax.devices()), (AXIS,))
 
 
-def replicated(tree: Any, over: Mesh) -> Any:
-    """Put arrays whole on every device."""
-    return _on_devices(tree, NamedSharding(over, PartitionSpec()))
-
-
-def spread(batch: Minibatch, over: Mesh) -> Minibatch:
-    """Spread a minibatch over all devices, of which this process gives its part."""
-    return _on_devices(batch, NamedSharding(over, PartitionSpec(AXIS)))
-
-
-def _on_devices(tree: Any, sharding: NamedSharding) -> Any:
+def on_devices(tree: Any, over: Mesh, *, spread: bool = False) -> Any:
+    """Put arrays whole on every device, or spread them over all, of which this process gives its part."""
+    sharding = NamedSharding(over, PartitionSpec(AXIS) if spread else PartitionSpec())
     if jax.process_count() == 1:
         return jax.device_put(tree, sharding)
     return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(sharding, np.asarray(leaf)), tree)
@@ -72,7 +63,7 @@ def gathered_rows(rows: Observations) -> Observations:
 
 
 def merged_moments(moments: ColumnMoments) -> ColumnMoments:
-    """Moments of the rows of all processes together."""
+    """Return the moments of the rows of all processes together."""
     columns = [np.stack(_gathered(np.atleast_1d(np.asarray(part, dtype=float)))) for part in moments]
     total, *others = [ColumnMoments(float(count[0]), *rest) for count, *rest in zip(*columns, strict=True)]
     for other in others:
@@ -81,13 +72,13 @@ def merged_moments(moments: ColumnMoments) -> ColumnMoments:
 
 
 def gathered_documents(document: Any) -> list[Any]:
-    """A document of plain values from each process."""
+    """Return a document of plain values from each process."""
     payload = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
     return [json.loads(part.tobytes().decode()) for part in _gathered(payload)]
 
 
-def first_bytes(payload: bytes) -> bytes:
-    """What the first process has, for all processes."""
+def of_first(payload: bytes) -> bytes:
+    """Return what the first process has, for all processes."""
     return _gathered(np.frombuffer(payload, dtype=np.uint8))[0].tobytes()
 
 

@@ -1,21 +1,23 @@
 """Data that do not fit into memory or into one machine: from observations to a posterior by minibatches."""
 
 import time
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import numpy as np
 
-from lvmogp.inference.minibatch.descent import Finished, Running, begin, run
-from lvmogp.inference.minibatch.distributed import gathered_documents, gathered_rows, merged_moments, summed
-from lvmogp.inference.minibatch.prefetch import Feed, Shards
-from lvmogp.inference.minibatch.resuming import load_running, of_first_process, save_running
-from lvmogp.inference.minibatch.schedule import STEPS_PER_WINDOW, begin_schedule
+from lvmogp.errors import warn
+from lvmogp.inference.minibatch.descent import STAGES, STEPS_PER_WINDOW, Running, begin, begin_schedule, run
+from lvmogp.inference.minibatch.distributed import gathered_documents, gathered_rows, merged_moments, of_first, summed
+from lvmogp.inference.minibatch.minibatches import Feed, Shards
 from lvmogp.inference.minibatch.start import Start, points_per_condition, start_from
-from lvmogp.inference.options import Options, minibatch_limits, minibatch_size
+from lvmogp.inference.options import Options, minibatch_settings
 from lvmogp.inference.restarts import MINIBATCHES, Outcome, Progress, Report, Restart, jitters
 from lvmogp.model.posterior import Posterior
 from lvmogp.storage.checkpoints import Checkpoints
 from lvmogp.storage.codec import decode_id, encode_id
+from lvmogp.storage.tensor_file import from_bytes, to_bytes
 from lvmogp.tables.ids import Id, distinct_ids, numbers_of
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import scaling_from
@@ -23,6 +25,14 @@ from lvmogp.tables.transforms import Transform
 
 # Seconds between two checkpoints, unless the user says otherwise.
 CHECKPOINT_SECONDS = 60.0
+_SERIES = "steps"
+
+
+class Interrupted(NamedTuple):
+    """A run between two windows, and where it started, as a checkpoint keeps them."""
+
+    start: Start
+    running: Running
 
 
 def shards_of(observations: Observations, *, transform: Transform | None) -> tuple[Shards, tuple[Id, ...]]:
@@ -47,21 +57,20 @@ def fit_minibatches(
 ) -> tuple[Posterior, Outcome]:
     """Fit by minibatches, from a small fit or from where a checkpoint left off."""
     began = last_written = time.perf_counter()
-    n_observations, batch_size = int(shards.counts.sum()), minibatch_size(options)
-    most_steps, least_gain = minibatch_limits(options, n_observations)
-    resumed = None if checkpoints is None else load_running(checkpoints)
-    if resumed is None:
+    n_observations = int(shards.counts.sum())
+    batch_size, most_steps, least_gain = minibatch_settings(options, n_observations)
+    interrupted = None if checkpoints is None else _interrupted(checkpoints)
+    if interrupted is None:
         start = _started(shards, options, on_progress)
         state = begin(start.shared, start.table)
-        running = Running(state, state, 0, 0, begin_schedule(n_observations, batch_size), ())
-    else:
-        start, running = resumed
+        interrupted = Interrupted(start, Running(state, state, 0, 0, begin_schedule(n_observations, batch_size), ()))
+    start, running = interrupted
 
     def after_window(running: Running) -> None:
         nonlocal last_written
         due = running.schedule.ended or time.perf_counter() - last_written >= checkpoint_seconds
         if checkpoints is not None and due and jax.process_index() == 0:  # the states of others are the same
-            save_running(checkpoints, start, running)
+            checkpoints.save(_SERIES, running.step, Interrupted(start, running), Interrupted)
             last_written = time.perf_counter()
         if on_progress is not None and running.history:
             n_latent = running.state.table.shape[1] // 2
@@ -69,8 +78,16 @@ def fit_minibatches(
             on_progress(Progress(n_latent, 1, 1, MINIBATCHES, running.step, running.history[-1].mean, share))
 
     feed = Feed(shards, batch_size, jax.local_device_count(), options.dtype, options.seed)
-    finished = run(running, start.shared, feed, most_steps=most_steps, least_gain=least_gain, on_window=after_window)
-    return finished.posterior, _outcome(finished, time.perf_counter() - began)
+    running, posterior, bound, status = run(
+        running, start.shared, feed, most_steps=most_steps, least_gain=least_gain, on_window=after_window
+    )
+    jitter_inputs, jitter_latents = map(float, jitters(posterior.parameters))
+    seconds = time.perf_counter() - began
+    history = tuple(each.mean for each in running.history)
+    restart = Restart(MINIBATCHES, bound.mean, status, history, running.step, seconds, STEPS_PER_WINDOW)
+    return posterior, Outcome(
+        posterior.parameters, bound.mean, status, (restart,), jitter_inputs, jitter_latents, seconds
+    )
 
 
 def _started(shards: Shards, options: Options, on_progress: Report) -> Start:
@@ -82,16 +99,31 @@ def _started(shards: Shards, options: Options, on_progress: Report) -> Start:
         for place, (part, own) in enumerate(zip(shards.parts, shards.numbers, strict=True))
     ]
     drawn = gathered_rows(shards.joined(some))
-    if jax.process_index() > 0:
-        return of_first_process(None)
-    rows = drawn._replace(inputs=scaling.inputs(drawn.inputs), outputs=scaling.outputs(drawn.outputs))
-    start = start_from(rows, n_conditions, scaling.input_scale, options, on_progress)
-    return start if jax.process_count() == 1 else of_first_process(start)
+    start = None
+    if jax.process_index() == 0:
+        rows = drawn._replace(inputs=scaling.inputs(drawn.inputs), outputs=scaling.outputs(drawn.outputs))
+        start = start_from(rows, n_conditions, scaling.input_scale, options, on_progress)
+    return _of_first_process(start, Start)
 
 
-def _outcome(finished: Finished, seconds: float) -> Outcome:
-    parameters, bound, status = finished.posterior.parameters, finished.bound.mean, finished.status
-    jitter_inputs, jitter_latents = jitters(parameters)
-    history = tuple(each.mean for each in finished.history)
-    restart = Restart(MINIBATCHES, bound, status, history, finished.n_steps, seconds, STEPS_PER_WINDOW)
-    return Outcome(parameters, bound, status, (restart,), float(jitter_inputs), float(jitter_latents), seconds)
+def _interrupted(checkpoints: Checkpoints) -> Interrupted | None:
+    # The newest run that can be read.
+    newest = checkpoints.latest(_SERIES, Interrupted) if jax.process_index() == 0 else None
+    kept: Interrupted | None = _of_first_process(None if newest is None else newest[1], Interrupted)
+    if kept is None:
+        return None
+    running = kept.running
+    found = (running.state, running.average, begin(kept.start.shared, kept.start.table))
+    sizes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state) for state in found]
+    if not eqx.tree_equal(*sizes) or running.schedule.stage not in range(len(STAGES) + 1):
+        warn(f"the checkpoints in {checkpoints.folder} do not fit where they started; the fit begins anew")
+        return None
+    return kept
+
+
+def _of_first_process(value: Any | None, kind: Any) -> Any:
+    # What the first process has, for all processes.
+    if jax.process_count() == 1:
+        return value
+    payload = of_first(b"" if value is None else to_bytes(value, kind))
+    return from_bytes(payload, kind) if payload else None

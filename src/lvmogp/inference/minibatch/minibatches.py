@@ -1,19 +1,27 @@
-"""Observations drawn at random, each standing for many.
+"""Observations drawn at random, each standing for many, in minibatches that are made ahead while the device works.
 
 Epoch after epoch goes through all observations in another order, which costs no memory: the place of an observation is
 computed from its number by a keyed permutation.
 """
 
+import itertools
 import math
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from lvmogp.tables.observations import Observations, joined
+from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import Array, Float, HostInt, Int
 
 # Two rounds of the network pass for random in the tests, and are the fewest that mix both digits.
 _ROUNDS = 2
 _BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64)
+# Threads that read, and minibatches that wait: enough for a disk to keep up with a device, and small in memory.
+_WORKERS, _AHEAD = 4, 8
 
 
 class Minibatch(NamedTuple):
@@ -31,7 +39,7 @@ class Minibatch(NamedTuple):
 
 
 def block_shape(batch_size: int, n_conditions: int) -> tuple[int, int]:
-    """Number and size of blocks that hold any minibatch; a block costs about as much as eight observations."""
+    """Return number and size of blocks that hold any minibatch; a block costs about as much as eight observations."""
 
     def number(size: int) -> int:
         return min(batch_size, batch_size // size + min(n_conditions, batch_size))
@@ -40,27 +48,30 @@ def block_shape(batch_size: int, n_conditions: int) -> tuple[int, int]:
     return number(size), size
 
 
-def blocks(conditions: HostInt, n_conditions: int) -> tuple[HostInt, HostInt]:
-    """Places of observations in blocks of one condition each, and the condition of each block."""
-    batch_size = len(conditions)
-    n_blocks, size = block_shape(batch_size, n_conditions)
+def ranks(conditions: HostInt) -> HostInt:
+    """Return how many rows of the same condition come before each row."""
     order = np.argsort(conditions, kind="stable")
     ordered = conditions[order]
-    begins = np.r_[True, ordered[1:] != ordered[:-1]]
-    first = np.flatnonzero(begins)
-    group = np.cumsum(begins) - 1
-    n_before = np.cumsum(np.r_[0, -(-np.diff(np.r_[first, batch_size]) // size)])  # blocks of the groups before
-    rank = np.arange(batch_size) - first[group]
-    block = n_before[group] + rank // size
-    places = np.full((n_blocks, size), batch_size, dtype=np.int32)
-    places[block, rank % size] = order
+    found = np.empty(len(conditions), dtype=int)
+    found[order] = np.arange(len(conditions)) - np.searchsorted(ordered, ordered)
+    return found
+
+
+def blocks(conditions: HostInt, n_conditions: int) -> tuple[HostInt, HostInt]:
+    """Return the places of observations in blocks of one condition each, and the condition of each block."""
+    n_blocks, size = block_shape(len(conditions), n_conditions)
+    present, number, counts = np.unique(conditions, return_inverse=True, return_counts=True)
+    n_own = -(-counts // size)  # blocks of each condition that is there
+    rank = ranks(conditions)
+    places = np.full((n_blocks, size), len(conditions), dtype=np.int32)
+    places[(np.cumsum(n_own) - n_own)[number] + rank // size, rank % size] = np.arange(len(conditions))
     block_condition = np.zeros(n_blocks, dtype=np.int32)
-    block_condition[block] = ordered
+    block_condition[: n_own.sum()] = np.repeat(present, n_own)
     return places, block_condition
 
 
 def shuffled(places: HostInt, n_rows: int, key: int) -> HostInt:
-    """The rows at these places of a random order of ``n_rows`` rows; each key has an order of its own.
+    """Return the rows at these places of a random order of ``n_rows`` rows; each key has an order of its own.
 
     A Feistel network: a number is split into two digits, each of which is shifted in turn by a hash of the other. The
     digits span hardly more numbers than there are rows; those beyond the last are permuted again until they are not.
@@ -90,7 +101,7 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 
 def rows_of_step(step: int, batch_size: int, n_rows: int, seed: int) -> HostInt:
-    """The rows of one minibatch: a function of its number alone, so that a fit can be taken up at any step."""
+    """Return the rows of one minibatch: a function of its number alone, so that a fit can be taken up at any step."""
     places = np.arange(step * batch_size, (step + 1) * batch_size)
     epochs = places // n_rows
     rows = np.empty(batch_size, dtype=np.int64)
@@ -101,5 +112,67 @@ def rows_of_step(step: int, batch_size: int, n_rows: int, seed: int) -> HostInt:
 
 
 def hash_of(seed: int, number: int) -> int:
-    """A seed for each number, from one seed."""
+    """Return a seed for each number, from one seed."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0])
+
+
+class Shards(NamedTuple):
+    """The parts of the observations that this process reads, numbered among all ``n_shards`` from ``first_shard`` on.
+
+    ``numbers`` says of each part which condition among all each of its own is; ``counts`` are the observations of each
+    condition in all shards, and ``scaling`` is theirs.
+    """
+
+    parts: Sequence[Observations]
+    numbers: Sequence[HostInt]
+    counts: HostInt
+    scaling: Scaling
+    n_shards: int
+    first_shard: int
+
+    def joined(self, some: Sequence[Observations]) -> Observations:
+        """Return some rows of each part, one after the other, with the numbers of their conditions among all."""
+        return joined(
+            [rows._replace(conditions=own[rows.conditions]) for rows, own in zip(some, self.numbers, strict=True)]
+        )
+
+
+class Feed(NamedTuple):
+    """How this process, with so many devices, makes its part of each minibatch; every shard gives as many rows."""
+
+    shards: Shards
+    batch_size: int
+    n_devices: int
+    dtype: str
+    seed: int
+
+
+def minibatch(feed: Feed, number: int) -> Minibatch:
+    """Make a process's part of a minibatch: a function of its number alone."""
+    shards, n_devices = feed.shards, feed.n_devices
+    per_shard = -(-feed.batch_size // (shards.n_shards * n_devices)) * n_devices  # the same for all devices
+    parts, weights = [], []
+    for place, part in enumerate(shards.parts, shards.first_shard):
+        rows = rows_of_step(number, per_shard, part.n_rows, hash_of(feed.seed, place))
+        parts.append(part.some(np.sort(rows)))  # in the order of the file, which reads faster
+        weights.append(np.full(per_shard, part.n_rows / per_shard))
+    found = shards.joined(parts)
+    # Each device has consecutive observations, and places that count from its own first one.
+    pieces = [blocks(piece, len(shards.counts)) for piece in np.split(found.conditions, n_devices)]
+    places, block_condition = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    numbers = (shards.scaling.inputs(found.inputs), shards.scaling.outputs(found.outputs), np.concatenate(weights))
+    arrays: Any = (*(each.astype(feed.dtype) for each in numbers), places, block_condition)
+    return Minibatch(*arrays)
+
+
+def ahead(make: Callable[[int], Minibatch], first: int) -> Generator[Minibatch, None, None]:
+    """Yield minibatches from the ``first`` on, for ever, some of them in the making while one is used."""
+    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="minibatch") as workers:
+        made = (workers.submit(make, number) for number in itertools.count(first))
+        waiting = deque(itertools.islice(made, _AHEAD))
+        try:
+            while True:
+                yield waiting.popleft().result()
+                waiting.append(next(made))
+        finally:
+            workers.shutdown(cancel_futures=True)

@@ -1,6 +1,5 @@
 """Where stochastic inference starts: a small fit to some conditions, and all others placed in its latent space."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -9,6 +8,7 @@ import numpy as np
 
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.minibatch.bound import Shared
+from lvmogp.inference.minibatch.minibatches import ranks
 from lvmogp.inference.options import Options, minibatch_inducing, minibatch_start_options
 from lvmogp.inference.restarts import Report, chosen, search
 from lvmogp.inference.starts import representatives
@@ -37,7 +37,7 @@ class Start(NamedTuple):
 
 
 def points_per_condition(n_conditions: int) -> int:
-    """How many observations of each condition are drawn, for the small fit and for placing the conditions."""
+    """Return how many observations of each condition are drawn, for the small fit and for placing the conditions."""
     return max(POINTS_PER_CONDITION, -(-MOST_OBSERVATIONS // min(n_conditions, MOST_CONDITIONS)))
 
 
@@ -71,66 +71,52 @@ def start_from(
 
 
 def some_conditions(rows: Observations, n_conditions: int, seed: int) -> tuple[Observations, HostInt]:
-    """Some observations of at most 300 conditions, each with about as many, and the numbers of these conditions."""
+    """Return some observations of at most 300 conditions, about as many of each, and the conditions' numbers."""
     rng = np.random.default_rng(seed)
     seen = np.unique(rows.conditions)
     drawn = np.sort(rng.choice(seen, min(len(seen), MOST_CONDITIONS), replace=False))
     numbers = np.full(n_conditions, -1)
     numbers[drawn] = np.arange(len(drawn))
     order = rng.permutation(np.flatnonzero(numbers[rows.conditions] >= 0))
-    kept = order[_rank(rows.conditions[order]) < -(-MOST_OBSERVATIONS // len(drawn))]
-    few = rows.some(kept)
+    few = rows.some(order[ranks(rows.conditions[order]) < -(-MOST_OBSERVATIONS // len(drawn))])
     return few._replace(conditions=numbers[few.conditions]), drawn
 
 
 def placed(model: Posterior, rows: Observations, n_conditions: int, fitted: HostInt) -> LatentGaussians:
-    """q(h_d) of all conditions: as fitted, and the others where their observations put them, the model fixed."""
+    """Return q(h_d) of all conditions: as fitted, and the others where their observations put them, the model fixed."""
     parameters = model.parameters
     n_latent = parameters.latent_mean.shape[1]
     mean, variance = np.zeros((n_conditions, n_latent)), np.ones((n_conditions, n_latent))
     order = np.argsort(rows.conditions, kind="stable")
-    rank = _rank(rows.conditions[order])
-    kept, rank = order[rank < POINTS_PER_CONDITION], rank[rank < POINTS_PER_CONDITION]
-    conditions = rows.conditions[kept]
+    order = order[ranks(rows.conditions[order]) < POINTS_PER_CONDITION]
+    conditions, rank = rows.conditions[order], ranks(rows.conditions[order])
     at_once = min(_CONDITIONS_AT_ONCE, n_conditions)
     for begin in range(0, n_conditions, at_once):
         now = slice(*np.searchsorted(conditions, [begin, begin + at_once]))
         place = (conditions[now] - begin, rank[now])
         inputs = np.zeros((at_once, POINTS_PER_CONDITION, rows.inputs.shape[1]))
         outputs, present = np.zeros((2, at_once, POINTS_PER_CONDITION))
-        inputs[place], outputs[place], present[place] = rows.inputs[kept[now]], rows.outputs[kept[now]], 1.0
+        inputs[place], outputs[place], present[place] = rows.inputs[order[now]], rows.outputs[order[now]], 1.0
         found = _place(model, jnp.asarray(inputs), jnp.asarray(outputs), jnp.asarray(present))
-        size = min(at_once, n_conditions - begin)
-        mean[begin : begin + size] = found.mean[:size]
-        variance[begin : begin + size] = found.variance[:size]
+        these = slice(begin, min(begin + at_once, n_conditions))
+        mean[these], variance[these] = (np.asarray(each)[: these.stop - begin] for each in found)
     mean[fitted], variance[fitted] = np.asarray(parameters.latent_mean), np.asarray(parameters.latent_variance)
     return LatentGaussians(jnp.asarray(mean), jnp.asarray(variance))
 
 
-def _rank(conditions: HostInt) -> HostInt:
-    # How many rows of the same condition come before each row.
-    order = np.argsort(conditions, kind="stable")
-    ordered = conditions[order]
-    begins = np.r_[True, ordered[1:] != ordered[:-1]]
-    first = np.flatnonzero(begins)
-    rank = np.empty(len(conditions), dtype=int)
-    rank[order] = np.arange(len(conditions)) - first[np.cumsum(begins) - 1]
-    return rank
-
-
 @compiled
 def _place(
-    model: Posterior,
-    inputs: Float[Array, "C b Q_X"],
-    outputs: Float[Array, "C b"],
-    present: Float[Array, "C b"],
-) -> LatentGaussians:
+    model: Posterior, inputs: Float[Array, "C b Q_X"], outputs: Float[Array, "C b"], present: Float[Array, "C b"]
+) -> tuple[Float[Array, "C Q_H"], Float[Array, "C Q_H"]]:
+    # Means and variances of Laplace's approximation, by Gauss-Newton steps from the best of the fitted latents, damped
+    # as by Levenberg and Marquardt.
     noise = _EXCESS_VARIANCE * jnp.exp(jnp.mean(jnp.log(model.parameters.noise_variance)))
     candidates = model.parameters.latent_mean
     candidate_weights = model.latent_basis.features(candidates) @ model.mean.T  # w(h) = M c(h)
+    identity = jnp.eye(candidates.shape[1], dtype=candidates.dtype)
 
     def one_condition(points: Array, values: Array, weights: Array) -> tuple[Array, Array]:
-        features = model.input_basis.features(points)
+        features, precision = model.input_basis.features(points), weights / noise
 
         def predicted(latent: Float[Array, " Q_H"]) -> Float[Array, " b"]:
             return features @ (model.mean @ model.latent_basis.features(latent[None])[0])
@@ -138,36 +124,22 @@ def _place(
         def log_density(latent: Float[Array, " Q_H"]) -> Scalar:
             return -(weights @ (values - predicted(latent)) ** 2 / noise + latent @ latent) / 2
 
+        def curvature(latent: Array) -> tuple[Array, Array]:
+            slope = jax.jacfwd(predicted)(latent)
+            gradient = slope.T @ (precision * (values - predicted(latent))) - latent
+            return gradient, (slope.T * precision) @ slope + identity
+
+        def improve(_, state: tuple[Array, Array]) -> tuple[Array, Array]:
+            latent, damping = state
+            gradient, precision_matrix = curvature(latent)
+            step = jnp.linalg.solve(precision_matrix * (1 + damping * identity), gradient)
+            better = log_density(latent + step) > log_density(latent)
+            return jax.lax.select(better, latent + step, latent), jax.lax.select(better, damping / 4, damping * 8)
+
         errors = weights @ (values[:, None] - features @ candidate_weights.T) ** 2 / noise
         first = candidates[jnp.argmin(errors + jnp.sum(candidates**2, axis=1))]
-        return _newton(log_density, predicted, first, values, weights / noise)
+        damping = jnp.asarray(_FIRST_DAMPING, first.dtype)
+        latent, _ = jax.lax.fori_loop(0, _NEWTON_STEPS, improve, (first, damping))
+        return latent, jnp.diagonal(jnp.linalg.inv(curvature(latent)[1]))
 
-    return LatentGaussians(*jax.vmap(one_condition)(inputs, outputs, present))
-
-
-def _newton(
-    log_density: Callable[[Array], Scalar],
-    predicted: Callable[[Array], Array],
-    first: Array,
-    values: Array,
-    precision: Array,
-) -> tuple[Array, Array]:
-    # Gauss-Newton steps, damped as by Levenberg and Marquardt; then the variances of Laplace's approximation.
-    identity = jnp.eye(first.shape[0], dtype=first.dtype)
-
-    def curvature(latent: Array) -> tuple[Array, Array]:
-        slope = jax.jacfwd(predicted)(latent)
-        gradient = slope.T @ (precision * (values - predicted(latent))) - latent
-        return gradient, (slope.T * precision) @ slope + identity
-
-    def improve(_, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        latent, damping = state
-        gradient, precision_matrix = curvature(latent)
-        step = jnp.linalg.solve(precision_matrix * (1 + damping * identity), gradient)
-        better = log_density(latent + step) > log_density(latent)
-        return jax.lax.select(better, latent + step, latent), jax.lax.select(better, damping / 4, damping * 8)
-
-    begun = (first, jnp.asarray(_FIRST_DAMPING, first.dtype))
-    latent, _ = jax.lax.fori_loop(0, _NEWTON_STEPS, improve, begun)
-    _, precision_matrix = curvature(latent)
-    return latent, jnp.diagonal(jnp.linalg.inv(precision_matrix))
+    return jax.vmap(one_condition)(inputs, outputs, present)

@@ -12,14 +12,7 @@ import jax.numpy as jnp
 
 from lvmogp.algebra.constraints import FreeStructure, join
 from lvmogp.algebra.evidence import kronecker_shrinkage
-from lvmogp.inference.minibatch.bound import (
-    BlockConditions,
-    Grams,
-    InducingGaussian,
-    Shared,
-    expected_log_likelihood,
-    kl_inducing,
-)
+from lvmogp.inference.minibatch.bound import BlockConditions, Grams, Shared, expected_log_likelihood, kl_inducing
 from lvmogp.inference.minibatch.minibatches import Minibatch
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.posterior import KroneckerCovariance
@@ -104,15 +97,14 @@ def step(state: State, batch: Minibatch, problem: Problem, rates: Rates, axis: s
 
     def objective(vector: Array, values: Array, mean: Array) -> tuple[Scalar, Grams]:
         shared = join(vector, problem.fixed_leaves, problem.structure)
-        inducing = InducingGaussian(mean, state.covariance)
         conditions = conditions_of(problem, shared, values, counts)
-        return expected_log_likelihood(shared, conditions, inducing, batch)
+        return expected_log_likelihood(shared, conditions, mean, state.covariance, batch)
 
     (expected, grams), (by_vector, by_values, by_mean) = jax.value_and_grad(objective, argnums=(0, 1, 2), has_aux=True)(
         state.vector, state.table[rows], state.mean
     )
     expected, grams, by_vector, by_mean = jax.lax.psum((expected, grams, by_vector, by_mean), axis)
-    bound = expected - kl_inducing(InducingGaussian(state.mean, state.covariance))
+    bound = expected - kl_inducing(state.mean, state.covariance)
 
     # The first steps average their minibatches, from which q(v) is as good as new.
     natural = jnp.where(rates.natural > 0, jnp.maximum(rates.natural, 1 / (state.n_steps + _FIRST_STEPS)), 0.0)

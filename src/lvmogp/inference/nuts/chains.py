@@ -1,6 +1,5 @@
 """Markov chains by the No-U-Turn sampler, several at a time, in pieces between which they can be stopped."""
 
-import math
 import time
 from collections.abc import Callable, Collection
 from functools import partial
@@ -14,18 +13,15 @@ from threadpoolctl import threadpool_limits
 
 from lvmogp.algebra.constraints import FreeStructure, join
 from lvmogp.ground.compiling import compiled
-from lvmogp.inference.nuts.gibbs import redrawn_latents
-from lvmogp.inference.nuts.likelihoods import log_likelihood
-from lvmogp.inference.nuts.parameters import ChainParameters
-from lvmogp.inference.nuts.priors import Priors, log_prior
+from lvmogp.inference.nuts.likelihoods import log_likelihood, redrawn_latents
+from lvmogp.inference.nuts.parameters import ChainParameters, Priors, log_prior
 from lvmogp.inference.optimise import StopFit
 from lvmogp.inference.threads import n_threads, side_by_side
 from lvmogp.model.layouts import LikelihoodData, SparseData
 from lvmogp.typing import Array, Float, Scalar
 
 # Steps of one compiled call, between two of which a chain can be stopped: about a second's worth.
-_FIRST_PIECE, _LONGEST_PIECE = 5, 50
-_PIECE_SECONDS = 1.0
+_FIRST_PIECE, _LONGEST_PIECE, _PIECE_SECONDS = 5, 50, 1.0
 # Paths of up to 2⁵ leapfrog steps while a chain learns how to move, and 2⁶ afterwards. Left alone, paths become longer,
 # because the latent space turns without end; what does not depend on its orientation is no better for it.
 _DEEPEST_TREES = (5, 6)
@@ -41,10 +37,8 @@ _REDRAWN_AT_ONCE = 8
 FEW_OBSERVATIONS = 500
 # Tempered chains: the inverse temperature that they start at, the share of the warm-up in which they cool down, the
 # steps that they take at each temperature, and the fewest temperatures that are not as bad as a random start.
-_LEAST_BETA = 0.1
-_SHARE_OF_COOLING = 0.6
-_STEPS_AT_A_TEMPERATURE = 8
-_FEWEST_TEMPERATURES = 8
+_LEAST_BETA, _SHARE_OF_COOLING = 0.1, 0.6
+_STEPS_AT_A_TEMPERATURE, _FEWEST_TEMPERATURES = 8, 8
 
 
 class SamplerSettings(NamedTuple):
@@ -60,18 +54,13 @@ class SamplerSettings(NamedTuple):
         """Steps of one chain."""
         return self.n_warmup + self.n_draws
 
-    @property
-    def n_temperatures(self) -> int:
-        """Temperatures that a tempered chain goes through; none where a short warm-up leaves no time for it."""
-        number = int(_SHARE_OF_COOLING * self.n_warmup) // _STEPS_AT_A_TEMPERATURE
-        return number if number >= _FEWEST_TEMPERATURES else 0
-
     def stretches(self, *, tempered: bool) -> list[tuple[int, float]]:
-        """Numbers of steps with the inverse temperature β of each; the last are the draws (equation 53).
+        """Return numbers of steps with the inverse temperature β of each; the last are the draws (equation 53).
 
-        A tempered chain cools down by equal factors.
+        A tempered chain cools down by equal factors, unless a short warm-up leaves no time for it.
         """
-        number = self.n_temperatures if tempered else 0
+        number = int(_SHARE_OF_COOLING * self.n_warmup) // _STEPS_AT_A_TEMPERATURE if tempered else 0
+        number = number if number >= _FEWEST_TEMPERATURES else 0
         cooling = [(_STEPS_AT_A_TEMPERATURE, _LEAST_BETA ** (1 - place / number)) for place in range(number)]
         return [*cooling, (self.n_warmup - number * _STEPS_AT_A_TEMPERATURE, 1.0), (self.n_draws, 1.0)]
 
@@ -84,16 +73,8 @@ class Target(eqx.Module):
     structure: FreeStructure = eqx.field(static=True)
     priors: Priors = eqx.field(static=True)
 
-    @property
-    def first_latent(self) -> int:
-        """Place in the free vector where the latents begin: after the kernels, of which some leaves may be fixed."""
-        tree = jax.tree.unflatten(self.structure.structure, range(len(self.structure.declarations)))
-        n_kernel_leaves = len(jax.tree.leaves((tree.input_kernel, tree.latent_kernel)))
-        n_free = sum(not fixed for _, fixed in self.structure.declarations[:n_kernel_leaves])
-        return sum(math.prod(shape) for shape in self.structure.free_shapes[:n_free])
-
     def parameters(self, vector: Float[Array, " free"]) -> ChainParameters:
-        """The parameters that a free vector stands for."""
+        """Return the parameters that a free vector stands for."""
         return join(vector, self.fixed_leaves, self.structure)
 
 
@@ -117,7 +98,7 @@ class Chain(NamedTuple):
 
 
 def log_posterior(target: Target, vector: Float[Array, " free"], beta: Scalar | float = 1.0) -> Scalar:
-    """β log p(Y | H, θ) + log p(H, θ), up to a constant (equation 53); β of the posterior is one."""
+    """Return β log p(Y | H, θ) + log p(H, θ), up to a constant (equation 53); β of the posterior is one."""
     point = target.parameters(vector)
     return beta * log_likelihood(point, target.data) + log_prior(point, target.priors)
 
@@ -158,13 +139,18 @@ def _advance(target: Target, state: Any, n_steps: Array | np.ndarray, beta: Arra
         state = _with_redrawn_latents(target, step(state), beta)
         return state, jax.tree.map(lambda kept, value: kept.at[number].set(value), trace, _seen(state))
 
-    return jax.lax.fori_loop(0, n_steps, walk, (state, _empty_trace(state)))
+    empty = jax.tree.map(lambda value: jnp.zeros((_LONGEST_PIECE, *value.shape), value.dtype), _seen(state))
+    return jax.lax.fori_loop(0, n_steps, walk, (state, empty))
 
 
 @compiled
 def _at_temperature(target: Target, state: Any, beta: Array) -> Any:
-    energy, slope = jax.value_and_grad(_potential(target, beta))(state.z)
-    return state._replace(potential_energy=energy, z_grad=slope)
+    return _moved(target, state, state.z, beta)
+
+
+def _moved(target: Target, state: Any, vector: Array, beta: Array) -> Any:
+    energy, slope = jax.value_and_grad(_potential(target, beta))(vector)
+    return state._replace(z=vector, potential_energy=energy, z_grad=slope)
 
 
 def _with_redrawn_latents(target: Target, state: Any, beta: Array) -> Any:
@@ -176,10 +162,10 @@ def _with_redrawn_latents(target: Target, state: Any, beta: Array) -> Any:
     key, next_key = jax.random.split(state.rng_key)
     conditions = (state.i * _REDRAWN_AT_ONCE + jnp.arange(min(_REDRAWN_AT_ONCE, n_conditions))) % n_conditions
     latents = redrawn_latents(point, target.data, conditions, key, beta)
-    vector = jax.lax.dynamic_update_slice(state.z, latents.reshape(-1), (target.first_latent,))
-    energy, slope = jax.value_and_grad(_potential(target, beta))(vector)
-    moved = state._replace(z=vector, potential_energy=energy, z_grad=slope)
-    kept = jax.lax.cond(jnp.isfinite(energy), lambda: moved, lambda: state)
+    # Latents are entries of the free vector as they are, so that its places tell which.
+    places = target.parameters(jnp.arange(state.z.size, dtype=state.z.dtype)).latents.astype(int)
+    moved = _moved(target, state, state.z.at[places].set(latents), beta)
+    kept = jax.lax.cond(jnp.isfinite(moved.potential_energy), lambda: moved, lambda: state)
     return kept._replace(rng_key=next_key)
 
 
@@ -187,26 +173,24 @@ def _seen(state: Any) -> Trace:
     return Trace(state.z, -state.potential_energy, state.energy, state.num_steps, state.accept_prob, state.diverging)
 
 
-def _empty_trace(state: Any) -> Trace:
-    return jax.tree.map(lambda value: jnp.zeros((_LONGEST_PIECE, *value.shape), value.dtype), _seen(state))
-
-
 def _walked(
     target: Target, state: Any, settings: SamplerSettings, tempered: bool, report: Callable[[tuple[int, float]], None]
 ) -> Chain:
     # One chain from its first state to its end, or to where a report asks it to stop; the draws so far are kept.
-    pieces: list[Trace] = []
+    pieces: list[Trace] = [jax.tree.map(lambda value: np.asarray(value)[None][:0], _seen(state))]
     n_steps, seconds = 0, 0.0
     stretches = settings.stretches(tempered=tempered)
+    beta = stretches[0][1]
     try:
-        for number, (length, beta) in enumerate(stretches):
-            power = jnp.asarray(beta, state.z.dtype)
-            changes, left = number > 0 and beta != stretches[number - 1][1], length
+        for number, (left, next_beta) in enumerate(stretches):
             while left > 0:
                 began = time.perf_counter()
-                if changes and left == length:
-                    state = _at_temperature(target, state, power)
-                n_next = _piece_length(n_steps, seconds, left)
+                power = jnp.asarray(next_beta, state.z.dtype)
+                if next_beta != beta:
+                    beta, state = next_beta, _at_temperature(target, state, power)
+                # As many steps as take about a second, at the pace so far.
+                pace = n_steps / seconds if n_steps else _FIRST_PIECE
+                n_next = min(max(int(pace * _PIECE_SECONDS), 1), _LONGEST_PIECE, left)
                 moved = _advance(target, state, np.asarray(n_next), power, settings.n_warmup)
                 state, trace = jax.block_until_ready(moved)
                 n_steps, left = n_steps + n_next, left - n_next
@@ -216,15 +200,8 @@ def _walked(
                 report((n_steps, -float(state.potential_energy)))
     except StopFit:
         pass
-    empty = jax.tree.map(lambda values: np.asarray(values)[:0], _empty_trace(state))
-    trace = jax.tree.map(lambda *parts: np.concatenate(parts), empty, *pieces)
+    trace = jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
     return Chain(trace, float(state.adapt_state.step_size), seconds)
-
-
-def _piece_length(n_steps: int, seconds: float, left: int) -> int:
-    # Steps that take about a second, at the pace so far.
-    pace = n_steps / seconds if n_steps else _FIRST_PIECE
-    return min(max(int(pace * _PIECE_SECONDS), 1), _LONGEST_PIECE, left)
 
 
 def run_chains(
@@ -236,22 +213,12 @@ def run_chains(
     *,
     tempered: Collection[int] = (),
 ) -> tuple[dict[int, Chain], bool]:
-    """The chains that began, by their numbers, and whether all were allowed to end.
+    """Return the chains that began, by their numbers, and whether all were allowed to end.
 
-    Parameters
-    ----------
-    target
-        What to draw from.
-    starts, variances
-        Where each chain starts, and a guess of the posterior variance of each coordinate.
-    settings
-        How many chains, and how long.
-    report
-        Called after each piece with its chain, the steps of all chains so far and the log posterior; may raise
-        :class:`lvmogp.StopFit` to keep the draws so far.
-    tempered
-        Numbers of chains for which most of the likelihood is taken away and given back in steps (equation 53), so that
-        they forget where they started.
+    ``variances`` are guesses of the posterior variance of each coordinate. ``report`` is called after each piece with
+    its chain, the steps of all chains so far and the log posterior; it may raise :class:`lvmogp.StopFit` to keep the
+    draws so far. For the ``tempered`` chains most of the likelihood is taken away and given back in steps (equation
+    53), so that they forget where they started.
     """
     keys = jax.random.split(jax.random.key(settings.seed), settings.n_chains)
     n_steps = dict.fromkeys(range(settings.n_chains), 0)

@@ -75,7 +75,7 @@ class SamplingDiagnostics(NamedTuple):
 
 
 def chain_weights(chains: list[Chain]) -> HostFloat:
-    """How much a draw of each chain counts, beside one of the chain with the highest log posteriors (equation 34).
+    """Return how much a draw of each chain counts, beside one of the chain of highest log posterior (equation 34).
 
     A chain in a lesser mode has lower log posteriors. So has one in a mode of the same mass that is wider, and how wide
     modes are cannot be told from short chains. Draws therefore lose weight slowly: log posteriors count in units of the
@@ -91,22 +91,21 @@ def chain_weights(chains: list[Chain]) -> HostFloat:
 
 
 def agreement(values: Mapping[str, HostFloat], weights: HostFloat) -> dict[str, Convergence]:
-    """R-hat and effective draws of groups of numbers (chains × draws × numbers), of the chains that count."""
+    """Return R-hat and effective draws of groups of numbers (chains × draws × numbers), of the chains that count."""
     from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # takes a second to import
 
-    found: dict[str, Convergence] = {}
-    for name, numbers in values.items():
+    def of_group(numbers: HostFloat) -> Convergence:
         counted = numbers[weights >= _COUNTING]
         varying = counted[..., np.ptp(counted, axis=(0, 1)) > 0]
         if counted.shape[1] < _FEWEST_DRAWS or varying.size == 0:
-            found[name] = Convergence(math.nan, math.nan)
-        else:
-            worst, n_draws = float(split_gelman_rubin(varying).max()), varying.shape[0] * varying.shape[1]
-            # Of a few draws that swing to and fro any number seems to be known for sure; Stan has the same limit.
-            with np.errstate(divide="ignore"):
-                fewest = float(effective_sample_size(varying).min())
-            found[name] = Convergence(worst, min(fewest, n_draws * math.log10(n_draws)))
-    return found
+            return Convergence(math.nan, math.nan)
+        with np.errstate(divide="ignore"):
+            worst, fewest = split_gelman_rubin(varying).max(), effective_sample_size(varying).min()
+        # Of a few draws that swing to and fro any number seems to be known for sure; Stan has the same limit.
+        n_draws = varying.shape[0] * varying.shape[1]
+        return Convergence(float(worst), min(float(fewest), n_draws * math.log10(n_draws)))
+
+    return {name: of_group(numbers) for name, numbers in values.items()}
 
 
 def diagnostics(
@@ -119,43 +118,33 @@ def diagnostics(
     seconds: float,
 ) -> SamplingDiagnostics:
     """Put together what is known of the chains; there are none where sampling was interrupted before the first draw."""
-    own = tuple(_of_chain(chain, float(weight)) for chain, weight in zip(chains, weights, strict=True))
-    traces = [chain.trace for chain in chains]
-    values = [[getattr(trace, name) for trace in traces] or [np.empty(0)] for name in Statistics._fields]
+    own = tuple(
+        ChainDiagnostics(
+            n_draws=len(chain.trace.energy),
+            n_divergences=int(np.sum(chain.trace.diverging)),
+            step_size=chain.step_size,
+            acceptance=float(chain.trace.acceptance.mean()),
+            tree_depth=float(np.log2(chain.trace.n_leapfrogs + 1).mean()),
+            log_posterior=float(chain.trace.log_posterior.mean()),
+            weight=float(weight),
+            seconds=chain.seconds,
+        )
+        for chain, weight in zip(chains, weights, strict=True)
+    )
+    values = [[getattr(chain.trace, name) for chain in chains] or [np.empty(0)] for name in Statistics._fields]
+    remarks = tuple(_remarks(own, found, settings, completed))
     statistics = Statistics(*map(np.concatenate, values))
-    remarks = _remarks(own, found, statistics, settings, completed=completed)
     return SamplingDiagnostics(own, found, remarks, statistics, settings.n_warmup, completed, seconds)
 
 
-def _of_chain(chain: Chain, weight: float) -> ChainDiagnostics:
-    trace = chain.trace
-    return ChainDiagnostics(
-        n_draws=len(trace.energy),
-        n_divergences=int(np.sum(trace.diverging)),
-        step_size=chain.step_size,
-        acceptance=float(trace.acceptance.mean()),
-        tree_depth=float(np.log2(trace.n_leapfrogs + 1).mean()),
-        log_posterior=float(trace.log_posterior.mean()),
-        weight=weight,
-        seconds=chain.seconds,
-    )
-
-
 def _remarks(
-    chains: tuple[ChainDiagnostics, ...],
-    found: Mapping[str, Convergence],
-    statistics: Statistics,
-    settings: SamplerSettings,
-    *,
-    completed: bool,
-) -> tuple[str, ...]:
+    chains: tuple[ChainDiagnostics, ...], found: Mapping[str, Convergence], settings: SamplerSettings, completed: bool
+) -> list[str]:
     # What to know and what to do about it; where there is nothing, that all is well.
     if not chains:
-        return ("Sampling was interrupted before the first draw; predictions are those of the variational fit.",)
-    remarks: list[str] = []
-    if not completed:
-        n_draws, asked = sum(chain.n_draws for chain in chains), settings.n_chains * settings.n_draws
-        remarks.append(f"Sampling was interrupted after {n_draws} of {asked} draws.")
+        return ["Sampling was interrupted before the first draw; predictions are those of the variational fit."]
+    n_draws, asked = sum(chain.n_draws for chain in chains), settings.n_chains * settings.n_draws
+    remarks = [] if completed else [f"Sampling was interrupted after {n_draws} of {asked} draws."]
     remarks += _about_modes(chains)
     fewest_draws = min(chain.n_draws for chain in chains)
     if fewest_draws < _FEWEST_DRAWS:
@@ -174,22 +163,22 @@ def _remarks(
             f"The draws are worth about {found[fewest].effective_draws:.0f} independent ones for the {fewest}; at "
             f"least {_FEWEST_EFFECTIVE} are better. Raise n_draws."
         )
-    n_diverging, n_all = int(np.sum(statistics.diverging)), len(statistics.diverging)
-    if n_diverging > _MANY_DIVERGENCES * n_all:
+    n_diverging = sum(chain.n_divergences for chain in chains)
+    if n_diverging > _MANY_DIVERGENCES * n_draws:
         remarks.append(
-            f"{n_diverging} of {n_all} draws diverged: parts of the posterior may be missed. Raise n_warmup, or narrow "
-            "the priors."
+            f"{n_diverging} of {n_draws} draws diverged: parts of the posterior may be missed. Raise n_warmup, or "
+            "narrow the priors."
         )
-    return tuple(remarks) or (_about_success(chains, found),)
+    return remarks or [_about_success(chains, found)]
 
 
 def _about_modes(chains: tuple[ChainDiagnostics, ...]) -> list[str]:
-    apart = {number: chain for number, chain in enumerate(chains, 1) if chain.weight < _COUNTING}
+    apart = {str(number): chain for number, chain in enumerate(chains, 1) if chain.weight < _COUNTING}
     if not apart:
         return []
     gap = max(chain.log_posterior for chain in chains) - max(chain.log_posterior for chain in apart.values())
     most = max(chain.weight for chain in apart.values())
-    *first, last = map(str, apart)
+    *first, last = apart
     names = f"{', '.join(first)} and {last}" if first else last
     return [
         f"Of {len(chains)} chains, chain {names} found a poorer explanation of the data (log posterior {gap:.0f} "

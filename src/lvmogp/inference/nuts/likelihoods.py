@@ -1,33 +1,42 @@
-"""The likelihood of data once latents and hyperparameters are given, with the function behind them integrated out."""
+"""The likelihood of data once latents and hyperparameters are given, with the function behind them integrated out.
 
+From that of one condition given all others come Gibbs steps: latents of single conditions drawn anew, so that chains
+find other places that explain the data.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from lvmogp.algebra.evidence import dense_evidence, kronecker_evidence
-from lvmogp.algebra.gaussians import LOG_2PI
+from lvmogp.algebra.evidence import dense_evidence, kronecker_evidence, kronecker_shrinkage
+from lvmogp.algebra.gaussians import LOG_2PI, log_density
+from lvmogp.algebra.linalg import whiten
 from lvmogp.inference.nuts.parameters import ChainParameters
-from lvmogp.kernels.covariances import gram
+from lvmogp.kernels.covariances import cross, diagonal, gram
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.layouts import GridData, LikelihoodData, ScatteredData, SparseData
 from lvmogp.model.parameters import Parameters
-from lvmogp.typing import Array, Float, Scalar
+from lvmogp.typing import Array, Float, Int, Scalar
+
+# Places that a condition is offered at once.
+_N_CANDIDATES = 64
+# Latents of all, a condition and places for it: how well the data are explained with it there, up to a constant.
+_Explained = Callable[[Float[Array, "D Q_L"], Int[Array, ""], Float[Array, "P Q_H"]], Float[Array, " P"]]
 
 
 def log_likelihood(point: ChainParameters, data: LikelihoodData) -> Scalar:
-    """Log p(Y | H, θ) (equations 30 and 31), of sparse data its bound (10) for latents that are known."""
-    if isinstance(data, GridData):
-        return _grid_log_likelihood(point, data)
-    if isinstance(data, ScatteredData):
-        return _scattered_log_likelihood(point, data)
-    return _sparse_log_likelihood(point, data)
-
-
-def _grid_log_likelihood(point: ChainParameters, data: GridData) -> Scalar:
-    # Divided by the noise of their condition, outputs have the covariance I + K_H/(σσᵀ) ⊗ K_X.
+    """Return log p(Y | H, θ) (equations 30 and 31), of sparse data its bound (10) for latents that are known."""
+    if isinstance(data, SparseData):
+        return _sparse_log_likelihood(point, data)
     noise = data.noise(point.noise_per_condition)
+    if isinstance(data, ScatteredData):
+        precision = data.present / jnp.sqrt(noise)
+        log_det, misfit = dense_evidence(_scattered_gram(point, data, precision), data.outputs * precision)
+        return -(data.present @ (LOG_2PI + jnp.log(noise)) + log_det + misfit) / 2
+    # Divided by the noise of their condition, outputs have the covariance I + K_H/(σσᵀ) ⊗ K_X.
     deviation = jnp.sqrt(noise)
     latent_gram = gram(point.latent_kernel, point.coordinates) / (deviation[:, None] * deviation)
     input_gram = gram(point.input_kernel, data.inputs)
@@ -36,15 +45,11 @@ def _grid_log_likelihood(point: ChainParameters, data: GridData) -> Scalar:
     return -(data.inputs.shape[0] * jnp.sum(LOG_2PI + jnp.log(noise)) + log_det + misfit) / 2
 
 
-def _scattered_log_likelihood(point: ChainParameters, data: ScatteredData) -> Scalar:
-    noise = data.noise(point.noise_per_condition)
-    precision = data.present / jnp.sqrt(noise)
-    # Gathered by rows, twice: backwards, rows are added up, which is many times faster than entries.
+def _scattered_gram(point: ChainParameters, data: ScatteredData, scale: Float[Array, " n"]) -> Float[Array, "n n"]:
+    # k_H(h_d, h_d') k_X(x, x') times the scales of both observations. Gathered by rows, twice: backwards, rows are
+    # added up, which is many times faster than entries.
     among = gram(point.latent_kernel, point.coordinates)[data.conditions].T[data.conditions]
-    # G = k_H(h_d, h_d') k_X(x, x')/(σ_d σ_d'), zero in empty places
-    scaled = among * gram(point.input_kernel, data.inputs) * precision[:, None] * precision
-    log_det, misfit = dense_evidence(scaled, data.outputs * precision)
-    return -(data.present @ (LOG_2PI + jnp.log(noise)) + log_det + misfit) / 2
+    return among * gram(point.input_kernel, data.inputs) * scale[:, None] * scale
 
 
 def _sparse_log_likelihood(point: ChainParameters, data: SparseData) -> Scalar:
@@ -62,7 +67,7 @@ def _sparse_log_likelihood(point: ChainParameters, data: SparseData) -> Scalar:
 
 
 def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, "*shape"]:
-    """Posterior mean of the function at each observation, in the layout of the outputs (equation 32)."""
+    """Return the posterior mean of the function at each observation, in the layout of the outputs (equation 32)."""
     layout = data.observed if isinstance(data, SparseData) else data
     slope = jax.grad(lambda outputs: log_likelihood(point, _with_outputs(data, outputs)))(layout.outputs)
     # ⟨f⟩ = y + σ² ∂log p(y)/∂y, since the slope is −(K + Σ)⁻¹y
@@ -75,3 +80,120 @@ def _with_outputs(data: Any, outputs: Array) -> Any:
     if isinstance(data, GridData):
         return GridData(data.inputs, outputs, data.error_variance)  # which knows the squares of its outputs
     return eqx.tree_at(lambda tree: tree.outputs, data, outputs)
+
+
+# One condition given all others
+
+
+def log_likelihoods_on_grid(
+    point: ChainParameters,
+    noise: Float[Array, " D"],
+    input_values: Float[Array, " N"],
+    rotated: Float[Array, "N D"],
+    condition: Int[Array, ""],
+    candidates: Float[Array, "P Q_H"],
+) -> Float[Array, " P"]:
+    """Return log p(y_d | Y of the others, h_d) at each candidate h_d, up to a constant (equation 33).
+
+    ``noise`` σ_d² is that of an observation of each condition; ``input_values`` λ_i and ``rotated`` outputs Z = UᵀY
+    come from the eigenvectors of K_X = U diag(λ) Uᵀ.
+    """
+    deviation = jnp.sqrt(noise)
+    others = 1 - jax.nn.one_hot(condition, len(deviation), dtype=deviation.dtype)
+    scale = others / deviation
+    # K_H/(σσᵀ) of the others; the condition itself is a row of zeros, which says nothing.
+    among = gram(point.latent_kernel, point.coordinates) * scale[:, None] * scale
+    latent_values, latent_basis = jnp.linalg.eigh(among)  # μ_j and V
+    shrinkage = kronecker_shrinkage(input_values, latent_values)  # 1/(1 + λ_i μ_j)
+    known = shrinkage * ((rotated * scale) @ latent_basis)
+    between = cross(point.latent_kernel, candidates, point.coordinates) * scale / deviation[condition]
+    features = between @ latent_basis  # c = Vᵀ k_H(h, H)/(σ_d σ), a row for each candidate
+    # mean_i = λ_i Σ_j c_j known_ij and variance_i = 1 + λ_i k_H(h, h)/σ_d² − λ_i² Σ_j c_j²/(1 + λ_i μ_j)
+    mean = input_values * (features @ known.T)
+    own = diagonal(point.latent_kernel, candidates) / noise[condition]
+    variance = 1 + input_values * own[:, None] - input_values**2 * (features**2 @ shrinkage.T)
+    residual = rotated[:, condition] / deviation[condition] - mean
+    return -jnp.sum(residual**2 / variance + jnp.log(variance), axis=1) / 2
+
+
+def log_likelihoods_of_scattered(
+    point: ChainParameters, data: ScatteredData, condition: Int[Array, ""], candidates: Float[Array, "P Q_H"]
+) -> Float[Array, " P"]:
+    """Return log p(y_d | y of the others, h_d) at each candidate h_d for the observations at the condition's places.
+
+    By a Cholesky factor over the observations of the others (equation 33).
+    """
+    kernel, all_noise = point.latent_kernel, data.noise(point.noise_per_condition)
+    scale = jnp.where(data.conditions == condition, 0.0, data.present) / jnp.sqrt(all_noise)
+    # P = I + K/(σσᵀ) of the others; rows of the condition itself say nothing, and no eigenvalue is below one.
+    factor = jnp.linalg.cholesky(jnp.eye(len(scale)) + _scattered_gram(point, data, scale))
+    known = whiten(factor, data.outputs * scale)
+    own = data.places[condition]
+    taken = (own < len(scale)).astype(scale.dtype)
+    points = jnp.take(data.inputs, own, axis=0, mode="clip")
+    values = jnp.take(data.outputs, own, mode="clip") * taken
+    to_others = cross(point.input_kernel, points, data.inputs) * taken[:, None] * scale
+    within = gram(point.input_kernel, points) * taken[:, None] * taken
+    noise = jnp.diag(jnp.where(taken > 0, jnp.take(all_noise, own, mode="clip"), 1.0))
+
+    def at(candidate: Float[Array, " Q_H"]) -> Array:
+        between = cross(kernel, candidate[None], point.coordinates)[0][data.conditions]
+        whitened = whiten(factor, (to_others * between).T)  # L⁻¹Cᵀ
+        prior = kernel.evaluate(candidate, candidate) * within
+        # y_d | h ~ N(C P⁻¹ y, k_H(h, h) K_X + σ_d² I − C P⁻¹ Cᵀ)
+        return log_density(values - known @ whitened, jnp.linalg.cholesky(prior + noise - whitened.T @ whitened))
+
+    return jax.lax.map(at, candidates)
+
+
+def _explained_by(point: ChainParameters, data: GridData | ScatteredData) -> _Explained:
+    def at(latents: Float[Array, "D Q_L"]) -> ChainParameters:
+        return eqx.tree_at(lambda tree: tree.latents, point, latents)
+
+    if isinstance(data, ScatteredData):
+        counts = jax.ops.segment_sum(data.present, data.conditions, point.latents.shape[0])
+        has_places = counts == jnp.sum(data.places < len(data.present), axis=1)
+
+        def explained(latents: Array, condition: Array, candidates: Array) -> Array:
+            found = log_likelihoods_of_scattered(at(latents), data, condition, candidates)
+            # A condition with too many observations to be asked stays at the first candidate, where it is.
+            return jnp.where(has_places[condition], found, jnp.where(jnp.arange(len(found)) == 0, 0.0, -jnp.inf))
+
+        return explained
+    input_values, input_basis = jnp.linalg.eigh(gram(point.input_kernel, data.inputs))
+    input_values = jnp.maximum(input_values, 0)  # rounding can push the smallest below zero
+    rotated, noise = input_basis.T @ data.outputs, data.noise(point.noise_per_condition)
+    return lambda latents, condition, places: log_likelihoods_on_grid(
+        at(latents), noise, input_values, rotated, condition, places
+    )
+
+
+def redrawn_latents(
+    point: ChainParameters,
+    data: GridData | ScatteredData,
+    conditions: Int[Array, " few"],
+    key: Array,
+    beta: Scalar | float = 1.0,
+) -> Float[Array, "D Q_L"]:
+    """Return latents with those of some conditions, one after the other, drawn anew given all others.
+
+    Beside where it is, a condition is offered places drawn from the prior, and takes one in proportion to how well it
+    explains its outputs there: a step that leaves the posterior as it is (iterated sampling importance resampling).
+    In a tempered chain the likelihood has the power ``beta`` (equation 53).
+    """
+    explained = _explained_by(point, data)
+    known = point.coordinates[:, point.latents.shape[1] :]  # of features, which stay as they are
+
+    def redraw(latents: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
+        condition, key = given
+        key_of_places, key_of_choice = jax.random.split(key)
+        elsewhere = jax.random.normal(key_of_places, (_N_CANDIDATES, latents.shape[1]), latents.dtype)
+        candidates = jnp.concatenate([latents[condition][None], elsewhere])
+        features = jnp.broadcast_to(known[condition], (len(candidates), known.shape[1]))
+        log_weights = beta * explained(latents, condition, jnp.concatenate([candidates, features], axis=1))
+        log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf).at[0].set(log_weights[0])
+        chosen = jax.random.categorical(key_of_choice, log_weights)
+        return latents.at[condition].set(candidates[chosen]), None
+
+    keys = jax.random.split(key, len(conditions))
+    return jax.lax.scan(redraw, point.latents, (conditions, keys))[0]

@@ -1,17 +1,19 @@
-"""The parameters of Markov chains: everything unknown as one point, which is what a sampler moves."""
+"""The parameters of Markov chains, everything unknown as one point, with prior distributions in standardised units."""
 
 import dataclasses
-from typing import Any
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 
 from lvmogp.algebra.constraints import positive
-from lvmogp.kernels.covariances import Kernel, Periodic, Product, Stationary, Sum
-from lvmogp.model.draws import Draws, NoiseSpread
-from lvmogp.model.parameters import Parameters
-from lvmogp.typing import Array, Float, Int, Scalar
+from lvmogp.errors import SettingError
+from lvmogp.kernels.covariances import Kernel, Periodic, Product, Stationary, Sum, leaves
+from lvmogp.model.parameters import KnownCoordinates, Parameters
+from lvmogp.typing import Array, Float, Scalar
 
 
 class SharedNoise(eqx.Module):
@@ -23,8 +25,8 @@ class SharedNoise(eqx.Module):
 class OwnNoise(eqx.Module):
     """A noise variance for each condition, log σ_d² = log median + spread ε_d with ε_d ~ N(0, 1).
 
-    Few observations of a condition say little of its σ_d², which then follows the median and the spread wherever these
-    go. In ε_d, which does not, chains have no funnel to go down.
+    Few observations say little of σ_d², which then follows the median and the spread wherever these go. In ε_d, which
+    does not, chains have no funnel to go down.
     """
 
     deviations: Float[Array, "*shape D"]
@@ -37,38 +39,21 @@ class OwnNoise(eqx.Module):
         return self.median[..., None] * jnp.exp(self.spread[..., None] * self.deviations)
 
 
-class Described(eqx.Module):
-    """Coordinates of the conditions that come from their features; ``missing`` are those that nobody knows."""
-
-    values: Float[Array, "D Q_F"]
-    missing_condition: Int[Array, " missing"]
-    missing_coordinate: Int[Array, " missing"]
-    missing: Float[Array, " missing"]
-    fixed: tuple[str, ...] = eqx.field(
-        static=True, default=("values", "missing_condition", "missing_coordinate"), kw_only=True
-    )
-
-    @property
-    def coordinates(self) -> Float[Array, "D Q_F"]:
-        """All of them, the missing ones in their places."""
-        return self.values.at[self.missing_condition, self.missing_coordinate].set(self.missing)
-
-
 class ChainParameters(eqx.Module):
-    """Kernels, latents and noise; where conditions have features, their coordinates, which follow the latents."""
+    """Kernels, latents and noise; where conditions have features, their coordinates, of which some may be missing."""
 
     input_kernel: Kernel
     latent_kernel: Kernel
     latents: Float[Array, "D Q_L"]
     noise: SharedNoise | OwnNoise
-    described: Described | None = None
+    known: KnownCoordinates | None = None
 
     @property
     def coordinates(self) -> Float[Array, "D Q_H"]:
         """The latents, then the coordinates of features: what the latent kernel looks at."""
-        if self.described is None:
+        if self.known is None:
             return self.latents
-        return jnp.concatenate([self.latents, self.described.coordinates], axis=1)
+        return jnp.concatenate([self.latents, self.known.gaussians.mean], axis=1)
 
     @property
     def noise_per_condition(self) -> Float[Array, " D"]:
@@ -79,43 +64,39 @@ class ChainParameters(eqx.Module):
 def chain_parameters(
     parameters: Parameters, latents: Float[Array, "D Q_L"], missing: Float[Array, " missing"] | None = None
 ) -> ChainParameters:
-    """The point of the hyperparameters of a variational fit and these latents.
+    """Return the point of the hyperparameters of a variational fit and these latents.
 
     ``missing`` are coordinates of features that nobody knows; left out, they are where the fit expects them.
     """
     input_kernel, latent_kernel = _without_redundancy(parameters.input_kernel, parameters.latent_kernel)
-    described, known = None, parameters.known
+    known = parameters.known
     if known is not None:
         found = known.missing_mean if missing is None else missing
-        described = Described(known.values, known.missing_condition, known.missing_coordinate, found)
-    return ChainParameters(input_kernel, latent_kernel, latents, _noise_at(parameters.noise_variance), described)
-
-
-def _noise_at(variance: Float[Array, " noise"]) -> SharedNoise | OwnNoise:
-    if variance.shape[0] == 1:
-        return SharedNoise(variance)
-    logs = jnp.log(variance)
+        known = dataclasses.replace(known, missing_mean=found, fixed=(*known.fixed, "missing_variance"))
+    if parameters.noise_variance.shape[0] == 1:
+        return ChainParameters(input_kernel, latent_kernel, latents, SharedNoise(parameters.noise_variance), known)
+    logs = jnp.log(parameters.noise_variance)
     mean, spread = jnp.mean(logs), jnp.clip(jnp.std(logs), 0.1, 2.0)
-    return OwnNoise((logs - mean) / spread, jnp.exp(mean), spread)
+    noise = OwnNoise((logs - mean) / spread, jnp.exp(mean), spread)
+    return ChainParameters(input_kernel, latent_kernel, latents, noise, known)
 
 
 def _without_redundancy(input_kernel: Kernel, latent_kernel: Kernel) -> tuple[Kernel, Kernel]:
     # k_H k_X stays the same when one is doubled and the other halved. The data know nothing of the difference, so
     # where the latent kernel is a correlation times a variance, that variance is one.
-    if not isinstance(latent_kernel, Stationary | Periodic) or "variance" in latent_kernel.fixed:
-        return input_kernel, latent_kernel
-    scaled = _scaled(input_kernel, latent_kernel.variance)
-    if scaled is None:
-        return input_kernel, latent_kernel
-    fixed = (*latent_kernel.fixed, "variance")
-    return scaled, dataclasses.replace(latent_kernel, variance=jnp.ones_like(latent_kernel.variance), fixed=fixed)
+    if isinstance(latent_kernel, Stationary | Periodic) and "variance" not in latent_kernel.fixed:
+        one, fixed = jnp.ones_like(latent_kernel.variance), (*latent_kernel.fixed, "variance")
+        scaled = _scaled(input_kernel, latent_kernel.variance)
+        if scaled is not None:
+            return scaled, dataclasses.replace(latent_kernel, variance=one, fixed=fixed)
+    return input_kernel, latent_kernel
 
 
 def _scaled(kernel: Any, factor: Scalar) -> Kernel | None:
     # The kernel times a factor, or None where the user holds its variance fixed.
     if isinstance(kernel, Sum):
-        terms = [_scaled(term, factor) for term in kernel.terms]
-        return None if any(term is None for term in terms) else Sum(tuple(term for term in terms if term is not None))
+        terms: Any = tuple(_scaled(term, factor) for term in kernel.terms)
+        return None if any(term is None for term in terms) else Sum(terms)
     if isinstance(kernel, Product):
         for place, term in enumerate(kernel.terms):
             scaled = _scaled(term, factor)
@@ -124,24 +105,88 @@ def _scaled(kernel: Any, factor: Scalar) -> Kernel | None:
         return None
     if "variance" in kernel.fixed:
         return None
-    return eqx.tree_at(lambda leaf: leaf.variance, kernel, kernel.variance * factor)
+    return dataclasses.replace(kernel, variance=kernel.variance * factor)
 
 
-def as_draws(
-    points: ChainParameters, like: Parameters, *, chain: Int[Array, " draws"], log_weight: Float[Array, " draws"]
-) -> Draws:
-    """Points with a leading axis of S draws as draws, whose kernels hold fixed what the user holds fixed."""
+class Priors(NamedTuple):
+    """What is known of the hyperparameters before any data, for ``inference="nuts"``.
 
-    def as_described(kernel: Kernel, described: Kernel) -> Kernel:
-        return jax.tree.unflatten(jax.tree.structure(described), jax.tree.leaves(kernel))
+    Each is a pair (median, spread) of a log-normal distribution: with a spread of one, two numbers out of three lie
+    within a factor e of the median. All are in standardised units: inputs and outputs with a standard deviation of one,
+    latents h ~ N(0, I). The defaults are wide; they keep chains away from what no data could support.
 
-    noise = points.noise
-    return Draws(
-        input_kernel=as_described(points.input_kernel, like.input_kernel),
-        latent_kernel=as_described(points.latent_kernel, like.latent_kernel),
-        latents=jax.vmap(lambda point: point.coordinates)(points),
-        noise_variance=noise.variance,
-        chain=chain,
-        log_weight=log_weight,
-        noise_spread=NoiseSpread(noise.median, noise.spread) if isinstance(noise, OwnNoise) else None,
+    Attributes
+    ----------
+    input_lengthscale : (median, spread)
+        Lengthscales of the input kernel, for one column. Distances grow with the root of the number of columns that a
+        kernel looks at, and so does the median.
+    latent_lengthscale : (median, spread)
+        Lengthscales of the latent kernel, for one dimension; the median grows likewise.
+    variance : (median, spread)
+        Variances of the terms of the kernels.
+    other : (median, spread)
+        Periods that are not held fixed, lengthscales of periodic terms (pure numbers), shapes.
+    noise_variance : (median, spread)
+        Noise variance; with noise per condition, the median of all conditions'.
+    noise_spread : (median, spread)
+        With noise per condition, the standard deviation of log σ² among conditions.
+    """
+
+    input_lengthscale: tuple[float, float] = (1.0, 1.0)
+    latent_lengthscale: tuple[float, float] = (1.5, 1.0)
+    variance: tuple[float, float] = (1.0, 1.0)
+    other: tuple[float, float] = (1.0, 1.0)
+    noise_variance: tuple[float, float] = (0.05, 1.5)
+    noise_spread: tuple[float, float] = (0.5, 0.5)
+
+    def checked(self) -> "Priors":
+        """Return the priors once each is known to be a pair of positive numbers."""
+        for name, given in self._asdict().items():
+            pair = cast(Sequence[Any], given) if isinstance(given, tuple | list) else ()
+            if len(pair) != 2 or not all(
+                isinstance(each, numbers.Real) and 0 < float(each) < math.inf for each in pair
+            ):
+                raise SettingError(
+                    f"{name} of priors must be a pair (median, spread) of positive numbers, got {given!r}"
+                )
+        return Priors(*((float(median), float(spread)) for median, spread in self))
+
+
+def log_prior(point: ChainParameters, priors: Priors) -> Scalar:
+    """Return the log density of a point (equation 29), of positive numbers as that of their logarithms."""
+    total = (
+        _log_prior_of_kernel(point.input_kernel, priors, priors.input_lengthscale)
+        + _log_prior_of_kernel(point.latent_kernel, priors, priors.latent_lengthscale)
+        - jnp.sum(point.latents**2) / 2  # h_d ~ N(0, I)
     )
+    if point.known is not None:
+        total = total - jnp.sum(point.known.missing_mean**2) / 2  # what is missing, like a latent
+    noise = point.noise
+    if isinstance(noise, SharedNoise):
+        return total + _log_density(noise.variance, *priors.noise_variance)
+    return (
+        total
+        - jnp.sum(noise.deviations**2) / 2  # ε_d ~ N(0, 1)
+        + _log_density(noise.median, *priors.noise_variance)
+        + _log_density(noise.spread, *priors.noise_spread)
+    )
+
+
+def _log_prior_of_kernel(kernel: Kernel, priors: Priors, lengthscale: tuple[float, float]) -> Scalar:
+    total = jnp.zeros(())
+    for leaf in leaves(kernel):
+        own = {field.name: getattr(leaf, field.name) for field in dataclasses.fields(leaf)}
+        known = {"variance": priors.variance, "period": priors.other, "shape": priors.other}
+        if "lengthscale" in own:
+            median, spread = lengthscale
+            for_columns = (median * math.sqrt(own["lengthscale"].size), spread)
+            known["lengthscale"] = priors.other if isinstance(leaf, Periodic) else for_columns
+        for name, density in known.items():
+            if name in own and name not in own["fixed"]:
+                total = total + _log_density(own[name], *density)
+    return total
+
+
+def _log_density(values: Float[Array, "*shape"], median: float, spread: float) -> Scalar:
+    # Σ log N(log v; log median, spread²) without its constant −½ log 2π.
+    return jnp.sum(-(((jnp.log(values) - jnp.log(median)) / spread) ** 2) / 2 - jnp.log(spread))

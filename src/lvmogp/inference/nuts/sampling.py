@@ -1,9 +1,9 @@
 """From a variational fit to draws from the posterior, with an account of how they were found."""
 
+import dataclasses
 import time
 from collections.abc import Sequence
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,14 +13,13 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.inference.nuts.chains import FEW_OBSERVATIONS, Chain, SamplerSettings, Target, run_chains
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics, agreement, chain_weights, diagnostics
 from lvmogp.inference.nuts.likelihoods import fitted_values
-from lvmogp.inference.nuts.parameters import ChainParameters, OwnNoise, as_draws, chain_parameters
-from lvmogp.inference.nuts.priors import Priors
+from lvmogp.inference.nuts.parameters import ChainParameters, OwnNoise, Priors, chain_parameters
 from lvmogp.inference.restarts import SAMPLING, Progress, Report
-from lvmogp.kernels.covariances import gram
-from lvmogp.model.draws import Draws
+from lvmogp.kernels.covariances import Kernel, gram
+from lvmogp.model.draws import Draws, NoiseSpread
 from lvmogp.model.layouts import Data, GridData, SparseData, likelihood_data
 from lvmogp.model.parameters import Parameters
-from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
+from lvmogp.typing import Array, Float, Int
 
 # Guesses of the posterior variance of the logarithms of hyperparameters, and of ε_d of noise variances.
 _LOG_VARIANCE = 0.05
@@ -36,21 +35,11 @@ def sample_posterior(
     settings: SamplerSettings,
     on_progress: Report = None,
 ) -> tuple[Draws | None, SamplingDiagnostics]:
-    """Draw from the posterior of latents and hyperparameters.
+    """Draw from the posterior of latents and hyperparameters, given data in standardised units.
 
-    Parameters
-    ----------
-    starts
-        Variational fits to start from, the best one first; its inducing points serve where the likelihood is sparse.
-    data
-        Observations in standardised units.
-    priors
-        Of the hyperparameters.
-    settings
-        Numbers of chains, steps and draws, and the seed.
-    on_progress
-        Called about once a second; may raise :class:`lvmogp.StopFit` to end with the draws so far. If there are none,
-        ``None`` takes their place.
+    Chains start from variational fits, the best one first, whose inducing points serve where the likelihood is sparse.
+    ``on_progress`` is called about once a second; it may raise :class:`lvmogp.StopFit` to end with the draws so far. If
+    there are none, ``None`` takes their place.
     """
     began = time.perf_counter()
     _, fixed_leaves, structure = split(chain_parameters(starts[0], starts[0].latent_mean))
@@ -92,21 +81,12 @@ def _guessed_variances(parameters: Parameters, structure: FreeStructure) -> Floa
     known = parameters.known
     scales = chain_parameters(parameters, parameters.latent_variance, None if known is None else known.missing_variance)
     guesses = jax.tree.map(lambda leaf: jnp.full(leaf.shape, _LOG_VARIANCE, scales.latents.dtype), scales)
-    guesses = eqx.tree_at(
-        lambda tree: (tree.latents, tree.described),
-        guesses,
-        (scales.latents, scales.described),
-        is_leaf=lambda leaf: leaf is None,
-    )
-    if isinstance(scales.noise, OwnNoise):
-        unsure = jnp.full_like(scales.noise.deviations, _DEVIATION_VARIANCE)
-        guesses = eqx.tree_at(lambda tree: tree.noise.deviations, guesses, unsure)
-    free = [
-        leaf.reshape(-1)
-        for leaf, (_, fixed) in zip(jax.tree.leaves(guesses), structure.declarations, strict=True)
-        if not fixed
-    ]
-    return jnp.concatenate(free)
+    noise = guesses.noise
+    if isinstance(noise, OwnNoise):
+        noise = dataclasses.replace(noise, deviations=jnp.full_like(noise.deviations, _DEVIATION_VARIANCE))
+    guesses = dataclasses.replace(guesses, latents=scales.latents, known=scales.known, noise=noise)
+    pairs = zip(jax.tree.leaves(guesses), structure.declarations, strict=True)
+    return jnp.concatenate([leaf.reshape(-1) for leaf, (_, fixed) in pairs if not fixed])
 
 
 def _gathered(
@@ -132,15 +112,34 @@ def _gathered(
         log_weight=jnp.asarray(log_weight - np.logaddexp.reduce(log_weight)),
     )
     followed = {"log posterior": np.concatenate([chain.trace.log_posterior for chain in chains])[:, None]}
-    followed |= {name: np.asarray(values) for name, values in _followed(target, positions).items()}
-    found = agreement({name: _by_chain(values, lengths) for name, values in followed.items()}, weights)
+    followed |= _followed(target, positions, len(like.latent_mean))
+    # Chains × draws × numbers, as long as the shortest chain.
+    by_chain = {
+        name: np.stack([own[: min(lengths)] for own in np.split(np.asarray(values), np.cumsum(lengths)[:-1])])
+        for name, values in followed.items()
+    }
+    found = agreement(by_chain, weights)
     return draws, diagnostics(chains, weights, found, settings, completed=completed, seconds=seconds)
 
 
-def _by_chain(values: HostFloat, lengths: list[int]) -> HostFloat:
-    # Chains × draws × numbers, as long as the shortest chain.
-    ends = np.cumsum(lengths)
-    return np.stack([values[end - length : end][: min(lengths)] for end, length in zip(ends, lengths, strict=True)])
+def as_draws(
+    points: ChainParameters, like: Parameters, *, chain: Int[Array, " draws"], log_weight: Float[Array, " draws"]
+) -> Draws:
+    """Return points with a leading axis of S draws as draws, whose kernels hold fixed what the user holds fixed."""
+
+    def as_described(kernel: Kernel, described: Kernel) -> Kernel:
+        return jax.tree.unflatten(jax.tree.structure(described), jax.tree.leaves(kernel))
+
+    noise = points.noise
+    return Draws(
+        input_kernel=as_described(points.input_kernel, like.input_kernel),
+        latent_kernel=as_described(points.latent_kernel, like.latent_kernel),
+        latents=jax.vmap(lambda point: point.coordinates)(points),
+        noise_variance=noise.variance,
+        chain=chain,
+        log_weight=log_weight,
+        noise_spread=NoiseSpread(noise.median, noise.spread) if isinstance(noise, OwnNoise) else None,
+    )
 
 
 @compiled
@@ -148,21 +147,16 @@ def _points(target: Target, positions: Float[Array, "draws free"]) -> ChainParam
     return jax.vmap(target.parameters)(positions)
 
 
-def _followed(target: Target, positions: Float[Array, "draws free"]) -> dict[str, Array]:
-    # Numbers that are the same however the latent space is turned.
+def _followed(target: Target, positions: Float[Array, "draws free"], n_conditions: int) -> dict[str, Array]:
+    # Numbers that are the same however the latent space is turned, of some observations and pairs of conditions.
     layout = target.data.observed if isinstance(target.data, SparseData) else target.data
-    places = np.arange(layout.outputs.size)
-    if not isinstance(layout, GridData):
-        places = np.flatnonzero(np.asarray(layout.present).reshape(-1))
-    n_conditions = target.parameters(positions[0]).latents.shape[0]
+    present = np.ones(layout.outputs.size) if isinstance(layout, GridData) else np.asarray(layout.present)
     pairs = np.stack(np.triu_indices(n_conditions, 1), axis=1)
-    return _follow(target, positions, jnp.asarray(_spread(places)), jnp.asarray(_spread(pairs)))
-
-
-def _spread(values: HostInt) -> HostInt:
-    # At most so many of them, evenly spaced.
-    places = np.linspace(0, max(len(values) - 1, 0), min(_MOST_FOLLOWED, len(values)))
-    return values[np.unique(places.round().astype(int))]
+    followed = []
+    for all_of in (np.flatnonzero(present), pairs):
+        evenly = np.linspace(0, max(len(all_of) - 1, 0), min(_MOST_FOLLOWED, len(all_of)))
+        followed.append(jnp.asarray(all_of[np.unique(evenly.round().astype(int))]))
+    return _follow(target, positions, *followed)
 
 
 @compiled
