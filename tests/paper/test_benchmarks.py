@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_models import grid_case, small_parameters
-from trust_page import pages
 
-from benchmarks import between, condition_features, simulation_based_calibration, suggest
+from benchmarks import between, condition_features, simulation_based_calibration, suggest, trust
 from benchmarks.pages import with_part
 from benchmarks.suite import page, problems
 from benchmarks.suite.fits import time_to_better
@@ -148,7 +147,7 @@ def test_a_page_without_its_marks_is_told():
 
 
 def test_pages_on_trust_say_what_was_measured():
-    for path, text in pages().items():
+    for path, text in trust.pages().items():
         assert text == path.read_text(encoding="utf-8")
 
 
