@@ -69,16 +69,8 @@ def hermite(n_nodes: int, n_dimensions: int = 1) -> tuple[np.ndarray, np.ndarray
     return np.stack([axis.ravel() for axis in grid], axis=1), np.prod([axis.ravel() for axis in weights], axis=0)
 
 
-class LatentExpectations(NamedTuple):
-    """ψ_d^H, Ψ_d^H and Φ_d^H of every condition."""
-
-    psi0: np.ndarray
-    psi1: np.ndarray
-    psi2: np.ndarray
-
-
-def latent_expectations(parameters: Parameters, n_nodes: int = NODES) -> LatentExpectations:
-    """Gauss-Hermite quadrature with ``n_nodes`` for each latent dimension, one condition after the other."""
+def latent_expectations(parameters: Parameters, n_nodes: int = NODES) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """ψ_d^H, Ψ_d^H and Φ_d^H by quadrature with ``n_nodes`` for each dimension, one condition after the other."""
     kernel, inducing = parameters.latent_kernel, np.asarray(parameters.inducing_latents)
     unit, weight = hermite(n_nodes, inducing.shape[1])
     psi0, psi1, psi2 = [], [], []
@@ -88,17 +80,10 @@ def latent_expectations(parameters: Parameters, n_nodes: int = NODES) -> LatentE
         psi0.append(weight @ kernel_values(kernel, points, points))
         psi1.append(weight @ values)
         psi2.append((weight * values.T) @ values)
-    return LatentExpectations(np.array(psi0), np.array(psi1), np.array(psi2))
+    return np.array(psi0), np.array(psi1), np.array(psi2)
 
 
 # q(u) from the whitened q(v).
-
-
-class InducingGaussian(NamedTuple):
-    """q(u) = N(vec M, Σ^U) without whitening."""
-
-    mean: np.ndarray
-    covariance: np.ndarray
 
 
 def grams(parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
@@ -112,8 +97,8 @@ def stacked(matrix: np.ndarray) -> np.ndarray:
     return matrix.flatten(order="F")
 
 
-def unwhitened(parameters: Parameters) -> InducingGaussian:
-    """u = (L_H ⊗ L_X) v, with the Kronecker product formed."""
+def unwhitened(parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
+    """Mean vec M and covariance Σ^U of u = (L_H ⊗ L_X) v, with the Kronecker product formed."""
     input_gram, latent_gram = grams(parameters)
     unwhiten = np.kron(np.linalg.cholesky(latent_gram), np.linalg.cholesky(input_gram))
     inducing = parameters.inducing
@@ -122,7 +107,7 @@ def unwhitened(parameters: Parameters) -> InducingGaussian:
     else:
         factor = np.kron(np.asarray(inducing.latent_factor), np.asarray(inducing.input_factor))
     factor = unwhiten @ factor
-    return InducingGaussian(unwhiten @ stacked(np.asarray(inducing.mean)), factor @ factor.T)
+    return unwhiten @ stacked(np.asarray(inducing.mean)), factor @ factor.T
 
 
 # Divergences.
@@ -151,26 +136,26 @@ def latent_kl(parameters: Parameters) -> float:
 def missing_data_formulation(parameters: Parameters, observations: Observations, n_nodes: int = NODES) -> float:
     """The bound of the section on missing data: a sum over conditions, each with its own noise."""
     input_gram, latent_gram = grams(parameters)
-    expected = latent_expectations(parameters, n_nodes)
+    psi0, psi1, psi2 = latent_expectations(parameters, n_nodes)
     gram = np.kron(latent_gram, input_gram)
     inverse = np.linalg.inv(gram)
-    q = unwhitened(parameters)
-    second_moment = np.outer(q.mean, q.mean) + q.covariance
+    mean, variance = unwhitened(parameters)
+    second_moment = np.outer(mean, mean) + variance
     total = 0.0
     for d, (inputs, y) in enumerate(observations):
         noise = noise_of(parameters, d)
         input_cross = covariance(parameters.input_kernel, inputs, np.asarray(parameters.inducing_inputs))
-        psi = expected.psi0[d] * np.sum(kernel_values(parameters.input_kernel, inputs, inputs))
-        big_psi = np.kron(expected.psi1[d][None, :], input_cross)
-        phi = np.kron(expected.psi2[d], input_cross.T @ input_cross)
+        psi = psi0[d] * np.sum(kernel_values(parameters.input_kernel, inputs, inputs))
+        big_psi = np.kron(psi1[d][None, :], input_cross)
+        phi = np.kron(psi2[d], input_cross.T @ input_cross)
         total += (
             -len(y) / 2 * np.log(2 * np.pi * noise)
             - y @ y / (2 * noise)
             - np.trace(inverse @ phi @ inverse @ second_moment) / (2 * noise)
-            + y @ big_psi @ inverse @ q.mean / noise
+            + y @ big_psi @ inverse @ mean / noise
             - (psi - np.trace(inverse @ phi)) / (2 * noise)
         )
-    return total - gaussian_kl(*q, gram) - latent_kl(parameters)
+    return total - gaussian_kl(mean, variance, gram) - latent_kl(parameters)
 
 
 def noise_of(parameters: Parameters, condition: int) -> float:
@@ -182,32 +167,24 @@ def noise_of(parameters: Parameters, condition: int) -> float:
 # The optimal q(v), densely.
 
 
-class DenseQuadratic(NamedTuple):
-    """⟨log p(Y|F)⟩ = constant + bᵀv − ½ vᵀGv."""
-
-    constant: float
-    linear: np.ndarray
-    gram: np.ndarray
-
-
-def dense_quadratic(parameters: Parameters, observations: Observations) -> DenseQuadratic:
-    """One observation after the other, as vectors and matrices over all M_X · M_H inducing variables."""
+def dense_quadratic(parameters: Parameters, observations: Observations) -> tuple[float, np.ndarray, np.ndarray]:
+    """Constant, b and G of ⟨log p(Y|F)⟩ = constant + bᵀv − ½ vᵀGv, one observation after the other."""
     input_factor, latent_factor = (np.linalg.cholesky(gram) for gram in grams(parameters))
-    expected = latent_expectations(parameters)
+    psi0, psi1, psi2 = latent_expectations(parameters)
     size = len(input_factor) * len(latent_factor)
     constant, linear, gram = 0.0, np.zeros(size), np.zeros((size, size))
     for d, (inputs, outputs) in enumerate(observations):
         noise = noise_of(parameters, d)
-        mean = np.linalg.solve(latent_factor, expected.psi1[d])  # V_H[:, d]
-        second = np.linalg.solve(latent_factor, np.linalg.solve(latent_factor, expected.psi2[d]).T)  # T_d
+        mean = np.linalg.solve(latent_factor, psi1[d])  # V_H[:, d]
+        second = np.linalg.solve(latent_factor, np.linalg.solve(latent_factor, psi2[d]).T)  # T_d
         for x, y in zip(inputs[:, None, :], outputs, strict=True):
-            prior = expected.psi0[d] * kernel_values(parameters.input_kernel, x, x)[0]
+            prior = psi0[d] * kernel_values(parameters.input_kernel, x, x)[0]
             column = covariance(parameters.input_kernel, np.asarray(parameters.inducing_inputs), x)[:, 0]
             v = np.linalg.solve(input_factor, column)
             constant -= (np.log(2 * np.pi * noise) + (y**2 + prior - np.trace(second) * (v @ v)) / noise) / 2
             linear += y * np.kron(mean, v) / noise
             gram += np.kron(second, np.outer(v, v)) / noise
-    return DenseQuadratic(constant, linear, gram)
+    return constant, linear, gram
 
 
 def dense_collapsed(parameters: Parameters, observations: Observations) -> float:
@@ -329,15 +306,15 @@ def process_of_fit(parameters: Parameters) -> DenseProcess:
     """p(f|u) with u ~ N(m, S) integrated out; anchors are all pairs of inducing points."""
     input_gram, latent_gram = grams(parameters)
     inverse = np.linalg.inv(np.kron(latent_gram, input_gram))
-    q = unwhitened(parameters)
+    mean, variance = unwhitened(parameters)
     inputs, latents = np.asarray(parameters.inducing_inputs), np.asarray(parameters.inducing_latents)
     return DenseProcess(
         parameters.input_kernel,
         parameters.latent_kernel,
         np.tile(inputs, (len(latents), 1)),
         np.repeat(latents, len(inputs), axis=0),
-        inverse @ q.mean,
-        inverse - inverse @ q.covariance @ inverse,
+        inverse @ mean,
+        inverse - inverse @ variance @ inverse,
     )
 
 

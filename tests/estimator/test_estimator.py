@@ -329,22 +329,6 @@ def test_absorbing_folds_new_conditions_into_the_model(model, fitted):
         model.remove_condition("new")
 
 
-@pytest.mark.long
-def test_a_new_condition_with_many_points_is_as_good_as_trained():
-    rng = np.random.default_rng(8)
-    x = np.sort(rng.uniform(0, 10, (50, 1)), axis=0)
-    y = curve(x, np.r_[FACTORS[:-1], 0.6, 1.5]) + 0.1 * rng.normal(size=(50, D + 1))
-    dense = np.linspace(0.2, 9.8, 100)[:, None]
-    truth = curve(dense[:, 0], 0.6)
-    # The same five conditions with the one in question, and with another in its place.
-    together = regressor(n_inducing_inputs=12).fit(x, y[:, :D])
-    without = regressor(n_inducing_inputs=12).fit(x, np.delete(y, D - 1, axis=1))
-    predictions = together.predict(dense, D - 1), without.add_condition("new", x, y[:, D - 1]).predict(dense, "new")
-    rmse_together, rmse_added = (np.sqrt(np.mean((mean - truth) ** 2)) for mean in predictions)
-    assert rmse_together < 0.06
-    assert rmse_added < 1.1 * rmse_together
-
-
 HUNG = """
 import numpy as np
 from lvmogp import LVMOGPRegressor

@@ -87,6 +87,7 @@ BEFORE_ANY_WORK = [
     *(({name: "no such"}, (X, Y), text) for name, text in CHOICES.items()),
     *(({"inference": "nuts", "priors": priors}, (X, Y), text) for priors, text in PRIORS),
     ({"inference": "full", "n_inducing_inputs": 150, "n_inducing_latents": 20}, MANY, FULL),
+    ({"input_kernel": RBF(columns=3)}, (X, Y), r"columns \(3,\) of a kernel lie outside the 1 columns of the input"),
 ]
 
 
@@ -106,62 +107,16 @@ def test_chains_on_very_many_observations_fail_in_words(monkeypatch):
         regressor(inference="nuts").fit(X, Y)
 
 
-def test_a_kernel_that_does_not_fit_the_inputs_fails_in_words():
-    with pytest.raises(SettingError, match=r"columns \(3,\) of a kernel lie outside the 1 columns of the input"):
-        regressor(input_kernel=RBF(columns=3)).fit(X, Y)
-
-
 def test_errors_are_value_errors_of_the_library():
     for kind in (DataError, SettingError, UnknownConditionError, NumericalError):
         assert issubclass(kind, LVMOGPError)
         assert issubclass(kind, ValueError)
 
 
-def test_an_unknown_keyword_fails():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'n_latents'"):
-        LVMOGPRegressor(n_latents=2)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'condition'"):
-        regressor().fit(X, Y, condition="tyre")
-    with pytest.raises(TypeError, match="positional argument"):
-        LVMOGPRegressor(2, "tyre")
-    with pytest.raises(ValueError, match="Invalid parameter 'n_latents'"):
-        regressor().set_params(n_latents=2)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'return_var'"):
-        grid_model().predict(X_NEW, "a", return_var=True)
+# Calls
 
-
-# Before the fit
-
-BEFORE = {
-    "predict": (X_NEW, "a"),
-    "predict_interval": (X_NEW, "a"),
-    "predict_gradient": (X_NEW, "a"),
-    "predict_at_latent": (X_NEW, [0.0]),
-    "log_predictive_density": (X_NEW, np.zeros(4), "a"),
-    "score": (X_NEW, np.zeros(4)),
-    "sample": (X_NEW, "a"),
-    "add_condition": ("new", [[1.0]], [1.0]),
-    "add_conditions": ([[1.0]], [1.0], ["new"]),
-    "remove_condition": ("new",),
-    "absorb": (),
-    "similarities": (),
-    "save": ("never-written.lvmogp",),
-}
-
-
-def test_use_before_the_fit_fails_in_words():
-    text = r"this LVMOGPRegressor is not fitted yet; call fit\(X, y, conditions=…\) first"
-    for name, arguments in BEFORE.items():
-        with pytest.raises(NotFittedError, match=text):
-            getattr(regressor(), name)(*arguments)
-    for name in ("latents_", "conditions_", "outcome_", "n_latent_"):
-        with pytest.raises(NotFittedError, match=text):
-            getattr(regressor(), name)
-
-
-# Predictions
-
-USES = {
+# Questions about rows: whatever is asked, rows are looked at in the same way.
+ROWS = {
     "predict": lambda model, *rows: model.predict(*rows),
     "return_cov": lambda model, *rows: model.predict(*rows, return_cov=True),
     "predict_interval": lambda model, *rows: model.predict_interval(*rows),
@@ -170,69 +125,67 @@ USES = {
     "log_predictive_density": lambda model, x, *rows: model.log_predictive_density(x, np.zeros(len(x)), *rows),
     "score": lambda model, x, ids: model.score(x, np.zeros(len(x)), conditions=ids),
 }
-
-
-BAD_ROWS = {
-    "one dimension": ((X_NEW[:, 0], "a"), "X must be two-dimensional .* a single column with X.reshape"),
-    "columns too many": ((np.zeros((4, 2)), "a"), "X has 2 features, but LVMOGPRegressor is expecting 1 features"),
-    "not finite": ((with_value(X_NEW, 2, nan), "a"), "X holds 1 NaN or infinite values, the first in row 2, column 0"),
-    "words": (([["wet"]] * 4, "a"), "X must hold real numbers in a rectangular array"),
-    "ids too few": ((X_NEW, ["a", "b"]), "conditions has 2 entries for 4 rows of X; give one id, or one a row"),
-    "an id missing": ((X_NEW, ["a", "b", None, "c"]), "a condition id is missing"),
-    "an id not known": (
+BAD_ROWS = [
+    ((X_NEW[:, 0], "a"), "X must be two-dimensional .* a single column with X.reshape"),
+    ((np.zeros((4, 2)), "a"), "X has 2 features, but LVMOGPRegressor is expecting 1 features"),
+    ((with_value(X_NEW, 2, nan), "a"), "X holds 1 NaN or infinite values, the first in row 2, column 0"),
+    (([["wet"]] * 4, "a"), "X must hold real numbers in a rectangular array"),
+    ((X_NEW, ["a", "b"]), "conditions has 2 entries for 4 rows of X; give one id, or one a row"),
+    ((X_NEW, ["a", "b", None, "c"]), "a condition id is missing"),
+    ((X_NEW, ["a", "b", 17, "c"]), "condition 17 is not known to the model; add it"),
+    (
         (X_NEW, "tyre-k"),
         r"condition 'tyre-k' is not known to the model \(did you mean 'tyre-K'\?\); add it with add_condition"
         r'\(name, X, y\), or create the estimator with unseen="prior" to predict it from the prior',
     ),
-    "one of many not known": ((X_NEW, ["a", "b", 17, "c"]), "condition 17 is not known to the model; add it"),
-}
+]
 
 
-@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
-def test_rows_that_cannot_be_predicted_fail_in_words(use, model):
+@pytest.mark.parametrize("ask", ROWS.values(), ids=ROWS.keys())
+def test_rows_that_cannot_be_predicted_fail_in_words(ask, model):
     model.add_condition("tyre-K", [[1.0]], [0.5])
-    for rows, text in BAD_ROWS.values():
+    for rows, text in BAD_ROWS:
         with pytest.raises(UnknownConditionError if "not known" in text else DataError, match=text):
-            use(model, *rows)
+            ask(model, *rows)
 
 
-@pytest.mark.parametrize("use", [USES[name] for name in ("predict", "predict_interval", "predict_gradient")])
-def test_no_rows_give_no_predictions(use, fitted):
-    assert np.size(use(fitted, np.empty((0, 1)), "a")) == 0
+@pytest.mark.parametrize("ask", [ROWS[name] for name in ("predict", "predict_interval", "predict_gradient")])
+def test_no_rows_give_no_predictions(ask, fitted):
+    assert np.size(ask(fitted, np.empty((0, 1)), "a")) == 0
 
 
-def test_settings_of_predictions_that_make_no_sense_fail_in_words(fitted):
-    with pytest.raises(SettingError, match="return_std and return_cov exclude each other; ask for one of them"):
-        fitted.predict(X_NEW, "a", return_std=True, return_cov=True)
-    for level in (0, 1, -0.5, 95, nan, "most"):
-        with pytest.raises(SettingError, match=f"level must lie between 0 and 1, got {level!r}"):
-            fitted.predict_interval(X_NEW, "a", level=level)
-    for levels in ([], [0.5, 1], 50, ["half"], None):
-        with pytest.raises(SettingError, match="levels must be numbers between 0 and 1, at least one, got"):
-            fitted.predict_quantiles(X_NEW, "a", levels=levels)
-    for n in (0, -1, 2.5, "many"):
-        with pytest.raises(SettingError, match=f"n must be a whole number of at least 1, got {n!r}"):
-            fitted.sample(X_NEW, "a", n)
-
-
-def test_latents_that_cannot_be_fail_in_words(fitted):
-    for latents in ([0.0, 1.0], [[0.0], [1.0]], np.zeros((4, 2)), np.zeros((1, 4, 1))):
-        text = "H must hold 1 latent coordinates, once or for each of the 4 rows, got shape"
-        with pytest.raises(DataError, match=text):
-            fitted.predict_at_latent(X_NEW, latents)
-    with pytest.raises(DataError, match="H holds NaN or infinite values; latents must be finite"):
-        fitted.predict_at_latent(X_NEW, [nan])
-    with pytest.raises(DataError, match="H must hold numbers"):
-        fitted.predict_at_latent(X_NEW, ["left"])
-
-
-@pytest.mark.parametrize("y", [np.zeros(3), np.zeros((4, 2)), ["wet"] * 4, with_value(np.zeros(4), 1, inf)])
-def test_outputs_that_have_no_density_fail_in_words(fitted, y):
-    with pytest.raises(DataError, match="^y |rows but y has"):
-        fitted.log_predictive_density(X_NEW, y, "a")
-
-
-# New conditions
+LEVEL, LEVELS = "level must lie between 0 and 1, got {!r}", "levels must be numbers between 0 and 1, at least one, got"
+LATENTS = "H must hold 1 latent coordinates, once or for each of the 4 rows, got shape"
+PART, POINT, POINTS = "condition {!r} was part of the training", ([[1.0]], [1.0]), ([[1.0], [2.0]], [1.0, 0.5])
+# Name of the method, its arguments and keywords, and what is said.
+CALLS = [
+    ("predict", (X_NEW, "a"), {"return_std": True, "return_cov": True}, "return_std and return_cov exclude each other"),
+    *(("predict_interval", (X_NEW, "a"), {"level": one}, LEVEL.format(one)) for one in (0, 1, -0.5, 95, nan, "most")),
+    *(("predict_quantiles", (X_NEW, "a"), {"levels": some}, LEVELS) for some in ([], [0.5, 1], 50, ["half"], None)),
+    *(("sample", (X_NEW, "a", n), {}, f"at least 1, got {n!r}") for n in (0, -1, 2.5, "many")),
+    *(("predict_at_latent", (X_NEW, np.zeros(shape)), {}, LATENTS) for shape in (2, (2, 1), (4, 2), (1, 4, 1))),
+    ("predict_at_latent", (X_NEW, [nan]), {}, "H holds NaN or infinite values; latents must be finite"),
+    ("predict_at_latent", (X_NEW, ["left"]), {}, "H must hold numbers"),
+    ("log_predictive_density", (X_NEW, np.zeros(3), "a"), {}, "X has 4 rows but y has 3"),
+    *(("log_predictive_density", (X_NEW, y, "a"), {}, "^y ") for y in (np.zeros((4, 2)), ["wet"] * 4, [0, inf, 0, 0])),
+    ("add_condition", ("a", *POINT), {}, PART.format("a") + "; its curve is already"),
+    ("add_condition", (None, *POINT), {}, "a condition id is missing"),
+    ("add_condition", ("new", *POINT), {"method": "vb"}, r"method must be one of \['exact', 'gaussian'\], got 'vb'"),
+    ("add_condition", ("new", POINTS[0], np.ones((2, 2))), {}, "'new' needs one output for each of its 2 rows, got 4"),
+    ("add_condition", ("new", POINTS[0], [1.0]), {}, "X has 2 rows but y has 1; each row of X needs its output"),
+    ("add_condition", ("new", [1.0, 2.0], [1.0, 2.0]), {}, "X must be two-dimensional"),
+    ("add_condition", ("new", [[1.0, 2.0]], [1.0]), {}, "X has 2 features, but LVMOGPRegressor is expecting 1"),
+    ("add_condition", ("new", [[1.0]], [inf]), {}, "y is infinite in row 0; outputs must be finite, or NaN"),
+    ("add_conditions", (*POINTS, ["new", "b"]), {}, PART.format("b")),
+    ("add_conditions", (POINTS[0], np.ones((2, 2)), ["new", "b"]), {}, "takes long form: y must have one dimension"),
+    ("add_conditions", (*POINTS, ["new"]), {}, "conditions has 1 entries for 2 rows of X"),
+    ("add_conditions", POINTS, {}, "condition"),
+    ("remove_condition", ("a",), {}, PART.format("a") + " and cannot be removed; refit without"),
+    ("remove_condition", ("earliest",), {}, r"'earliest' is not known to the model \(did you mean 'earlier'"),
+    ("fit", (X, with_value(Y, (0, 0), inf)), {}, "y is infinite"),
+    ("fit", (X[:0], Y1[:0]), {}, "X has no rows"),
+    ("fit", (X, Y.T), {}, "rows"),
+]
 
 
 def everything(model):
@@ -244,69 +197,41 @@ def assert_unchanged(model, before):
         assert_array_equal(np.asarray(found, dtype=object), np.asarray(expected, dtype=object))
 
 
-BAD_NEW = {
-    "part of the training": (("a", [[1.0]], [1.0]), "condition 'a' was part of the training; its curve is already"),
-    "no name": ((None, [[1.0]], [1.0]), "a condition id is missing"),
-    "two columns of outputs": (
-        ("new", [[1.0], [2.0]], [[1.0, 2.0], [3.0, 4.0]]),
-        "condition 'new' needs one output for each of its 2 rows, got 4",
-    ),
-    "lengths that differ": (("new", [[1.0], [2.0]], [1.0]), "X has 2 rows but y has 1; each row of X needs its output"),
-    "inputs of one dimension": (("new", [1.0, 2.0], [1.0, 2.0]), "X must be two-dimensional"),
-    "columns too many": (("new", [[1.0, 2.0]], [1.0]), "X has 2 features, but LVMOGPRegressor is expecting 1 features"),
-    "an infinite output": (("new", [[1.0]], [inf]), "y is infinite in row 0; outputs must be finite, or NaN"),
-}
-
-
-def test_a_bad_new_condition_fails_in_words_and_changes_nothing(model, monkeypatch):
+def test_calls_that_make_no_sense_fail_in_words_and_change_nothing(model, monkeypatch):
     model.add_condition("earlier", *few_points(0.4, 2))
     before = everything(model)
-    for condition, text in BAD_NEW.values():
-        with pytest.raises(DataError, match=text):
-            model.add_condition(*condition)
-    with pytest.raises(SettingError, match=r"method must be one of \['exact', 'gaussian'\], got 'variational'"):
-        model.add_condition("new", [[1.0]], [1.0], method="variational")
+    for name, arguments, keywords, text in CALLS:
+        with pytest.raises(LVMOGPError, match=text):
+            getattr(model, name)(*arguments, **keywords)
     monkeypatch.setattr("lvmogp.fitted.model.infer", failing(NumericalError("as if")))
     with pytest.raises(NumericalError, match="as if"):
-        model.add_condition("new", [[1.0]], [1.0])
+        model.add_condition("new", *POINT)
     monkeypatch.undo()
     assert_unchanged(model, before)
 
 
-def test_of_several_new_conditions_all_or_none_are_taken_in(model):
-    before = everything(model)
-    with pytest.raises(DataError, match="condition 'b' was part of the training"):
-        model.add_conditions([[1.0], [2.0], [3.0]], [1.0, 0.5, 0.2], ["new", "b", "other"])
-    assert_unchanged(model, before)
-    with pytest.raises(DataError, match="add_conditions takes long form: y must have one dimension"):
-        model.add_conditions([[1.0], [2.0]], [[1.0, 0.5], [1.0, 2.0]], ["new", "other"])
-    with pytest.raises(DataError, match="conditions has 1 entries for 2 rows of X"):
-        model.add_conditions([[1.0], [2.0]], [1.0, 0.5], ["new"])
-    with pytest.raises(DataError, match="condition"):
-        model.add_conditions([[1.0], [2.0]], [1.0, 0.5])
-    assert_unchanged(model, before)
+def test_an_unknown_keyword_fails(fitted):
+    for call, text in (
+        (lambda: LVMOGPRegressor(n_latents=2), "unexpected keyword argument 'n_latents'"),
+        (lambda: regressor().fit(X, Y, condition="tyre"), "unexpected keyword argument 'condition'"),
+        (lambda: LVMOGPRegressor(2, "tyre"), "positional argument"),
+        (lambda: regressor().set_params(n_latents=2), "Invalid parameter 'n_latents'"),
+        (lambda: fitted.predict(X_NEW, "a", return_var=True), "unexpected keyword argument 'return_var'"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=text):
+            call()
 
 
-def test_what_cannot_be_removed_fails_in_words(model):
-    model.add_condition("new", [[1.0]], [0.5])
-    with pytest.raises(DataError, match="condition 'a' was part of the training and cannot be removed; refit without"):
-        model.remove_condition("a")
-    with pytest.raises(UnknownConditionError, match=r"condition 'mew' is not known to the model \(did you mean 'new'"):
-        model.remove_condition("mew")
-    assert model.conditions_ == (*NAMES, "new")
-
-
-# Nothing is lost
-
-
-def test_an_earlier_fit_survives_bad_data(model):
-    before = everything(model)
-    for data in ((X, with_value(Y, (0, 0), inf)), (X[:0], Y1[:0]), (X, Y.T)):
-        with pytest.raises(DataError):
-            model.fit(*data)
-    with pytest.raises(SettingError):
-        model.set_params(noise="loud").fit(X, Y)
-    assert_unchanged(model, before)
+def test_use_before_the_fit_fails_in_words():
+    text = r"this LVMOGPRegressor is not fitted yet; call fit\(X, y, conditions=…\) first"
+    called = {name: arguments for name, arguments, _, _ in CALLS if name != "fit"}
+    called |= {"absorb": (), "similarities": (), "save": ("never-written.lvmogp",), "score": (X_NEW, np.zeros(4))}
+    for name, arguments in (called | {"predict_gradient": (X_NEW, "a")}).items():
+        with pytest.raises(NotFittedError, match=text):
+            getattr(regressor(), name)(*arguments)
+    for name in ("latents_", "conditions_", "outcome_", "n_latent_"):
+        with pytest.raises(NotFittedError, match=text):
+            getattr(regressor(), name)
 
 
 @pytest.mark.parametrize("failure", [NumericalError("as if"), KeyboardInterrupt()], ids=["failure", "interrupt"])

@@ -128,9 +128,9 @@ def test_the_example_files_are_fifty_braking_tests():
     assert not pd.read_csv(DOCS / "data" / "new-tyre.csv")["tyre"].isin(table["tyre"]).any()
 
 
-LONG_PAGES = ("condition-features", "fully-bayesian", "large-data", "troubleshooting")
+LONG_PAGES = ("next-measurement", "condition-features", "fully-bayesian", "large-data", "troubleshooting")
 PAGES = {
-    "short": ("next-measurement.md", "calibration.md"),
+    "short": ("calibration.md",),
     "long": (*(f"{name}.md" for name in LONG_PAGES), *(f"reference/{name}.md" for name in REFERENCE)),
 }
 ONE_START = """

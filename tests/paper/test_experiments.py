@@ -137,7 +137,7 @@ def test_the_measures_of_a_repeat(tmp_path):
 
 
 def repeats_of(results):
-    return repeats_of(results)
+    return [result["repeat"] for result in results]
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
