@@ -87,7 +87,6 @@ BEFORE_ANY_WORK = [
     *(({name: "no such"}, (X, Y), text) for name, text in CHOICES.items()),
     *(({"inference": "nuts", "priors": priors}, (X, Y), text) for priors, text in PRIORS),
     ({"inference": "full", "n_inducing_inputs": 150, "n_inducing_latents": 20}, MANY, FULL),
-    ({"input_kernel": RBF(columns=3)}, (X, Y), r"columns \(3,\) of a kernel lie outside the 1 columns of the input"),
 ]
 
 
@@ -105,6 +104,11 @@ def test_chains_on_very_many_observations_fail_in_words(monkeypatch):
     text = 'inference="nuts" looks at all observations in every step, here 72; it is limited to 5: use inference="auto"'
     with pytest.raises(SettingError, match=text):
         regressor(inference="nuts").fit(X, Y)
+
+
+def test_a_kernel_that_does_not_fit_the_inputs_fails_in_words():
+    with pytest.raises(SettingError, match=r"columns \(3,\) of a kernel lie outside the 1 columns of the input"):
+        regressor(input_kernel=RBF(columns=3)).fit(X, Y)
 
 
 def test_errors_are_value_errors_of_the_library():
@@ -224,9 +228,9 @@ def test_an_unknown_keyword_fails(fitted):
 
 def test_use_before_the_fit_fails_in_words():
     text = r"this LVMOGPRegressor is not fitted yet; call fit\(X, y, conditions=…\) first"
-    called = {name: arguments for name, arguments, _, _ in CALLS if name != "fit"}
+    called = {name: arguments for name, arguments, _, _ in reversed(CALLS) if name != "fit"}
     called |= {"absorb": (), "similarities": (), "save": ("never-written.lvmogp",), "score": (X_NEW, np.zeros(4))}
-    for name, arguments in (called | {"predict_gradient": (X_NEW, "a")}).items():
+    for name, arguments in (called | dict.fromkeys(("predict_gradient", "sample"), (X_NEW, "a"))).items():
         with pytest.raises(NotFittedError, match=text):
             getattr(regressor(), name)(*arguments)
     for name in ("latents_", "conditions_", "outcome_", "n_latent_"):

@@ -277,7 +277,7 @@ def test_a_script_becomes_a_page_of_the_site(path, site, pages):
     _, *cells = re.split(r"^# %%", path.read_text(), flags=re.MULTILINE)
     code = [line for cell in cells for line in cell.splitlines()[1:] if line and not line.startswith("#")]
     assert [line for line in code if line not in shown] == []
-    images = [Path(link) for link in pages[page].loads if "/images/" in link]
+    images = [Path(link) for link in pages[page].loads if f"images/{path.stem}" in link]
     assert sorted(image.name for image in images) == shown_by(path) != []
     assert max((path.parent / "images" / image.name).stat().st_size for image in images) < 150_000
 
