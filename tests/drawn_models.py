@@ -1,6 +1,5 @@
 """Small models put together by hand that answer from a fit or from draws, and the same ensembles as loops see them."""
 
-import copy
 import dataclasses
 import functools
 import itertools
@@ -189,7 +188,12 @@ def with_draws(model: FittedModel, draws: Draws | None) -> FittedModel:
     )
 
 
-forgetting = copy.copy  # of an estimator: what is added to the copy does not reach the model
+def forgetting(model: LVMOGPRegressor) -> LVMOGPRegressor:
+    """A copy of the estimator, to which conditions can be added; the model inside is the same object."""
+    copied = LVMOGPRegressor(**model.get_params(deep=False))
+    copied.model_ = model.model_
+    copied.n_features_in_ = model.n_features_in_
+    return copied
 
 
 # The same ensembles as loops see them, in standardised units.
