@@ -19,14 +19,19 @@ test: $(VENV)/.installed-dev check
 test-long: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
 
+# What docs/trust-*.md say of a thousand hostile data sets, of arithmetic of fifty digits and of damaged files.
+MEASURED = -n auto -o junit_family=xunit1 --junitxml
 test-hostile: $(VENV)/.installed-dev
-	PYTHONPATH=. $(BIN)/python tests/run_hostile.py $(ARGUMENTS)
+	LVMOGP_MANY=1000 $(BIN)/python -m pytest tests/estimator/test_hostile.py $(MEASURED) out/hostile.xml $(ARGUMENTS)
+	$(BIN)/python -m benchmarks.trust hostile
 
 test-numerics: $(VENV)/.installed-dev
-	PYTHONPATH=. $(BIN)/python tests/run_numerics.py $(ARGUMENTS)
+	$(BIN)/python -m pytest tests/model/test_numerics.py -m long $(MEASURED) out/numerics.xml $(ARGUMENTS)
+	$(BIN)/python -m benchmarks.trust numerics
 
 test-fuzz: $(VENV)/.installed-dev
-	$(BIN)/python tests/fuzzing.py --variants 1000
+	LVMOGP_MANY=1000 $(BIN)/python -m pytest tests/storage/test_fuzz.py $(MEASURED) out/fuzz.xml $(ARGUMENTS)
+	$(BIN)/python -m benchmarks.trust fuzz
 
 # The lowest versions that pyproject.toml allows, and the newest there are; PYTHON=python3.13 for another Python.
 # Old packages use what newer ones below them have deprecated; what we use ourselves is warned of by the newest.

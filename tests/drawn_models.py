@@ -3,15 +3,22 @@
 import dataclasses
 import functools
 import itertools
-import math
 from typing import NamedTuple
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from references import DenseProcess, Seen, covariance, kernel_values, process_of_data, process_of_fit
-from references import with_optimal_inducing as with_optimal
+from references import (
+    DenseProcess,
+    Seen,
+    covariance,
+    hermite,
+    kernel_values,
+    process_of_data,
+    process_of_fit,
+    with_optimal_inducing,
+)
 from small_models import build, rbf
 
 from lvmogp import LVMOGPRegressor
@@ -182,7 +189,7 @@ def with_draws(model: FittedModel, draws: Draws | None) -> FittedModel:
 
 
 def forgetting(model: LVMOGPRegressor) -> LVMOGPRegressor:
-    """A copy of the estimator, to which conditions can be added."""
+    """A copy of the estimator, to which conditions can be added; the model inside is the same object."""
     copied = LVMOGPRegressor(**model.get_params(deep=False))
     copied.model_ = model.model_
     copied.n_features_in_ = model.n_features_in_
@@ -241,7 +248,7 @@ def dense_ensemble(model: FittedModel) -> DenseEnsemble:
     if model.draws is None:
         noise = np.broadcast_to(parameters.noise_variance, len(by_condition))
         return DenseEnsemble(
-            [process_of_fit(with_optimal(parameters, by_condition))],
+            [process_of_fit(with_optimal_inducing(parameters, by_condition))],
             np.ones(1),
             np.asarray(parameters.latent_mean)[None],
             np.asarray(parameters.latent_variance),
@@ -259,7 +266,7 @@ def dense_ensemble(model: FittedModel) -> DenseEnsemble:
             latents = jnp.asarray(draw.latents)
             inducing = (sparse.inducing_inputs, latents[sparse.inducing_conditions])
             own = Parameters(*kernels, *inducing, latents, jnp.zeros_like(latents), jnp.asarray(draw.noise_variance))
-            processes.append(process_of_fit(with_optimal(own, by_condition)))
+            processes.append(process_of_fit(with_optimal_inducing(own, by_condition)))
         else:
             processes.append(process_of_data(*kernels, x, draw.latents[conditions], y, noise[conditions] + errors))
         spread = draw.noise_spread
@@ -282,15 +289,6 @@ def trained_points(ensemble: DenseEnsemble, number: int, nodes: np.ndarray, mass
         Point(mass, 0, mean + deviation * node, ensemble.noise[0, number])
         for node, mass in zip(nodes, masses, strict=True)
     ]
-
-
-def hermite(n_nodes: int, n_dimensions: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes of a standard normal distribution with their masses."""
-    nodes, masses = np.polynomial.hermite_e.hermegauss(n_nodes)
-    pairs = list(itertools.product(*[list(zip(nodes, masses / masses.sum(), strict=True))] * n_dimensions))
-    return np.array([[node for node, _ in each] for each in pairs]), np.array(
-        [math.prod(m for _, m in p) for p in pairs]
-    )
 
 
 def library_points(condition: Condition) -> list[Point]:

@@ -1,24 +1,17 @@
 """Damaged and edited files, and what becomes of reading them.
 
-    python tests/fuzzing.py --variants 1000
-
 Each kind of file that the package reads is made once, then damaged in many ways: cut, bits flipped, pieces overwritten,
 taken out, doubled or put in, numbers and words edited. Reading a variant must end in an error of ours, or in what was
 written. Tables carry no checksum, so that a changed one may be read as another table; models whose digest was made anew
 for what was put into them may be other models. Neither may end in an error that is not ours.
-Every variant follows from its number. Writes results/fuzz.json.
+Every variant follows from its number.
 """
 
-import argparse
 import json
-import multiprocessing
 import operator
 import resource
 import signal
-import sys
-import tempfile
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -29,7 +22,6 @@ import numpy as np
 import pandas as pd
 
 from lvmogp import LVMOGPRegressor
-from lvmogp.__about__ import __version__
 from lvmogp.cli.files.parquet import open_parquet
 from lvmogp.cli.files.roles import Roles, complete_rows, wide_rows
 from lvmogp.cli.files.tables import read_table, table_bytes
@@ -40,10 +32,9 @@ from lvmogp.storage.tensor_file import read, write
 from lvmogp.typing import Float
 from paper.records import LEVELS, results_in, sealed
 
-RESULTS = Path(__file__).parents[1] / "results" / "fuzz.json"
 REFUSED, RIGHT, OTHER, FOREIGN = "refused in words", "as it was written", "read as another", "not in our words"
-SECONDS = 60
-SPARE_MEMORY = 4 << 30
+# Reading one file may take no longer, and no more memory: absurd sizes fail as they would where memory is short.
+SECONDS, SPARE_MEMORY = 60, 4 << 30
 # Parted by bars: what a hand writes that knows where it hurts.
 EDITS = [
     *b"|0|-1|1e999|-1e-999|NaN|null|true|[]|{}|[[[[|\"|''|\\|,|\n|\r|\0|\xff\xfe|\xef\xbb\xbf|\xe2\x80\xa8".split(b"|"),
@@ -63,11 +54,6 @@ class Kind(NamedTuple):
 
 
 # Damage
-
-
-def damaged(good: bytes, rng: np.random.Generator) -> bytes:
-    """A variant of some bytes."""
-    return DAMAGES[rng.integers(len(DAMAGES))](good, rng)
 
 
 def _cut(good: bytes, rng: np.random.Generator) -> bytes:
@@ -109,7 +95,7 @@ DAMAGES = (_cut, _zeros_at_the_end, *[_flipped] * 2, *[_piece_changed] * 3, *[_e
 
 def vary_bytes(path: Path, good: bytes, rng: np.random.Generator) -> None:
     """Put a damaged file in the place of a good one."""
-    path.write_bytes(damaged(good, rng))
+    path.write_bytes(DAMAGES[rng.integers(len(DAMAGES))](good, rng))
 
 
 # Model files
@@ -129,28 +115,9 @@ def fitted_model() -> LVMOGPRegressor:
         return model.add_condition("d", table[["day", "x"]][:3], rng.normal(size=3))
 
 
-@cache
-def _model_bytes() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        fitted_model().save(Path(folder) / "model")
-        return (Path(folder) / "model").read_bytes()
-
-
 def make_model(folder: Path) -> Path:
-    path = folder / "model.lvmogp"
-    path.write_bytes(_model_bytes())
-    return path
-
-
-def plain(content: Content) -> Any:
-    """Content that can be compared."""
-    tensors = {name: (values.dtype.str, values.shape, values.tobytes()) for name, values in content.tensors.items()}
-    return tensors, json.dumps(content.document, sort_keys=True)
-
-
-def read_model(path: Path) -> Any:
-    LVMOGPRegressor.load(path)
-    return plain(read(path))
+    fitted_model().save(folder / "model.lvmogp")
+    return folder / "model.lvmogp"
 
 
 def vary_content(path: Path, good: bytes, rng: np.random.Generator) -> None:
@@ -223,10 +190,10 @@ def use_model(path: Path) -> Any:
     for name in model.conditions_[:1] + model.conditions_[-1:]:
         model.predict(frame, [name] * 2, return_std=True)
     assert len(model.latents_) == len(model.conditions_)
-    return plain(read(path))
+    return path.read_bytes()
 
 
-# Checkpoints
+# Checkpoints and results; warnings are errors in the tests
 
 
 class Kept(NamedTuple):
@@ -243,34 +210,17 @@ def make_checkpoint(folder: Path) -> Path:
 
 
 def read_checkpoint(path: Path) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LVMOGPWarning)
-        found = Checkpoints(path.parent, "this fit", resume=True).latest("steps", Kept)
-    assert found is not None
-    return found[0], found[1].step, found[1].state.tobytes()
-
-
-# Results
-
-
-def a_result(repeat: int) -> dict[str, Any]:
-    numbers = {"rmse": 0.25 + repeat, "nlpd": -1.5, "coverage": 0.9375, "seconds": 3.5, "n_test": 50}
-    job = {"experiment": "toy", "method": "LVMOGP", "repeat": repeat, "quick": False, "version": "1", "device": "cpu"}
-    return {**job, **numbers, "calibration": [0.5] * len(LEVELS), "status": "converged"}
+    step, found = Checkpoints(path.parent, "this fit", resume=True).latest("steps", Kept)
+    return step, found.step, found.state.tobytes()
 
 
 def make_results(folder: Path) -> Path:
+    job = {"experiment": "toy", "method": "LVMOGP", "quick": False, "version": "1", "device": "cpu"}
+    numbers = {"nlpd": -1.5, "coverage": 0.9375, "seconds": 3.5, "n_test": 50, "calibration": [0.5] * len(LEVELS)}
+    results = [sealed({**job, **numbers, "repeat": each, "rmse": 0.25 + each, "status": "good"}) for each in range(3)]
     path = folder / "toy.json"
-    path.write_text(
-        json.dumps({"experiment": "toy", "repeats": [sealed(a_result(each)) for each in range(3)]}, indent=1)
-    )
+    path.write_text(json.dumps({"experiment": "toy", "repeats": results}, indent=1))
     return path
-
-
-def read_results(path: Path) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LVMOGPWarning)
-        return results_in(path)
 
 
 def are_among(found: Any, wanted: Any) -> bool:
@@ -281,16 +231,12 @@ def are_among(found: Any, wanted: Any) -> bool:
 # Tables
 
 
-def a_table() -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    days = pd.date_range("2024-01-01", periods=24).strftime("%Y-%m-%d")
-    ids = [f'tyre "{each % 4}", ü' for each in range(24)]
-    return pd.DataFrame({"day": days, "x": rng.normal(size=24).round(3), "id": ids, "y": rng.normal(size=24).round(3)})
-
-
 def make_table(folder: Path, *, suffix: str, utf16: bool = False) -> Path:
-    path, table = folder / f"table{suffix}", a_table()
+    x, y = np.random.default_rng(0).normal(size=(2, 24)).round(3)
+    days = pd.date_range("2024-01-01", periods=24).strftime("%Y-%m-%d")
+    table = pd.DataFrame({"day": days, "x": x, "id": [f'tyre "{each % 4}", ü' for each in range(24)], "y": y})
     as_text = table.to_csv(sep=";", decimal=",", index=False).encode("utf-16") if utf16 else None
+    path = folder / f"table{suffix}"
     path.write_bytes(as_text or table_bytes(table, suffix))
     return path
 
@@ -312,10 +258,10 @@ def read_in_pieces(path: Path) -> Any:
 
 
 KINDS = {
-    "model file": Kind(make_model, read_model, vary_bytes),
+    "model file": Kind(make_model, use_model, vary_bytes),
     "model file with a right digest": Kind(make_model, use_model, vary_content, may_differ=True),
     "checkpoint": Kind(make_checkpoint, read_checkpoint, vary_bytes),
-    "results": Kind(make_results, read_results, vary_bytes, agrees=are_among),
+    "results": Kind(make_results, results_in, vary_bytes, agrees=are_among),
     "CSV": Kind(partial(make_table, suffix=".csv"), read_both_forms, vary_bytes, may_differ=True),
     "CSV in UTF-16": Kind(partial(make_table, suffix=".csv", utf16=True), read_both_forms, vary_bytes, may_differ=True),
     "Excel": Kind(partial(make_table, suffix=".xlsx"), read_both_forms, vary_bytes, may_differ=True),
@@ -340,93 +286,32 @@ def verdicts(kind: Kind, numbers: range, folder: Path) -> Iterator[Verdict]:
     good, wanted = path.read_bytes(), kind.read(path)
     for number in numbers:
         kind.vary(path, good, np.random.default_rng(number))
-        yield verdict(kind, path, wanted)
-
-
-def verdict(kind: Kind, path: Path, wanted: Any) -> Verdict:
-    """What becomes of one file."""
-    try:
-        with _at_most(SECONDS):
-            found = kind.read(path)
-    except (LVMOGPError, LVMOGPWarning) as error:
-        return Verdict(REFUSED, str(error))
-    except Exception as error:
-        return Verdict(FOREIGN, f"{type(error).__name__}: {error}")
-    if kind.agrees(found, wanted):
-        return Verdict(RIGHT, "")
-    return Verdict(OTHER if kind.may_differ else FOREIGN, "another content than was written")
+        try:
+            with _within_limits():
+                found = kind.read(path)
+        except (LVMOGPError, LVMOGPWarning) as error:
+            yield Verdict(REFUSED, str(error))
+        except Exception as error:
+            yield Verdict(FOREIGN, f"{type(error).__name__}: {error}")
+        else:
+            differs = Verdict(OTHER if kind.may_differ else FOREIGN, "another content than was written")
+            yield Verdict(RIGHT, "") if kind.agrees(found, wanted) else differs
 
 
 @contextmanager
-def _at_most(seconds: int) -> Iterator[None]:
+def _within_limits() -> Iterator[None]:
     def late(*_: Any) -> None:
-        raise TimeoutError(f"still reading after {seconds} s")
+        raise TimeoutError(f"still reading after {SECONDS} s")
 
+    statistics, limits = Path("/proc/self/statm"), resource.getrlimit(resource.RLIMIT_AS)
+    if statistics.exists():
+        used = int(statistics.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + SPARE_MEMORY, limits[1]))
     previous = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
+    signal.alarm(SECONDS)
     try:
         yield
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
-
-
-# The account
-
-
-def _in_process(name: str, n_variants: int, results: Any) -> None:
-    # Absurd sizes fail here as they would where memory is short.
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    with tempfile.TemporaryDirectory() as folder:
-        for number, found in enumerate(verdicts(KINDS[name], range(n_variants), Path(folder))):
-            if number == 0:
-                resource.setrlimit(resource.RLIMIT_AS, (used + SPARE_MEMORY, resource.RLIM_INFINITY))
-            results.put((number, found))
-    results.put(None)
-
-
-def account(name: str, n_variants: int) -> dict[str, Any]:
-    """Counts of all outcomes; a process of its own, so that a crash is a number too."""
-    context = multiprocessing.get_context("spawn")
-    results = context.SimpleQueue()
-    process = context.Process(target=_in_process, args=(name, n_variants, results))
-    process.start()
-    found: list[tuple[int, Verdict]] = []
-    while process.is_alive() or not results.empty():
-        if results.empty():
-            process.join(0.05)
-            continue
-        message = results.get()
-        if message is None:
-            break
-        found.append(message)
-    process.join()
-    counts = Counter(each.outcome for _, each in found)
-    foreign = [{"variant": number, "words": each.words[:300]} for number, each in found if each.outcome == FOREIGN]
-    return {
-        "variants": n_variants,
-        **{outcome: counts[outcome] for outcome in (REFUSED, RIGHT, OTHER, FOREIGN)},
-        "crashes": n_variants - len(found),
-        "failures": foreign,
-    }
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variants", type=int, default=1000, help="of each kind")
-    parser.add_argument("--only", choices=KINDS, help="this kind alone; nothing is written")
-    arguments = parser.parse_args()
-    kinds = [arguments.only] if arguments.only else list(KINDS)
-    accounts = {}
-    for name in kinds:
-        accounts[name] = account(name, arguments.variants)
-        print(f"{name}: {json.dumps({key: value for key, value in accounts[name].items() if key != 'failures'})}")
-        for failure in accounts[name]["failures"][:10]:
-            print("   ", failure)
-    if not arguments.only:
-        RESULTS.write_text(json.dumps({"version": __version__, "kinds": accounts}, indent=1) + "\n")
-    return int(any(each[FOREIGN] or each["crashes"] for each in accounts.values()))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        resource.setrlimit(resource.RLIMIT_AS, limits)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from hostile_sets import HostileSet, Recipe, made
+from hostile_sets import Recipe, made
 from small_models import grid_as_long
 
 from lvmogp import LVMOGPRegressor
@@ -17,7 +17,7 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.covariances import diagonal
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.layouts import Data, GridData, LongData, standardised
+from lvmogp.model.layouts import GridData, LongData, standardised
 from lvmogp.model.parameters import Parameters, of_conditions
 from lvmogp.model.posterior import curve_moments, grid_marginals, posterior
 from lvmogp.tables.observations import Observations
@@ -33,72 +33,66 @@ _MOST_ASKED = 3
 _posterior = compiled(posterior)
 
 
-class Finding(NamedTuple):
-    """Something that should not be."""
-
-    rule: str
-    text: str
-
-
 class Account(NamedTuple):
-    """What became of a data set: the refusal in words, if it was refused, and what was wrong with the answers.
+    """What became of a data set: the refusal in words, if it was refused, and the rules that its answers broke.
 
     ``moved`` says by how many standard deviations of the output answers changed that should not have; whether that is
     too far after a fit is a matter of many data sets.
     """
 
     refusal: str | None
-    findings: tuple[Finding, ...]
+    findings: list[str]
     moved: dict[str, float]
-
-
-class Answer(NamedTuple):
-    """Mean and standard deviations, of observations and of curves, at the same points for each condition in turn."""
-
-    mean: np.ndarray
-    deviation: np.ndarray
-    curve_deviation: np.ndarray
 
 
 def examined(recipe: Recipe, *, dtype: str = "float64", refits: bool = True) -> Account:
     """Fit the data set of a recipe and look at every answer."""
-    hostile = made(recipe)
+    account = Account(None, [], {})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            account = _examined(hostile, recipe, dtype, refits=refits)
+            account = _examined(recipe, dtype, refits=refits)
         except LVMOGPError as error:
-            account = Account(f"{type(error).__name__}: {error}", (), {})
+            account = Account(f"{type(error).__name__}: {error}", [], {})
         except Exception as error:
-            account = Account(None, (Finding("errors in words", f"{type(error).__name__}: {error}"),), {})
+            account.findings.append(f"errors in words: {type(error).__name__}: {error}")
     foreign = {str(each.message) for each in caught if not issubclass(each.category, LVMOGPWarning)}
-    found = [Finding("warnings in words", text) for text in sorted(foreign)]
+    account.findings.extend(f"warnings in words: {text}" for text in sorted(foreign))
     if recipe.ids in ("missing", "none") and account.refusal is None:
-        found.append(Finding("missing ids are refused", "a missing id was taken for one"))
-    return account._replace(findings=(*account.findings, *found))
+        account.findings.append("missing ids are refused")
+    return account
 
 
-def _examined(hostile: HostileSet, recipe: Recipe, dtype: str, *, refits: bool) -> Account:
-    settings = hostile.settings | {"dtype": dtype}
-    model = LVMOGPRegressor(**settings).fit(**hostile.data)
+def _examined(recipe: Recipe, dtype: str, *, refits: bool) -> Account:
+    data, settings = made(recipe)
+    model = LVMOGPRegressor(**settings, dtype=dtype).fit(**data)
     rng = np.random.default_rng(recipe.seed)
-    points, names = asked(model.model_)
-    answer = answered(model, points, names)
-    found = [*_of_course(model.outcome_.history), *_of_answer(answer), *_of_intervals(model, points, names)]
-    moved = dict(_fixed_parameters(model.model_, points, rng))
-    found += _of_more_data(model.model_, points, rng)
+    trained, history = model.model_, model.outcome_.history
+    # Inputs among the data, beside them, far and very far from them.
+    middle, step = trained.scaling.input_mean, trained.scaling.input_scale
+    beside = [middle + far * step for far in (0, 0.3, -4, 1e3)]
+    points, names = np.stack([trained.observations.inputs[0], *beside]), list(trained.ids)
+    rules = _of_answers(model, points, names) | _of_intervals(model, points, names[:_MOST_ASKED])
+    rules["the bound is finite and never falls"] = np.isfinite(history).all() and (np.diff(history) >= 0).all()
+    moved = _fixed_parameters(trained, points, rng)
+    rules["more data never widen a band"] = _widened_by_more_data(trained, points, rng) < 1e-8
     if recipe.seed % 4 == 0:
-        found += _of_new_condition(model, points)
+        seen = trained.observations
+        model.add_condition("one more", seen.inputs[:2], seen.outputs[:2])
+        of_new = _of_answers(model, points, ["one more", "never seen"])
+        rules |= {rule: rules[rule] and kept for rule, kept in of_new.items()}
+        model.remove_condition("one more")
     if dtype == "float32":
-        moved |= _in_double_precision(hostile, model.model_, points)
+        double = LVMOGPRegressor(**settings).fit(**data).model_
+        found = moments(trained, points), moments(double, points)
+        moved["single precision"] = _distance(*found, trained.scaling.output_scale)
     elif refits:
-        moved |= _fitted_anew(model, settings, points, rng)
+        moved |= _fitted_anew(model, points, rng)
     # Digits that the data themselves lack cannot be asked of the answers.
-    moved = {rule: distance / allowance(model.model_) for rule, distance in moved.items()}
-    for rule, distance in moved.items():
-        if not rule.endswith(ANEW) and not distance <= (ROUNDING if dtype == "float64" else SINGLE):
-            found.append(Finding(rule, f"answers moved by {distance:.2g} standard deviations"))
-    return Account(None, tuple(found), moved)
+    moved = {rule: distance / allowance(trained) for rule, distance in moved.items()}
+    limit = ROUNDING if dtype == "float64" else SINGLE
+    rules |= {rule: distance <= limit for rule, distance in moved.items() if not rule.endswith(ANEW)}
+    return Account(None, [rule for rule, kept in rules.items() if not kept], moved)
 
 
 def allowance(trained: FittedModel) -> float:
@@ -111,67 +105,31 @@ def allowance(trained: FittedModel) -> float:
 # Answers
 
 
-def asked(trained: FittedModel) -> tuple[np.ndarray, list[Any]]:
-    """Inputs among the data, beside them, far and very far from them, and all conditions."""
-    scaling = trained.scaling
-    middle, step = scaling.input_mean, scaling.input_scale
-    return np.stack(
-        [trained.observations.inputs[0], middle, middle + 0.3 * step, middle - 4 * step, middle + 1e3 * step]
-    ), list(trained.ids)
+def _rows(points: np.ndarray, names: list[Any]) -> tuple[np.ndarray, list[Any]]:
+    return np.tile(points, (len(names), 1)), [name for name in names for _ in points]
 
 
-def answered(model: LVMOGPRegressor, points: np.ndarray, names: list[Any]) -> Answer:
-    """Predictions of all conditions at all points."""
-    ids = [name for name in names for _ in points]
-    rows = np.tile(points, (len(names), 1))
-    mean, deviation = model.predict(rows, ids, return_std=True)
-    _, curve_deviation = model.predict(rows, ids, return_std=True, include_noise=False)
-    return Answer(mean, deviation, curve_deviation)
+def _of_answers(model: LVMOGPRegressor, points: np.ndarray, names: list[Any]) -> dict[str, bool]:
+    rows = _rows(points, names)
+    mean, deviation = model.predict(*rows, return_std=True)
+    _, of_curve = model.predict(*rows, return_std=True, include_noise=False)
+    return {
+        "answers are finite": bool(np.isfinite([mean, deviation, of_curve]).all()),
+        "variances are positive": bool(np.min([deviation, of_curve]) > 0),
+        "noise widens bands": bool((deviation >= of_curve).all()),
+    }
 
 
-def _of_course(history: tuple[float, ...]) -> list[Finding]:
-    # The bound, from one iteration to the next.
-    if np.all(np.isfinite(history)) and np.all(np.diff(history) >= 0):
-        return []
-    return [Finding("the bound is finite and never falls", f"{history}")]
-
-
-def _of_answer(answer: Answer) -> list[Finding]:
-    found = [
-        Finding("answers are finite", f"{name} is not finite in {int(np.sum(~np.isfinite(values)))} places")
-        for name, values in answer._asdict().items()
-        if not np.all(np.isfinite(values))
-    ]
-    for name in ("deviation", "curve_deviation"):
-        if not np.all(getattr(answer, name) > 0):
-            found.append(Finding("variances are positive", f"{name} is {np.min(getattr(answer, name)):g} somewhere"))
-    if np.any(answer.deviation < answer.curve_deviation):
-        found.append(Finding("noise widens bands", "an observation is surer than its curve"))
-    return found
-
-
-def _of_intervals(model: LVMOGPRegressor, points: np.ndarray, names: list[Any]) -> list[Finding]:
-    found = []
-    for name in names[:_MOST_ASKED]:
-        lower, upper = model.predict_interval(points, name)
-        if not (np.all(np.isfinite([lower, upper])) and np.all(lower < upper)):
-            found.append(Finding("intervals are ordered", f"from {lower} to {upper}"))
-        middle = (lower + upper) / 2
-        below = model.predictive_cdf(points, middle, name)
-        density = model.log_predictive_density(points, middle, name)
-        if not np.all((below > 0) & (below < 1)):
-            found.append(Finding("probabilities lie between 0 and 1", f"{below}"))
-        if not np.all(np.isfinite(density)):
-            found.append(Finding("densities are finite", f"{density}"))
-    return found
-
-
-def _of_new_condition(model: LVMOGPRegressor, points: np.ndarray) -> list[Finding]:
-    seen = model.model_.observations
-    added = model.add_condition("one more", seen.inputs[:2], seen.outputs[:2])
-    found = _of_answer(answered(added, points, ["one more", "never seen"]))
-    added.remove_condition("one more")
-    return found
+def _of_intervals(model: LVMOGPRegressor, points: np.ndarray, names: list[Any]) -> dict[str, bool]:
+    x, ids = _rows(points, names)
+    lower, upper = model.predict_interval(x, ids)
+    middle = (lower + upper) / 2
+    below, density = model.predictive_cdf(x, middle, ids), model.log_predictive_density(x, middle, ids)
+    return {
+        "intervals are ordered": bool(np.isfinite([lower, upper]).all() and (lower < upper).all()),
+        "probabilities lie between 0 and 1": bool(((below > 0) & (below < 1)).all()),
+        "densities are finite": bool(np.isfinite(density).all()),
+    }
 
 
 # The same data, told in another way
@@ -186,35 +144,27 @@ class Telling(NamedTuple):
     answer_map: tuple[float, float] = (1.0, 0.0)
 
 
-def shuffled(seen: Observations, rng: np.random.Generator) -> Telling:
-    """Rows in another order."""
-    order = rng.permutation(len(seen.outputs))
-    told = seen._replace(inputs=seen.inputs[order], outputs=seen.outputs[order], conditions=seen.conditions[order])
-    return Telling(told, np.arange(len(seen.ids)))
-
-
-def renamed(seen: Observations, rng: np.random.Generator) -> Telling:
-    """Conditions with other names, which come in another order."""
-    order = rng.permutation(len(seen.ids))
-    return Telling(seen._replace(conditions=order[seen.conditions], ids=tuple(range(len(order)))), order)
-
-
-def in_other_units(seen: Observations, *, transform: Transform | None, shifted: bool) -> Telling:
-    """Inputs and outputs scaled by powers of two, which no digit is lost by, and shifted where digits allow it."""
-    input_map, output_map = (2.0**-5, 2.0**-5 * _shift(seen.inputs) * shifted), (2.0**9, 0.0)
-    if transform is None:
-        output_map = (2.0**9, 2.0**9 * _shift(seen.outputs) * shifted)
-    told = seen._replace(inputs=_mapped(seen.inputs, input_map), outputs=_mapped(seen.outputs, output_map))
-    # A logarithm turns a factor into a shift, a root into its root.
-    answer_map = {None: output_map, "log": (1.0, 9 * np.log(2.0)), "sqrt": (2.0**4.5, 0.0)}[
-        transform and transform.name
-    ]
-    return Telling(told, np.arange(len(seen.ids)), input_map, answer_map)
-
-
-def rounded(seen: Observations) -> Observations:
-    """Observations of 26 binary digits, which can be shifted without losing any."""
-    return seen._replace(inputs=_rounded(seen.inputs), outputs=_rounded(seen.outputs))
+def _tellings(
+    seen: Observations, rng: np.random.Generator, transform: Transform | None, *, shifted: bool
+) -> dict[str, Telling]:
+    rows, names, same = rng.permutation(len(seen.outputs)), rng.permutation(len(seen.ids)), np.arange(len(seen.ids))
+    shuffled = {name: getattr(seen, name)[rows] for name in ("inputs", "outputs", "conditions")}
+    found = {
+        "order of rows": Telling(seen._replace(**shuffled), same),
+        "names": Telling(seen._replace(conditions=names[seen.conditions], ids=tuple(range(len(names)))), names),
+    }
+    # What does not vary has no scale, and is taken in the user's units.
+    columns = np.column_stack([seen.inputs, seen.outputs if transform is None else transform.forward(seen.outputs)])
+    if np.all(np.ptp(columns, axis=0) > 0) and not np.any(differs_in_last_digits_only(columns)):
+        # Powers of two, by which no digit is lost, and shifts where digits allow it.
+        input_map, output_map = (2.0**-5, 2.0**-5 * _shift(seen.inputs) * shifted), (2.0**9, 0.0)
+        if transform is None:
+            output_map = (2.0**9, 2.0**9 * _shift(seen.outputs) * shifted)
+        told = seen._replace(inputs=_mapped(seen.inputs, input_map), outputs=_mapped(seen.outputs, output_map))
+        # A logarithm turns a factor into a shift, a root into its root.
+        answer_maps = {None: output_map, "log": (1.0, 9 * np.log(2.0)), "sqrt": (2.0**4.5, 0.0)}
+        found["units"] = Telling(told, same, input_map, answer_maps[transform and transform.name])
+    return found
 
 
 def _step(values: np.ndarray) -> float:
@@ -222,6 +172,7 @@ def _step(values: np.ndarray) -> float:
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
+    # To 26 binary digits, which can be shifted without losing any.
     return np.round(values / _step(values)) * _step(values)
 
 
@@ -233,55 +184,29 @@ def _mapped(values: np.ndarray, by: tuple[float, float]) -> np.ndarray:
     return values * by[0] + by[1]
 
 
-def _tellings(
-    seen: Observations, rng: np.random.Generator, *, transform: Transform | None, shifted: bool
-) -> dict[str, Telling]:
-    found = {"order of rows": shuffled(seen, rng), "names": renamed(seen, rng)}
-    # What does not vary has no scale, and is taken in the user's units.
-    columns = np.column_stack([seen.inputs, seen.outputs if transform is None else transform.forward(seen.outputs)])
-    if np.all(np.ptp(columns, axis=0) > 0) and not np.any(differs_in_last_digits_only(columns)):
-        found["units"] = in_other_units(seen, transform=transform, shifted=shifted)
-    return found
-
-
 def _fixed_parameters(trained: FittedModel, points: np.ndarray, rng: np.random.Generator) -> dict[str, float]:
     # How far answers move when the same data are told in another way and the parameters stay as they are.
-    seen = rounded(trained.observations)
+    given, transform = trained.observations, trained.scaling.transform
+    seen = given._replace(inputs=_rounded(given.inputs), outputs=_rounded(given.outputs))
     if not np.all(trained.scaling.takes(seen.outputs)):
-        seen = trained.observations
-    before = moments(rebuilt(trained, seen, trained.posterior.parameters), points)
-    moved = {}
-    for what, told in _tellings(seen, rng, transform=trained.scaling.transform, shifted=True).items():
-        parameters = of_conditions(trained.posterior.parameters, np.argsort(told.order))
-        after = moments(rebuilt(trained, told.observations, parameters), _mapped(points, told.input_map))
-        scale = scaling_of(seen.inputs, seen.outputs, transform=trained.scaling.transform).output_scale
-        moved[f"{what}, fixed parameters"] = _distance(before, _brought_back(after, told), scale)
+        seen = given
+    parameters, scaling = trained.posterior.parameters, scaling_of(seen.inputs, seen.outputs, transform=transform)
+    before, moved = moments(rebuilt(trained, seen, parameters), points), {}
+    for what, told in _tellings(seen, rng, transform, shifted=True).items():
+        again = rebuilt(trained, told.observations, of_conditions(parameters, np.argsort(told.order)))
+        moved[f"{what}, fixed parameters"] = _distance(before, _as_before(again, points, told), scaling.output_scale)
     return moved
 
 
-def _in_double_precision(hostile: HostileSet, trained: FittedModel, points: np.ndarray) -> dict[str, float]:
-    # How far the answers of a model in single precision are from those of the same model in double precision.
-    double = LVMOGPRegressor(**hostile.settings).fit(**hostile.data).model_
-    return {
-        "single precision": _distance(moments(trained, points), moments(double, points), trained.scaling.output_scale)
-    }
-
-
-def _fitted_anew(
-    model: LVMOGPRegressor, settings: dict[str, Any], points: np.ndarray, rng: np.random.Generator
-) -> dict[str, float]:
-    # The same when everything is fitted anew.
-    trained = model.model_
-    seen = trained.observations
+def _fitted_anew(model: LVMOGPRegressor, points: np.ndarray, rng: np.random.Generator) -> dict[str, float]:
+    # How far they move when everything is fitted anew; a shift would cost the data some of their digits.
+    trained, moved = model.model_, {}
     before = moments(trained, points)
-    moved = {}
-    # Data as they are have all their digits, which a shift would cost.
-    for what, told in _tellings(seen, rng, transform=trained.scaling.transform, shifted=False).items():
-        ids = [told.observations.ids[number] for number in told.observations.conditions]
-        again = LVMOGPRegressor(**(settings | {"condition": None}))
-        again.fit(told.observations.inputs, told.observations.outputs, ids)
-        after = moments(again.model_, _mapped(points, told.input_map))
-        moved[what + ANEW] = _distance(before, _brought_back(after, told), trained.scaling.output_scale)
+    for what, told in _tellings(trained.observations, rng, trained.scaling.transform, shifted=False).items():
+        seen = told.observations
+        again = LVMOGPRegressor(**(model.get_params(deep=False) | {"condition": None}))
+        again.fit(seen.inputs, seen.outputs, [seen.ids[number] for number in seen.conditions])
+        moved[what + ANEW] = _distance(before, _as_before(again.model_, points, told), trained.scaling.output_scale)
     return moved
 
 
@@ -302,8 +227,9 @@ def moments(trained: FittedModel, points: np.ndarray) -> tuple[np.ndarray, np.nd
     return scaling.location(mean), np.sqrt(scaling.variance(total))
 
 
-def _brought_back(found: tuple[np.ndarray, np.ndarray], told: Telling) -> tuple[np.ndarray, np.ndarray]:
-    mean, deviation = (values[:, told.order] for values in found)
+def _as_before(trained: FittedModel, points: np.ndarray, told: Telling) -> tuple[np.ndarray, np.ndarray]:
+    # Moments brought back to the units and to the order of conditions of before.
+    mean, deviation = (values[:, told.order] for values in moments(trained, _mapped(points, told.input_map)))
     factor, shift = told.answer_map
     return (mean - shift) / factor, deviation / factor
 
@@ -315,34 +241,21 @@ def _distance(before: tuple[np.ndarray, np.ndarray], after: tuple[np.ndarray, np
 # More data
 
 
-def _of_more_data(trained: FittedModel, points: np.ndarray, rng: np.random.Generator) -> list[Finding]:
+def _widened_by_more_data(trained: FittedModel, points: np.ndarray, rng: np.random.Generator) -> float:
+    # The most that a variance grows from about half of the observations to all of them, as a share of the prior's.
     parameters = in_precision(trained.posterior.parameters, "float64")
     if parameters.inducing is not None:
-        return []  # what is stored does not look at the data again
-    data = as_long(standardised(trained.observations, trained.scaling))
-    standard = jnp.asarray(trained.scaling.inputs(points))
-    all_of_it, prior = spreads(parameters, data, standard)
-    some_of_it, _ = spreads(parameters, part_of(data, rng), standard)
-    widened = float(np.max((all_of_it - some_of_it) / prior))
-    if widened > 1e-8:
-        return [Finding("more data never widen a band", f"a variance grew by {widened:.2g} of the prior's")]
-    return []
-
-
-def as_long(data: Data) -> LongData:
-    """Data in long form."""
-    return grid_as_long(data) if isinstance(data, GridData) else data
-
-
-def part_of(data: LongData, rng: np.random.Generator) -> LongData:
-    """About half of the observations, in the same places, so that no new program is needed."""
+        return 0.0  # what is stored does not look at the data again
+    data = standardised(trained.observations, trained.scaling)
+    data = grid_as_long(data) if isinstance(data, GridData) else data
+    # In the same places, so that no new program is needed.
     present = np.asarray(data.present) * (rng.random(data.present.shape) < 0.5)
     counts = np.bincount(np.asarray(data.block_condition), weights=present.sum(axis=1), minlength=data.n_conditions)
-    return eqx.tree_at(
-        lambda tree: (tree.present, tree.outputs, tree.counts),
-        data,
-        (jnp.asarray(present), data.outputs * present, jnp.asarray(counts)),
-    )
+    changes = (jnp.asarray(present), data.outputs * present, jnp.asarray(counts))
+    half = eqx.tree_at(lambda tree: (tree.present, tree.outputs, tree.counts), data, changes)
+    standard = jnp.asarray(trained.scaling.inputs(points))
+    (of_all, prior), (of_half, _) = spreads(parameters, data, standard), spreads(parameters, half, standard)
+    return float(np.max((of_all - of_half) / prior))
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""The collapsed bound and its predictions in arithmetic of fifty digits, written densely, for RBF kernels."""
+"""The collapsed bound and predictions of a small RBF model in arithmetic of fifty digits."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,13 @@ import mpmath as mp
 import numpy as np
 from references import Observations
 
+from lvmogp.kernels.covariances import RBF
 from lvmogp.model.parameters import Parameters
 
 DIGITS = 50
+# Numbers of many digits stand in NumPy's arrays of objects.
+_digits = np.frompyfunc(lambda value: mp.mpf(float(value)), 1, 1)
+_exp, _log = (np.frompyfunc(function, 1, 1) for function in (mp.exp, mp.log))
 
 
 class Exact(NamedTuple):
@@ -19,173 +23,76 @@ class Exact(NamedTuple):
     variance: np.ndarray
 
 
-class _Model(NamedTuple):
-    # Factors of the two gram matrices, and for each condition ψ, ⟨c⟩ and T.
-    input_whitener: mp.matrix
-    prior: list[mp.mpf]
-    firsts: list[mp.matrix]
-    seconds: list[mp.matrix]
-
-
 def exact(
     parameters: Parameters, observations: Observations, points: np.ndarray, jitters: tuple[float, float]
 ) -> Exact:
     """Everything in fifty digits, from the same numbers, with the jitter that the library adds."""
     with mp.workdps(DIGITS):
-        model = _whitened(parameters, jitters)
-        constant, linear, gram = _quadratic(parameters, observations, model)
-        size = len(linear)
-        factor = mp.cholesky(mp.eye(size) + gram)
-        log_det = 2 * sum(mp.log(factor[i, i]) for i in range(size))
-        whitener = _triangular_inverse(factor)
-        covariance = whitener.T * whitener
-        mean = covariance * linear
-        explained = (linear.T * mean)[0]
-        bound = constant - log_det / 2 + explained / 2 - _latent_divergence(parameters)
-        return Exact(bound, *_predicted(parameters, model, mean, covariance, points))
+        kernel, inducing = parameters.input_kernel, _digits(parameters.inducing_inputs)
+        by_input = _whitener(kernel, inducing, jitters[0])
+        firsts, seconds = _latent_features(parameters, jitters[1])
+        prior = _digits(kernel.variance) * _digits(parameters.latent_kernel.variance)
+        noises = _digits(np.broadcast_to(parameters.noise_variance, len(firsts)))
+
+        # ⟨log p(Y|F)⟩ = constant + bᵀv − ½ vᵀGv, and with it q(v) = N((I + G)⁻¹b, (I + G)⁻¹)
+        constant, linear, gram = mp.mpf(0), 0, 0
+        for (x, y), first, second, noise in zip(observations, firsts, seconds, noises, strict=True):
+            a, values = by_input @ _rbf(kernel, inducing, _digits(x)), _digits(y)
+            left = values @ values + len(y) * prior - np.trace(second) * np.sum(a**2)
+            constant -= (len(y) * mp.log(2 * mp.pi * noise) + left / noise) / 2
+            linear += np.kron(first, a @ values) / noise
+            gram += np.kron(second, a @ a.T) / noise
+        root = _inverse_factor(np.eye(len(linear)) + gram)
+        covariance = root.T @ root
+        mean = covariance @ linear
+        bound = constant + np.sum(_log(np.diag(root))) + linear @ mean / 2 - _latent_divergence(parameters)
+
+        # Mean (⟨c⟩ ⊗ a)ᵀm; variance ψk − tr(T) aᵀa + tr((T ⊗ aaᵀ)(mmᵀ + S)) − mean².
+        second_moment = np.outer(mean, mean) + covariance
+        means, variances = np.empty((2, len(points), len(firsts)), dtype=object)
+        for n, a in enumerate((by_input @ _rbf(kernel, inducing, _digits(points))).T):
+            for d, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
+                means[n, d] = np.kron(first, a) @ mean
+                squares = np.sum(np.kron(second, np.outer(a, a)) * second_moment)
+                variances[n, d] = prior - np.trace(second) * (a @ a) + squares - means[n, d] ** 2
+        return Exact(bound, means, variances)
 
 
-def _number(value: float) -> mp.mpf:
-    return mp.mpf(float(value))
+def _rbf(kernel: RBF, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    steps = (first[:, None] - second[None]) / _digits(kernel.lengthscale)
+    return _digits(kernel.variance) * _exp(-np.sum(steps**2, axis=2) / 2)
 
 
-def _rbf(kernel, first, second) -> mp.mpf:
-    variance, lengthscales = _number(kernel.variance), np.asarray(kernel.lengthscale)
-    terms = (
-        ((_number(a) - _number(b)) / _number(length)) ** 2
-        for a, b, length in zip(first, second, lengthscales, strict=True)
-    )
-    return variance * mp.exp(-sum(terms) / 2)
+def _inverse_factor(matrix: np.ndarray) -> np.ndarray:
+    # L⁻¹ of A = LLᵀ
+    return np.array(mp.inverse(mp.cholesky(mp.matrix(matrix.tolist()))).tolist(), dtype=object)
 
 
-def _whitener(kernel, points: np.ndarray, jitter: float) -> mp.matrix:
+def _whitener(kernel: RBF, points: np.ndarray, jitter: float) -> np.ndarray:
     # L⁻¹ of K + ε·mean(diag K)·I
-    size = len(points)
-    gram = mp.matrix(size, size)
-    for i in range(size):
-        for j in range(size):
-            gram[i, j] = _rbf(kernel, points[i], points[j])
-    added = _number(jitter) * sum(gram[i, i] for i in range(size)) / size
-    return _triangular_inverse(mp.cholesky(gram + added * mp.eye(size)))
+    return _inverse_factor(
+        _rbf(kernel, points, points) + _digits(jitter) * _digits(kernel.variance) * np.eye(len(points))
+    )
 
 
-def _triangular_inverse(lower: mp.matrix) -> mp.matrix:
-    size = lower.rows
-    inverse = mp.matrix(size, size)
-    for column in range(size):
-        inverse[column, column] = 1 / lower[column, column]
-        for row in range(column + 1, size):
-            total = sum(lower[row, k] * inverse[k, column] for k in range(column, row))
-            inverse[row, column] = -total / lower[row, row]
-    return inverse
-
-
-def _whitened(parameters: Parameters, jitters: tuple[float, float]) -> _Model:
-    kernel, inducing = parameters.latent_kernel, np.asarray(parameters.inducing_latents)
-    by_latent = _whitener(kernel, inducing, jitters[1])
-    variance = _number(kernel.variance)
-    scales = [_number(length) ** 2 for length in np.asarray(kernel.lengthscale)]
+def _latent_features(parameters: Parameters, jitter: float) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    # For each condition ⟨c⟩ and T.
+    kernel, z = parameters.latent_kernel, _digits(parameters.inducing_latents)
+    whitener = _whitener(kernel, z, jitter)
+    variance, scale = _digits(kernel.variance), _digits(kernel.lengthscale) ** 2
+    apart, middle = z[:, None] - z[None], (z[:, None] + z[None]) / 2
     firsts, seconds = [], []
-    pairs = zip(np.asarray(parameters.latent_mean), np.asarray(parameters.latent_variance), strict=True)
-    for centre, spread in pairs:
-        mean, own = [_number(value) for value in centre], [_number(value) for value in spread]
-        firsts.append(by_latent * _psi1(variance, scales, inducing, mean, own))
-        seconds.append(by_latent * _psi2(variance, scales, inducing, mean, own) * by_latent.T)
-    by_input = _whitener(parameters.input_kernel, np.asarray(parameters.inducing_inputs), jitters[0])
-    return _Model(by_input, [variance] * len(firsts), firsts, seconds)
-
-
-def _psi1(variance, scales, inducing, mean, spread) -> mp.matrix:
-    # σ² Π_q (1 + s_q/a_q)^−½ exp(−½ (μ_q − z_q)²/(a_q + s_q))
-    found = mp.matrix(len(inducing), 1)
-    for m, point in enumerate(inducing):
-        value = variance
-        for a, z, mu, s in zip(scales, point, mean, spread, strict=True):
-            value *= mp.exp(-((mu - _number(z)) ** 2) / (a + s) / 2) / mp.sqrt(1 + s / a)
-        found[m] = value
-    return found
-
-
-def _psi2(variance, scales, inducing, mean, spread) -> mp.matrix:
-    # σ⁴ Π_q (1 + 2s_q/a_q)^−½ exp(−(z − z')²/4a_q − (μ_q − z̄_q)²/(a_q + 2s_q))
-    found = mp.matrix(len(inducing), len(inducing))
-    for m, first in enumerate(inducing):
-        for n, second in enumerate(inducing):
-            value = variance**2
-            for a, z, other, mu, s in zip(scales, first, second, mean, spread, strict=True):
-                apart, middle = _number(z) - _number(other), (_number(z) + _number(other)) / 2
-                exponent = -(apart**2) / (4 * a) - (mu - middle) ** 2 / (a + 2 * s)
-                value *= mp.exp(exponent) / mp.sqrt(1 + 2 * s / a)
-            found[m, n] = value
-    return found
-
-
-def _features(parameters: Parameters, model: _Model, point: np.ndarray) -> mp.matrix:
-    inducing = np.asarray(parameters.inducing_inputs)
-    return model.input_whitener * mp.matrix([_rbf(parameters.input_kernel, z, point) for z in inducing])
-
-
-def _noise(parameters: Parameters, condition: int) -> mp.mpf:
-    noise = np.asarray(parameters.noise_variance)
-    return _number(noise[0] if len(noise) == 1 else noise[condition])
-
-
-def _kron(left: mp.matrix, right: mp.matrix) -> mp.matrix:
-    found = mp.matrix(left.rows * right.rows, left.cols * right.cols)
-    for i in range(left.rows):
-        for j in range(left.cols):
-            for k in range(right.rows):
-                for n in range(right.cols):
-                    found[i * right.rows + k, j * right.cols + n] = left[i, j] * right[k, n]
-    return found
-
-
-def _trace(matrix: mp.matrix) -> mp.mpf:
-    return sum(matrix[i, i] for i in range(matrix.rows))
-
-
-def _quadratic(
-    parameters: Parameters, observations: Observations, model: _Model
-) -> tuple[mp.mpf, mp.matrix, mp.matrix]:
-    m_x, m_h = model.input_whitener.rows, model.firsts[0].rows
-    constant, linear, gram = mp.mpf(0), mp.matrix(m_x * m_h, 1), mp.matrix(m_x * m_h, m_x * m_h)
-    for d, (inputs, outputs) in enumerate(observations):
-        noise = _noise(parameters, d)
-        projection, own_gram = mp.matrix(m_x, 1), mp.matrix(m_x, m_x)
-        for x, y in zip(inputs, outputs, strict=True):
-            v, value = _features(parameters, model, x), _number(y)
-            own_gram += v * v.T
-            projection += value * v
-            prior = model.prior[d] * _rbf(parameters.input_kernel, x, x)
-            constant -= (mp.log(2 * mp.pi * noise) + (value**2 + prior) / noise) / 2
-        constant += _trace(model.seconds[d]) * _trace(own_gram) / noise / 2
-        linear += _kron(model.firsts[d], projection) / noise
-        gram += _kron(model.seconds[d], own_gram) / noise
-    return constant, linear, gram
+    for mu, s in zip(_digits(parameters.latent_mean), _digits(parameters.latent_variance), strict=True):
+        # ψ₁ = σ² Π_q (1 + s_q/a_q)^−½ exp(−½ (μ_q − z_q)²/(a_q + s_q))
+        psi1 = variance * _exp(-np.sum((mu - z) ** 2 / (scale + s), axis=1) / 2)
+        firsts.append(whitener @ psi1 / mp.sqrt(np.prod(1 + s / scale)))
+        # ψ₂ = σ⁴ Π_q (1 + 2s_q/a_q)^−½ exp(−(z − z')²/4a_q − (μ_q − z̄_q)²/(a_q + 2s_q))
+        psi2 = variance**2 * _exp(-np.sum(apart**2 / (4 * scale) + (mu - middle) ** 2 / (scale + 2 * s), axis=2))
+        seconds.append(whitener @ psi2 @ whitener.T / mp.sqrt(np.prod(1 + 2 * s / scale)))
+    return firsts, seconds
 
 
 def _latent_divergence(parameters: Parameters) -> mp.mpf:
     # ½ Σ (μ² + s − log s − 1)
-    pairs = zip(np.ravel(parameters.latent_mean), np.ravel(parameters.latent_variance), strict=True)
-    return sum(_number(m) ** 2 + _number(s) - mp.log(_number(s)) - 1 for m, s in pairs) / 2
-
-
-def _predicted(
-    parameters: Parameters, model: _Model, mean: mp.matrix, covariance: mp.matrix, points: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    # Mean (⟨c⟩ ⊗ a)ᵀm; variance ψk − tr(T) aᵀa + tr((T ⊗ aaᵀ)(mmᵀ + S)) − mean².
-    means = np.empty((len(points), len(model.firsts)), dtype=object)
-    variances = np.empty_like(means)
-    for n, point in enumerate(points):
-        a = _features(parameters, model, point)
-        prior = _rbf(parameters.input_kernel, point, point)
-        for d, (first, second) in enumerate(zip(model.firsts, model.seconds, strict=True)):
-            means[n, d] = (_kron(first, a).T * mean)[0]
-            weight = _kron(second, a * a.T)
-            squares = (mean.T * weight * mean)[0] + _inner(weight, covariance)
-            variances[n, d] = model.prior[d] * prior - _trace(second) * (a.T * a)[0] + squares - means[n, d] ** 2
-    return means, variances
-
-
-def _inner(left: mp.matrix, right: mp.matrix) -> mp.mpf:
-    return sum(left[i, j] * right[i, j] for i in range(left.rows) for j in range(left.cols))
+    mean, variance = _digits(parameters.latent_mean), _digits(parameters.latent_variance)
+    return np.sum(mean**2 + variance - _log(variance) - 1) / 2

@@ -1,9 +1,9 @@
 """Small fixed models."""
 
 import functools
+from dataclasses import replace
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,16 +78,6 @@ def rbf(lengthscale: list[float], variance: float) -> Kernel:
     return RBF(jnp.array(lengthscale, float), number(variance))
 
 
-def replace(parameters: Parameters, **changes) -> Parameters:
-    names = list(changes)
-    return eqx.tree_at(
-        lambda tree: [getattr(tree, name) for name in names],
-        parameters,
-        [changes[name] for name in names],
-        is_leaf=lambda leaf: leaf is None,
-    )
-
-
 def small_parameters(n_latent: int = 1, *, noise: tuple[float, ...] = SHARED, seed: int = 0) -> Parameters:
     """Well-spread inducing points; no q(v)."""
     rng = np.random.default_rng(seed)
@@ -119,13 +109,6 @@ def kronecker_inducing(seed: int = 5) -> KroneckerInducing:
 
 
 @functools.cache
-def small_model(n_latent: int = 1, *, noise: tuple[float, ...] = SHARED) -> Posterior:
-    """A model that knows most of its inducing variables, so that the latents decide what a curve is."""
-    parameters = replace(small_parameters(n_latent, noise=noise), inducing=full_inducing(0.3))
-    return build(parameters, grid_case().data)
-
-
-@functools.cache
 def two_sided_model(tilt: float = 0.0) -> Posterior:
     """One latent dimension with f(x, h) ≈ (h² + tilt · h) g(x); without tilt, f(x, −h) and f(x, h) are alike."""
     parameters = small_parameters()
@@ -144,14 +127,10 @@ def described_parameters() -> Parameters:
     plain = small_parameters(1)
     values = rng.normal(size=(D, 2))
     values[MISSING] = 0.0
-    return Parameters(
-        input_kernel=plain.input_kernel,
+    return replace(
+        plain,
         latent_kernel=rbf([1.3, 1.1, 1.7], 0.9),
-        inducing_inputs=plain.inducing_inputs,
         inducing_latents=jnp.asarray(rng.normal(size=(3, 3))),
-        latent_mean=plain.latent_mean,
-        latent_variance=plain.latent_variance,
-        noise_variance=plain.noise_variance,
         known=KnownCoordinates(
             values=jnp.asarray(values),
             missing_condition=jnp.asarray(MISSING[0]),

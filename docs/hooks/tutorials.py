@@ -1,7 +1,7 @@
 """Tutorial scripts in percent format become pages of the site when it is built.
 
 A script is a tutorial if it lies in ``docs/tutorials``. Its markdown cells become text, its code cells Python blocks,
-and each figure ``images/<script>-<n>.png`` stands below the cell that saves it.
+and each figure ``images/<script>-<n>.png`` stands below the cell that saves it, unless the text shows it.
 """
 
 import ast
@@ -62,7 +62,8 @@ def page(script: str, name: str) -> str:
             parts.append(cell.source)
             continue
         parts.append(f"```python\n{cell.source}\n```")
-        parts += [f"![{caption(figure)}](images/{figure})" for figure in figures(cell.source, name)]
+        unseen = [figure for figure in figures(cell.source, name) if f"](images/{figure})" not in script]
+        parts += [f"![{caption(figure)}](images/{figure})" for figure in unseen]
     parts.append(f"*This page is the script `docs/{FOLDER}/{name}.py`; running it draws the figures.*")
     return "\n\n".join(parts) + "\n"
 

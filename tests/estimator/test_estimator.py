@@ -62,9 +62,9 @@ def fitted():
     return grid_model()
 
 
-@pytest.fixture(scope="module")
-def log_fitted():
-    return regressor(output_transform="log").fit(X, np.exp(Y), conditions=NAMES)
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "brakes.lvmogp"
 
 
 @pytest.fixture
@@ -73,16 +73,26 @@ def model(fitted):
 
 
 @pytest.fixture(scope="module")
-def fitted_with_new(log_fitted):
-    """Both models with a condition "new" added from two points."""
-    x, y = few_points(0.9, 2)
-    plain = copy.copy(grid_model()).add_condition("new", x, y)
-    return {"plain": plain, "log": copy.copy(log_fitted).add_condition("new", x, np.exp(y))}
+def with_new():
+    """The model with a condition "new" added from two points."""
+    return copy.copy(grid_model()).add_condition("new", *few_points(0.9, 2))
 
 
-@pytest.fixture(params=["plain", "log"])
-def either(request, fitted_with_new):
-    return fitted_with_new[request.param]
+def assert_same_answers(found, expected, names):
+    for name in names:
+        for one, other in zip(all_predictions(found, name), all_predictions(expected, name), strict=True):
+            assert_array_equal(one, other)
+
+
+def all_predictions(model, name):
+    return (
+        *model.predict(X_NEW, name, return_std=True),
+        model.predict(X_NEW, name, return_cov=True)[1],
+        *model.predict_interval(X_NEW, name),
+        *model.predict_gradient(X_NEW, name),
+        model.sample(X_NEW, name, 5, random_state=1),
+        model.log_predictive_density(X_NEW, np.full(4, 0.5), name),
+    )
 
 
 # Forms of data
@@ -95,7 +105,7 @@ def test_curves_are_found(fitted):
     assert abs(np.corrcoef(latents, FACTORS)[0, 1]) > 0.99
 
 
-def test_the_three_forms_give_the_same_predictions(fitted, rng):
+def test_the_three_forms_give_the_same_predictions(fitted, rng, path):
     x, y, ids = long_form()
     order = rng.permutation(len(y))
     long = regressor().fit(x[order], y[order], conditions=[ids[row] for row in order])
@@ -107,6 +117,10 @@ def test_the_three_forms_give_the_same_predictions(fitted, rng):
         for found in (long.predict(X_NEW, name, return_std=True), frame.predict(rows, return_std=True)):
             assert_allclose(found[0], expected[:, column], atol=1e-6 * SPREAD)
             assert_allclose(found[1], std[:, column], atol=1e-6 * SPREAD)
+    long.save(path, include_data=False)  # also without data it is known that this was no grid
+    for each in (long, LVMOGPRegressor.load(path)):
+        with pytest.raises(DataError, match="predict needs to know the condition of each row: pass conditions="):
+            each.predict(X_NEW)
 
 
 def test_a_grid_with_gaps_equals_its_observed_cells_in_long_form():
@@ -122,17 +136,9 @@ def test_a_grid_with_gaps_equals_its_observed_cells_in_long_form():
     assert_allclose(hidden, curve(X[[0, 3, 3, 11], 0], FACTORS[[1, 0, 5, 2]]), atol=0.15)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        [("b", 2), ("a", 10), ("a", 2), ("c", 1), ("b", 1), ("a", 1)],
-        ["ä", 3, (1, 2), datetime.datetime(2020, 1, 1), 0.5, ""],
-    ],
-    ids=["tuple", "mixed"],
-)
-def test_ids_of_any_type_with_gaps_and_in_any_order(names, fitted):
-    x, y, _ = long_form()
-    ids = [name for name in names for _ in range(N)]
+def test_ids_of_any_type_with_gaps_and_in_any_order(fitted):
+    names = [("b", 2), 3, "ä", ("a", 10), datetime.datetime(2020, 1, 1), 0.5]
+    x, y, ids = long_form(names=names)
     model = regressor().fit(x, y, conditions=pd.Series(ids, dtype=object))
     assert set(model.conditions_) == set(names)
     assert list(model.latents_["condition"]) == list(model.similarities().index) == list(model.conditions_)
@@ -141,37 +147,30 @@ def test_ids_of_any_type_with_gaps_and_in_any_order(names, fitted):
         assert_allclose(model.predict(X_NEW, name), fitted.predict(X_NEW, NAMES[column]), atol=1e-3 * SPREAD)
 
 
-@pytest.mark.parametrize(("scale", "shift"), [(1e6, 1e9), (1e-5, -4.0)])
-def test_units_of_inputs_do_not_matter(fitted, scale, shift):
-    model = regressor().fit(X * scale + shift, Y, conditions=NAMES)
-    mean, std = model.predict(X_NEW * scale + shift, return_std=True)
-    expected_mean, expected_std = fitted.predict(X_NEW, return_std=True)
-    assert_allclose(mean, expected_mean, atol=1e-5 * SPREAD)
-    assert_allclose(std, expected_std, rtol=1e-4)
-    by_mean, by_variance = model.predict_gradient(X_NEW * scale + shift, "b")
-    expected = fitted.predict_gradient(X_NEW, "b")
-    assert_allclose(by_mean * scale, expected[0], atol=1e-5 * SPREAD)
-    assert_allclose(by_variance * scale, expected[1], atol=1e-5 * np.abs(expected[1]).max() + 1e-8)
-
-
-@pytest.mark.parametrize(("scale", "shift"), [(1e6, 1e9), (-1e-5, -4.0)])
-def test_units_of_outputs_are_those_of_the_user(fitted, scale, shift):
-    model = regressor().fit(X, Y * scale + shift, conditions=NAMES)
-    mean, std = model.predict(X_NEW, return_std=True)
+@pytest.mark.parametrize(("of_x", "of_y"), [((1e6, 1e9), (-1e-5, -4.0)), ((1e-5, -4.0), (1e6, 1e9))])
+def test_answers_are_in_the_units_of_the_user_and_do_not_depend_on_them(fitted, of_x, of_y):
+    (x_scale, x_shift), (scale, shift) = of_x, of_y
+    model = regressor().fit(X * x_scale + x_shift, Y * scale + shift, conditions=NAMES)
+    x = X_NEW * x_scale + x_shift
+    mean, std = model.predict(x, return_std=True)
     expected_mean, expected_std = fitted.predict(X_NEW, return_std=True)
     assert_allclose((mean - shift) / scale, expected_mean, atol=1e-5 * SPREAD)
     assert_allclose(std / abs(scale), expected_std, rtol=1e-4)
-    _, cov = model.predict(X_NEW, "b", return_cov=True)
+    by_mean, by_variance = model.predict_gradient(x, "b")
+    expected = fitted.predict_gradient(X_NEW, "b")
+    assert_allclose(by_mean * x_scale / scale, expected[0], atol=1e-5 * SPREAD)
+    assert_allclose(by_variance * x_scale / scale**2, expected[1], atol=1e-5 * np.abs(expected[1]).max() + 1e-8)
+    _, cov = model.predict(x, "b", return_cov=True)
     _, expected_cov = fitted.predict(X_NEW, "b", return_cov=True)
     assert_allclose(cov / scale**2, expected_cov, atol=1e-4 * expected_cov.max())
-    ends = (np.array(model.predict_interval(X_NEW, "b")) - shift) / scale
+    ends = (np.array(model.predict_interval(x, "b")) - shift) / scale
     assert_allclose(np.sort(ends, axis=0), fitted.predict_interval(X_NEW, "b"), atol=1e-4 * SPREAD)
-    density = model.log_predictive_density(X_NEW, np.full(4, 0.3) * scale + shift, "b")
+    density = model.log_predictive_density(x, np.full(4, 0.3) * scale + shift, "b")
     expected_density = fitted.log_predictive_density(X_NEW, np.full(4, 0.3), "b")
     assert_allclose(density + np.log(abs(scale)), expected_density, rtol=1e-3)
 
 
-# Means, deviations, covariances
+# Answers
 
 
 def noise_variance(model, name):
@@ -186,105 +185,26 @@ def test_noise_is_that_of_the_data_and_the_same_everywhere(fitted):
     assert 0.05 / 1.5 < np.sqrt(variances[0]) < 0.05 * 1.5
 
 
-@pytest.mark.parametrize("include_noise", [True, False])
-def test_the_diagonal_of_the_covariance_is_the_squared_deviation(either, include_noise):
-    ids = ["b", "new", "b", "d"]
-    mean, std = either.predict(X_NEW, ids, return_std=True, include_noise=include_noise)
-    same_mean, cov = either.predict(X_NEW, ids, return_cov=True, include_noise=include_noise)
-    assert_array_equal(mean, same_mean)
-    assert_allclose(np.diag(cov), std**2, rtol=1e-9)
-    assert_allclose(cov, cov.T, rtol=1e-9)
-    assert np.linalg.eigvalsh(cov).min() > -1e-9 * cov.max()
-
-
-# Distributions
-
-LEVELS = (0.5, 0.9, 0.95)
-N_DRAWS = 1000
-
-
-@functools.cache  # estimators hash by identity
-def draws_of(model, name, include_noise):
-    return model.sample(X_NEW, name, N_DRAWS, include_noise=include_noise, random_state=3)
-
-
-@pytest.mark.parametrize("name", ["b", "new"])
-def test_intervals_hold_their_share_of_the_samples(either, name):
-    draws = draws_of(either, name, True)
-    for level in LEVELS:
-        low, high = either.predict_interval(X_NEW, name, level=level)
-        error = np.sqrt(level * (1 - level) / N_DRAWS)
-        assert_allclose(np.mean(draws < low, axis=0), (1 - level) / 2, atol=4 * error)
-        assert_allclose(np.mean((draws >= low) & (draws <= high), axis=0), level, atol=4 * error)
-
-
-@pytest.mark.parametrize("name", ["b", "new"])
-def test_as_much_lies_below_a_quantile_as_its_level_says(either, name):
-    levels = (0.9, 0.01, 0.5)
-    found = either.predict_quantiles(X_NEW, name, levels=levels)
-    for column, level in enumerate(levels):
-        assert_allclose(either.predictive_cdf(X_NEW, found[:, column], name), level, atol=1e-6)
-    of_all = either.predict_quantiles(X_NEW, levels=levels)
-    if name == "b":
-        assert_allclose(of_all[:, NAMES.index(name)], found, rtol=1e-9)
-    assert_allclose(either.predict_interval(X_NEW, name, level=0.98)[0], found[:, 1], rtol=1e-9)
-
-
-def test_positive_outputs_stay_positive(fitted_with_new):
-    model = fitted_with_new["log"]
-    far = np.array([[-20.0], [40.0]])  # where nothing is known, a Gaussian would reach below zero
-    for name in ("b", "new"):
-        mean, std = model.predict(far, name, return_std=True)
-        low, _ = model.predict_interval(far, name, level=0.999)
-        assert np.all(mean - 3 * std < 0)
-        assert np.all(low > 0)
-        assert np.all(model.sample(far, name, 50, include_noise=True) > 0)
-
-
-@pytest.mark.parametrize("include_noise", [True, False])
-@pytest.mark.parametrize("name", ["b", "new"])
-def test_moments_of_samples_are_those_predicted(either, name, include_noise):
-    # Under a logarithm this says that the mean is ⟨exp⟩, not the exponential of the mean.
-    draws = draws_of(either, name, include_noise)
-    mean, std = either.predict(X_NEW, name, return_std=True, include_noise=include_noise)
-    assert np.all(np.abs(draws.mean(axis=0) - mean) < 4.5 * std / np.sqrt(N_DRAWS))
-    assert_allclose(draws.std(axis=0), std, rtol=0.15)
-
-
-# Densities and scores
-
-
-def test_score_is_the_coefficient_of_determination(fitted, log_fitted, rng):
+def test_score_is_the_coefficient_of_determination(fitted, rng):
     y = Y + 0.3 * rng.normal(size=Y.shape)
     assert fitted.score(X, y) == pytest.approx(r2_score(y.ravel(), fitted.predict(X).ravel()), rel=1e-12)
     assert fitted.score(X, y[:, 1], conditions="b") == pytest.approx(r2_score(y[:, 1], fitted.predict(X, "b")))
     weights = rng.random(N)
-    weighted = r2_score(np.exp(y[:, 1]), log_fitted.predict(X, "b"), sample_weight=weights)
-    assert log_fitted.score(X, np.exp(y[:, 1]), weights, conditions="b") == pytest.approx(weighted)
+    weighted = r2_score(y[:, 1], fitted.predict(X, "b"), sample_weight=weights)
+    assert fitted.score(X, y[:, 1], weights, conditions="b") == pytest.approx(weighted)
     y[3:7, 2] = np.nan  # what is missing does not count
     known = np.isfinite(y)
     assert fitted.score(X, y) == pytest.approx(r2_score(y[known], fitted.predict(X)[known]))
 
 
-# Gradients
-
-
-@pytest.mark.parametrize("name", ["b", "new"])
-def test_gradients_are_those_of_the_predictions(either, name):
-    step = 1e-4
-    by_mean, by_variance = either.predict_gradient(X_NEW, name)
-
-    def moments(x):
-        mean, std = either.predict(x, name, return_std=True)
-        return mean, std**2
-
-    (mean_after, variance_after), (mean_before, variance_before) = moments(X_NEW + step), moments(X_NEW - step)
-    slope, variance_slope = (mean_after - mean_before) / (2 * step), (variance_after - variance_before) / (2 * step)
-    assert_allclose(by_mean[:, 0], slope, atol=1e-6 * np.abs(slope).max())
-    assert_allclose(by_variance[:, 0], variance_slope, atol=1e-5 * np.abs(variance_slope).max())
-
-
-# Latents
+def test_moments_of_many_conditions_are_made_when_they_are_asked_for(model):
+    """Where there are very many, none are kept."""
+    expected = model.predict(X_NEW, return_std=True), model.predict(X_NEW, ["b", "a", "f", "b"], return_std=True)
+    ensemble = eqx.tree_at(lambda tree: tree.fit.curves, model.model_.ensemble, None)
+    model.model_ = model.model_._replace(ensemble=ensemble)
+    found = model.predict(X_NEW, return_std=True), model.predict(X_NEW, ["b", "a", "f", "b"], return_std=True)
+    assert_allclose(found[0], expected[0], rtol=1e-10)
+    assert_allclose(found[1], expected[1], rtol=1e-10)
 
 
 def test_latents_come_once_or_one_a_row(fitted):
@@ -297,8 +217,8 @@ def test_latents_come_once_or_one_a_row(fitted):
     assert_allclose(std**2 - without**2, noise_variance(fitted, "a"), rtol=1e-6)
 
 
-def test_the_table_of_latents_names_each_condition(fitted_with_new, fitted):
-    table = fitted_with_new["plain"].latents_
+def test_the_tables_of_latents_and_similarities_name_each_condition(with_new, fitted):
+    table = with_new.latents_
     assert list(table.columns) == ["condition", "mean_1", "sd_1", "added"]
     assert list(table["condition"]) == [*NAMES, "new"]
     assert list(table["added"]) == [False] * D + [True]
@@ -307,17 +227,9 @@ def test_the_table_of_latents_names_each_condition(fitted_with_new, fitted):
     distance = np.abs(table["mean_1"] - table["mean_1"][D])[:D]
     assert distance.idxmin() == 4
     assert table["sd_1"][D] > 2 * table["sd_1"][:D].max()
-
-
-def test_similarities_are_correlations_that_fade_with_distance(fitted_with_new):
-    table = fitted_with_new["plain"].similarities()
-    assert list(table.index) == list(table.columns) == [*NAMES, "new"]
-    values = table.to_numpy()
-    assert_allclose(values, values.T, rtol=1e-12)
-    assert_array_equal(np.diag(values), 1.0)
-    assert values.min() >= -1
-    assert values.max() <= 1
-    assert np.all(np.diff(values[0, :D]) < 0)
+    similarities = with_new.similarities()
+    assert list(similarities.index) == list(similarities.columns) == [*NAMES, "new"]
+    assert np.all(np.diff(similarities.to_numpy()[0, :D]) < 0)
 
 
 # Conditions never seen
@@ -351,8 +263,7 @@ def test_a_condition_added_from_no_points_is_the_prior(model):
 # New conditions
 
 
-@pytest.mark.parametrize("count", [1, 5])
-@pytest.mark.parametrize("factor", [-1.2, 1.1])
+@pytest.mark.parametrize(("count", "factor"), [(1, -1.2), (4, 1.1)])
 def test_a_few_points_tell_what_a_new_condition_is(model, count, factor):
     x, y = few_points(factor, count)
     prior = copy.copy(model).set_params(unseen="prior")
@@ -364,18 +275,8 @@ def test_a_few_points_tell_what_a_new_condition_is(model, count, factor):
     assert np.mean((mean - truth) ** 2) < np.mean((prior.predict(X_NEW, "new") - truth) ** 2)
     near, near_std = model.predict(x, "new", return_std=True)
     assert np.all(np.abs(near - y) < 3 * near_std)
-    if count == 5:
+    if count == 4:
         assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.1
-
-
-def test_points_that_come_one_by_one_say_the_same_as_all_at_once(model):
-    x, y = few_points(0.7, 5)
-    at_once, in_turn = copy.copy(model).add_condition("new", x, y), model.add_condition("new", x[:2], y[:2])
-    before = in_turn.predict(X_NEW, "new")
-    in_turn.add_condition("new", x[2:], y[2:])
-    assert in_turn.conditions_ == (*NAMES, "new")
-    assert_array_equal(in_turn.predict(X_NEW, "new", return_std=True), at_once.predict(X_NEW, "new", return_std=True))
-    assert np.all(before != in_turn.predict(X_NEW, "new"))
 
 
 def test_several_conditions_at_once_are_the_same_as_one_after_the_other(model):
@@ -383,16 +284,12 @@ def test_several_conditions_at_once_are_the_same_as_one_after_the_other(model):
     in_turn = copy.copy(model).add_condition(1, x1, y1).add_condition(2, x2, y2)
     mixed = np.r_[0, 3, 1, 4, 2]  # rows of both, in turn
     x, y, ids = np.vstack([x1, x2])[mixed], np.r_[y1, y2][mixed], np.array([1, 1, 1, 2, 2])[mixed]
-    at_once = model.add_conditions(x, y, ids)
+    at_once = copy.copy(model).add_conditions(x, y, ids)
+    column = model.set_params(condition="tyre").add_conditions(pd.DataFrame({"x": x[:, 0], "tyre": ids}), y)
     for name in (1, 2):
-        assert_array_equal(at_once.predict(X_NEW, name, return_std=True), in_turn.predict(X_NEW, name, return_std=True))
-
-
-def test_several_conditions_may_come_with_a_condition_column(model):
-    x, y = few_points(0.7, 3)
-    expected = copy.copy(model).add_condition("new", x, y)
-    model.set_params(condition="tyre").add_conditions(pd.DataFrame({"x": x[:, 0], "tyre": "new"}), y)
-    assert_array_equal(model.predict(pd.DataFrame({"x": X_NEW[:, 0], "tyre": "new"})), expected.predict(X_NEW, "new"))
+        expected = in_turn.predict(X_NEW, name, return_std=True)
+        assert_array_equal(at_once.predict(X_NEW, name, return_std=True), expected)
+        assert_array_equal(column.predict(pd.DataFrame({"x": X_NEW[:, 0], "tyre": name})), expected[0])
 
 
 @pytest.mark.parametrize("method", ["exact", "gaussian"])
@@ -415,41 +312,21 @@ def test_a_removed_condition_is_forgotten(model, fitted):
     assert_array_equal(model.add_condition("new", x, y).predict(X_NEW, "new"), again.predict(X_NEW, "new"))
 
 
-def test_absorbing_folds_new_conditions_into_the_model(model):
-    x, y = few_points(0.7, 5)
-    model.add_condition("new", x, y)
-    before, trained_before = model.predict(X_NEW, "new"), model.predict(X_NEW, NAMES[0])
+def test_absorbing_folds_new_conditions_into_the_model(model, fitted):
+    assert_array_equal(model.absorb().predict(X_NEW, return_std=True), fitted.predict(X_NEW, return_std=True))
+    model.add_condition("new", *few_points(0.7, 4))
+    before = model.predict(X_NEW, "new")
     model.absorb()
     assert model.conditions_ == (*NAMES, "new")
     assert not model.latents_["added"].any()
     mean = model.predict(X_NEW, "new")
-    truth = curve(X_NEW[:, 0], 0.7)
-    assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.1
+    assert np.sqrt(np.mean((mean - curve(X_NEW[:, 0], 0.7)) ** 2)) < 0.1
     assert np.all(mean != before)
-    assert_allclose(model.predict(X_NEW, NAMES[0]), trained_before, atol=0.05)
-    assert np.any(model.predict(X_NEW, NAMES[0]) != trained_before)
+    of_a = model.predict(X_NEW, "a"), fitted.predict(X_NEW, "a")
+    assert_allclose(*of_a, atol=0.05)
+    assert np.any(of_a[0] != of_a[1])
     with pytest.raises(DataError, match="condition 'new' was part of the training and cannot be removed"):
         model.remove_condition("new")
-
-
-def test_absorbing_nothing_changes_nothing(model, fitted):
-    assert_array_equal(model.absorb().predict(X_NEW, return_std=True), fitted.predict(X_NEW, return_std=True))
-
-
-@pytest.mark.long
-def test_a_new_condition_with_many_points_is_as_good_as_trained():
-    rng = np.random.default_rng(8)
-    x = np.sort(rng.uniform(0, 10, (50, 1)), axis=0)
-    y = curve(x, np.r_[FACTORS[:-1], 0.6, 1.5]) + 0.1 * rng.normal(size=(50, D + 1))
-    dense = np.linspace(0.2, 9.8, 100)[:, None]
-    truth = curve(dense[:, 0], 0.6)
-    # The same five conditions with the one in question, and with another in its place.
-    together = regressor(n_inducing_inputs=12).fit(x, y[:, :D])
-    without = regressor(n_inducing_inputs=12).fit(x, np.delete(y, D - 1, axis=1))
-    predictions = together.predict(dense, D - 1), without.add_condition("new", x, y[:, D - 1]).predict(dense, "new")
-    rmse_together, rmse_added = (np.sqrt(np.mean((mean - truth) ** 2)) for mean in predictions)
-    assert rmse_together < 0.06
-    assert rmse_added < 1.1 * rmse_together
 
 
 HUNG = """
@@ -474,39 +351,20 @@ def test_many_points_beside_many_inducing_inputs_come_to_an_end():
 # Files
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "brakes.lvmogp"
-
-
-def all_predictions(model, name):
-    return (
-        *model.predict(X_NEW, name, return_std=True),
-        model.predict(X_NEW, name, return_cov=True)[1],
-        *model.predict_interval(X_NEW, name),
-        *model.predict_gradient(X_NEW, name),
-        model.sample(X_NEW, name, 5, random_state=1),
-        model.log_predictive_density(X_NEW, np.full(4, 0.5), name),
-    )
-
-
-def test_a_loaded_model_predicts_bit_by_bit_the_same(either, path):
-    either.save(path)
-    loaded = LVMOGPRegressor.load(path)
-    assert loaded.conditions_ == either.conditions_
-    for name in (*NAMES, "new"):
-        for expected, found in zip(all_predictions(either, name), all_predictions(loaded, name), strict=True):
-            assert_array_equal(found, expected)
-    pd.testing.assert_frame_equal(loaded.latents_, either.latents_)
-    pd.testing.assert_frame_equal(loaded.similarities(), either.similarities())
-    latents = np.array([[0.3]])
-    assert_array_equal(loaded.predict_at_latent(X_NEW, latents), either.predict_at_latent(X_NEW, latents))
-
-
-def test_a_loaded_model_takes_in_new_conditions(fitted_with_new, path):
-    model = copy.copy(fitted_with_new["plain"])
+def test_a_loaded_model_is_the_same_bit_by_bit(with_new, path):
+    model = copy.copy(with_new)
     model.save(path)
     loaded = LVMOGPRegressor.load(path)
+    assert loaded.conditions_ == model.conditions_
+    assert_same_answers(loaded, model, ("a", "new"))
+    pd.testing.assert_frame_equal(loaded.latents_, model.latents_)
+    pd.testing.assert_frame_equal(loaded.similarities(), model.similarities())
+    assert_array_equal(loaded.predict_at_latent(X_NEW, [[0.3]]), model.predict_at_latent(X_NEW, [[0.3]]))
+    assert str(loaded.outcome_) == str(model.outcome_)
+    assert loaded.outcome_.history == model.outcome_.history
+    assert loaded.bounds_by_n_latent_ == model.bounds_by_n_latent_
+    assert (loaded.n_latent_, loaded.n_features_in_) == (model.n_latent_, model.n_features_in_)
+    # It takes in new conditions, as the one that was saved.
     x, y = few_points(-0.6, 3)
     for each in (model, loaded):
         each.add_condition("other", x, y).add_condition("new", x[:1], y[:1])
@@ -515,30 +373,10 @@ def test_a_loaded_model_takes_in_new_conditions(fitted_with_new, path):
     assert_array_equal(loaded.absorb().predict(X_NEW), model.absorb().predict(X_NEW))
 
 
-def test_a_loaded_model_knows_how_it_was_fitted(fitted, path):
-    fitted.save(path)
-    loaded = LVMOGPRegressor.load(path)
-    assert str(loaded.outcome_) == str(fitted.outcome_)
-    assert loaded.outcome_.history == fitted.outcome_.history
-    assert loaded.bounds_by_n_latent_ == fitted.bounds_by_n_latent_
-    assert loaded.n_latent_ == fitted.n_latent_
-    assert loaded.n_features_in_ == fitted.n_features_in_
-
-
-def test_a_long_form_model_saved_without_data_still_asks_for_conditions(path):
-    x, y, ids = long_form()
-    model = regressor().fit(x, y, conditions=ids)
-    model.save(path, include_data=False)
-    for each in (model, LVMOGPRegressor.load(path)):
-        with pytest.raises(DataError, match="predict needs to know the condition of each row: pass conditions="):
-            each.predict(X_NEW)
-
-
-def test_a_fitted_estimator_can_be_copied_and_pickled_by_others(fitted_with_new):
+def test_a_fitted_estimator_can_be_copied_and_pickled_by_others(with_new):
     """Not our file format, but what joblib does in a parallel search."""
-    model = fitted_with_new["plain"]
-    for same in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert_array_equal(same.predict(X_NEW, "new", return_std=True), model.predict(X_NEW, "new", return_std=True))
+    for same in (copy.deepcopy(with_new), pickle.loads(pickle.dumps(with_new))):
+        assert_array_equal(same.predict(X_NEW, "new", return_std=True), with_new.predict(X_NEW, "new", return_std=True))
 
 
 # Settings
@@ -555,13 +393,13 @@ def test_noise_per_condition_is_recovered():
         assert 1 / 3 < noise_variance(model, name)[0] / deviation**2 < 3
 
 
-def test_the_number_of_latent_dimensions_is_chosen_by_the_bound():
+def test_the_number_of_latent_dimensions_is_chosen_by_the_bound(fitted):
     model = regressor(n_latent="auto").fit(X, Y, conditions=NAMES)
     assert model.n_latent_ == 1
     assert list(model.bounds_by_n_latent_) == [1, 2]
     assert model.bounds_by_n_latent_[2] < model.bounds_by_n_latent_[1] + 1
     assert model.outcome_.bound == model.bounds_by_n_latent_[1]
-    assert_array_equal(model.predict(X_NEW), regressor().fit(X, Y, conditions=NAMES).predict(X_NEW))
+    assert_array_equal(model.predict(X_NEW), fitted.predict(X_NEW))
 
 
 def test_kernels_are_in_the_units_of_the_inputs():
@@ -600,13 +438,20 @@ def test_explicit_inference_predicts_like_the_collapsed(fitted, inference):
     assert_allclose(std, expected_std, rtol=0.3)
 
 
-def test_a_fit_cut_short_says_so_in_words():
+def test_a_fit_cut_short_says_so_in_words_and_leaves_everything_else_alone(capfd):
+    x, y, ids = X.copy(), Y.copy(), NAMES.copy()
+    before = np.random.get_state()[1].copy()  # noqa: NPY002 - the state others use
     text = r"the fit did not converge: stopped at the iteration limit \(2 iterations in all\). Predictions can be used"
     with pytest.warns(ConvergenceWarning, match=text):
-        model = regressor(max_iter=2).fit(X, Y, conditions=NAMES)
+        model = regressor(max_iter=2, random_state=None).fit(x, y, conditions=ids)
     assert not model.outcome_.converged
     assert len(model.outcome_.history) == 2
     assert np.all(np.isfinite(model.predict(X_NEW)))
+    assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    assert_array_equal(x, X)
+    assert_array_equal(y, Y)
+    assert ids == NAMES
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_outcome_accounts_for_the_fit(fitted):
@@ -619,25 +464,9 @@ def test_the_outcome_accounts_for_the_fit(fitted):
     assert np.all(np.diff(outcome.history) >= 0)
     assert outcome.history[-1] == pytest.approx(outcome.bound)
     assert f"bound {outcome.bound:.2f}, converged; best of 2 starts" in str(outcome)
-
-
-def test_another_seed_starts_elsewhere(fitted):
-    other = regressor(random_state=1).fit(X, Y, conditions=NAMES)
-    assert other.outcome_.history[0] != fitted.outcome_.history[0]
-    state = np.random.RandomState(3)
-    first, second = (regressor(random_state=state).fit(X, Y, conditions=NAMES) for _ in range(2))
-    assert first.outcome_.history[0] != second.outcome_.history[0]
-
-
-def test_a_fit_leaves_everything_else_alone(capfd):
-    x, y, ids = X.copy(), Y.copy(), NAMES.copy()
-    before = np.random.get_state()[1].copy()  # noqa: NPY002 - the state others use
-    regressor(random_state=None).fit(x, y, conditions=ids)
-    assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
-    assert_array_equal(x, X)
-    assert_array_equal(y, Y)
-    assert ids == NAMES
-    assert capfd.readouterr() == ("", "")
+    with pytest.warns(ConvergenceWarning):
+        other = regressor(random_state=1, max_iter=2).fit(X, Y, conditions=NAMES)
+    assert other.outcome_.history[0] != fitted.outcome_.history[0]  # another seed starts elsewhere
 
 
 def test_parameters_can_be_read_set_and_cloned(fitted):

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import succeeded
 from drawn_models import with_draws
-from typer.testing import CliRunner
 
 from lvmogp import LVMOGPRegressor, Priors, SettingError, StopFit
-from lvmogp.cli.app import app
 from lvmogp.errors import ConvergenceWarning
 from lvmogp.inference.nuts.chains import SamplerSettings
 from lvmogp.inference.options import Options, sampling_settings
@@ -82,27 +81,20 @@ def test_draws_explain_the_data(model):
     # Noise of 0.1, known from 45 observations to about a fifth.
     noise = np.sqrt(np.median(draws.noise_variance)) * model.model_.scaling.output_scale
     assert 0.07 < noise < 0.15
+    np.testing.assert_array_equal(draws.latent_kernel.variance, 1)  # which is redundant
+    assert jax.tree.structure(draws.latent_kernel) == jax.tree.structure(model.latent_kernel_)
     found = summary(model)
     assert found.n_draws == 80
     assert set(account.remarks) <= set(found.remarks)
 
 
-def test_the_variance_that_is_redundant_stays_one_and_kernels_are_as_described(model):
-    draws = model.model_.draws
-    np.testing.assert_array_equal(draws.latent_kernel.variance, 1)
-    assert draws.latent_kernel.fixed == ()
-    assert jax.tree.structure(draws.latent_kernel) == jax.tree.structure(model.latent_kernel_)
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # ArviZ announces its next version
 def test_a_file_keeps_the_draws_and_how_they_were_found(model, tmp_path):
     model.save(tmp_path / "model.lvmogp")
     loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
     np.testing.assert_array_equal(loaded.predict(X, "b"), model.predict(X, "b"))
     before, after = model.sampling_, loaded.sampling_
     assert str(after) == str(before)
-    assert (after.chains, after.n_warmup, after.completed) == (before.chains, before.n_warmup, before.completed)
-    assert after.agreement == before.agreement
+    assert after._replace(statistics=None) == before._replace(statistics=None)
     for one, other in zip(after.statistics, before.statistics, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -111,41 +103,33 @@ def test_the_command_line_draws_from_the_posterior(tmp_path, model):
     table = pd.DataFrame({"x": np.repeat(X[:, 0], D), "y": outputs().ravel(), "tyre": np.tile(list("abcde"), N)})
     table.to_csv(tmp_path / "data.csv", index=False)
     options = ["--inference", "nuts", "--chains", "2", "--warmup", "60", "--draws", "40", "--restarts", "2"]
-    arguments = ["fit", str(tmp_path / "data.csv"), "--output", "y", "--condition", "tyre", "--latents", "1"]
-    result = CliRunner().invoke(app, [*arguments, "--model", str(tmp_path / "model.lvmogp"), *options, "--json"])
-    assert result.exit_code == 0, result.output
+    arguments = [tmp_path / "data.csv", "--output", "y", "--condition", "tyre", "--latents", "1"]
+    result = succeeded("fit", *arguments, "--model", tmp_path / "model.lvmogp", *options, "--json")
     assert json.loads(result.stdout)["summary"]["n_draws"] == 80
     loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
     assert loaded.get_params()["n_chains"] == 2
-    points = pd.DataFrame({"x": X[:, 0]})
     # Rows of a table are no grid, so these are other draws from the same posterior.
-    np.testing.assert_allclose(loaded.predict(points, "b"), model.predict(X, "b"), atol=0.05)
+    np.testing.assert_allclose(loaded.predict(pd.DataFrame({"x": X[:, 0]}), "b"), model.predict(X, "b"), atol=0.05)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # ArviZ announces its next version
 def test_arviz_reads_the_draws(model):
     pytest.importorskip("arviz")
-    data = model.to_arviz()
-    draws = model.model_.draws
+    data, draws = model.to_arviz(), model.model_.draws
     reference = model.model_.posterior.parameters.latent_mean
-    np.testing.assert_array_equal(
-        data.posterior["latents"].sel(chain=1, draw=3, condition="c"), aligned(draws, reference)[43, 2]
-    )
-    np.testing.assert_array_equal(
-        data.posterior["input_kernel_lengthscale"].sel(chain=0, column=0), draws.input_kernel.lengthscale[:40, 0]
-    )
-    np.testing.assert_array_equal(data.posterior["noise_variance"].sel(chain=1), draws.noise_variance[40:, 0])
-    assert set(data.posterior) == {
-        "input_kernel_lengthscale",
-        "input_kernel_variance",
-        "latent_kernel_lengthscale",
-        "noise_variance",
-        "latents",
-    }
-    statistics = model.sampling_.statistics
-    np.testing.assert_array_equal(data.sample_stats["energy"].sel(chain=0), statistics.energy[:40])
-    np.testing.assert_array_equal(data.sample_stats["n_steps"].sel(chain=1), statistics.n_leapfrogs[40:])
-    assert np.all(2 ** data.sample_stats["tree_depth"] > data.sample_stats["n_steps"])
-    np.testing.assert_array_equal(data.sample_stats["log_weight"].sel(chain=1), draws.log_weight[40:])
+    found, statistics, own = data.posterior, data.sample_stats, model.sampling_.statistics
+    kernels = {"input_kernel_lengthscale", "input_kernel_variance", "latent_kernel_lengthscale"}
+    assert set(found) == kernels | {"noise_variance", "latents"}
+    for one, other in (
+        (found["latents"].sel(chain=1, draw=3, condition="c"), aligned(draws, reference)[43, 2]),
+        (found["input_kernel_lengthscale"].sel(chain=0, column=0), draws.input_kernel.lengthscale[:40, 0]),
+        (found["noise_variance"].sel(chain=1), draws.noise_variance[40:, 0]),
+        (statistics["energy"].sel(chain=0), own.energy[:40]),
+        (statistics["n_steps"].sel(chain=1), own.n_leapfrogs[40:]),
+        (statistics["log_weight"].sel(chain=1), draws.log_weight[40:]),
+    ):
+        np.testing.assert_array_equal(one, other)
+    assert np.all(2 ** statistics["tree_depth"] > statistics["n_steps"])
 
 
 def test_arviz_has_nothing_to_read_without_draws(model, monkeypatch):

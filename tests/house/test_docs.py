@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html import unescape
@@ -15,9 +16,11 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pandas as pd
 import pytest
+from typer.main import get_command
 
 import lvmogp
 import lvmogp.errors
+from lvmogp.cli.app import app
 from lvmogp.simulate import braking
 
 ROOT = Path(__file__).parents[2]
@@ -38,12 +41,8 @@ def site(tmp_path_factory):
     """The site, built into a temporary folder with warnings as errors."""
     for package in ("mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(package, reason="the documentation needs pip install -e '.[docs]'")
-    return build(ROOT / "mkdocs.yml", tmp_path_factory.mktemp("site"))
-
-
-def build(config, target):
-    """Build a site, or fail with what mkdocs says."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", config, "--site-dir", target]
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", target]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
@@ -75,40 +74,26 @@ def pages(site):
     return {path: Links(path.read_text()) for path in site.rglob("*.html") if path.name != "404.html"}
 
 
-def target_of(page, link):
-    """The file a relative link leads to, and the anchor in it."""
-    parts = urlsplit(link)
-    path = (page.parent / unquote(parts.path)).resolve() if parts.path else page
-    return path / "index.html" if path.is_dir() else path, unquote(parts.fragment)
-
-
-def test_internal_links_lead_somewhere(pages):
+def test_internal_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(pages):
     broken = []
     for page, links in pages.items():
         for link in links.leads_to + links.loads:
-            if urlsplit(link).scheme:
+            parts = urlsplit(link)
+            if parts.scheme:
                 continue
-            target, anchor = target_of(page, link)
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            target, anchor = target / "index.html" if target.is_dir() else target, unquote(parts.fragment)
             known = not anchor or (target in pages and anchor in pages[target].anchors)
             if not target.exists() or not known:
                 broken.append((page.name, link))
     assert len(pages) > 15
     assert broken == []
-
-
-def test_pages_load_nothing_from_elsewhere(pages):
     assert [link for links in pages.values() for link in links.loads if urlsplit(link).netloc] == []
 
 
-@pytest.mark.parametrize("name", lvmogp.__all__)
-def test_public_names_are_in_the_reference(pages, name):
+def test_public_names_and_commands_are_on_their_pages(pages, site):
     anchors = {anchor for links in pages.values() for anchor in links.anchors}
-    assert f"lvmogp.{name}" in anchors
-
-
-def test_commands_are_on_their_page(site):
-    from lvmogp.cli.app import app
-
+    assert [name for name in lvmogp.__all__ if f"lvmogp.{name}" not in anchors] == []
     page = (site / "command-line" / "index.html").read_text()
     names = [command.name or command.callback.__name__.replace("_", "-") for command in app.registered_commands]
     assert "demo" in names
@@ -117,10 +102,6 @@ def test_commands_are_on_their_page(site):
 
 @pytest.mark.parametrize("page", ["quickstart.md", "command-line.md", "next-measurement.md", "calibration.md"])
 def test_commands_are_written_as_the_command_line_takes_them(site, page):
-    from typer.main import get_command
-
-    from lvmogp.cli.app import app
-
     shown = unescape(re.sub(r"<[^>]*>", "", (site / page.removesuffix(".md") / "index.html").read_text()))
     lines = re.findall(r"^(?:\$ )?lvmogp ([a-z-]+) ((?!\[OPTIONS\]).*)$", shown, flags=re.MULTILINE)
     assert len(lines) >= (5 if page in ("quickstart.md", "command-line.md") else 1)
@@ -147,48 +128,39 @@ def test_the_example_files_are_fifty_braking_tests():
     assert not pd.read_csv(DOCS / "data" / "new-tyre.csv")["tyre"].isin(table["tyre"]).any()
 
 
-PAGES = ("next-measurement.md", "calibration.md")
-LONG_PAGES = (
-    "condition-features.md",
-    "fully-bayesian.md",
-    "large-data.md",
-    "troubleshooting.md",
-    *(f"reference/{name}.md" for name in REFERENCE),
-)
-
-
-@pytest.mark.parametrize("pages", [PAGES, pytest.param(LONG_PAGES, marks=pytest.mark.long)], ids=["short", "long"])
-def test_examples_run_in_the_order_of_reading(tmp_path, pages):
-    blocks = [block for page in ("quickstart.md", *pages) for block in python_blocks(page)]
-    script = "\n".join([ONE_START, *blocks, CHECKS if pages == PAGES else CHECKS_OF_LONG_PAGES])
-    for file in (DOCS / "data").iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    # In a process of its own, as a user would run it, with no checks of shapes to wait for.
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(SOURCE.parent),
-        "MPLBACKEND": "agg",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling is most of the time
-    }
-    command = [sys.executable, "-W", "error", "-c", script]
-    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert (tmp_path / "tyre-K.png").exists()
-
-
+LONG_PAGES = ("next-measurement", "condition-features", "fully-bayesian", "large-data", "troubleshooting")
+PAGES = {
+    "short": ("calibration.md",),
+    "long": (*(f"{name}.md" for name in LONG_PAGES), *(f"reference/{name}.md" for name in REFERENCE)),
+}
 ONE_START = """
 import lvmogp.inference.options
 lvmogp.inference.options._RESTARTS_BY_COST = ((float("inf"), 1),)
 """
-CHECKS_OF_LONG_PAGES = """
+CHECKS = {
+    "short": """
+assert mean.shape == (3,)
+np.testing.assert_allclose(grown.predict(days)[5:, 1], 1.5 * np.sqrt([5, 6, 7]), rtol=0.05)
+""",
+    "long": """
 assert resumed.outcome_.converged
 assert np.array_equal(resumed.predict(asked, "site-3"), large.predict(asked, "site-3"))
 np.testing.assert_allclose(large.predict(asked, "site-3"), np.sin(3 * asked["hour"]) + 0.3, atol=0.1)
-"""
-CHECKS = """
-assert mean.shape == (3,)
-np.testing.assert_allclose(grown.predict(days)[5:, 1], 1.5 * np.sqrt([5, 6, 7]), rtol=0.05)
-"""
+""",
+}
+
+
+@pytest.mark.parametrize("pages", ["short", pytest.param("long", marks=pytest.mark.long)])
+def test_examples_run_in_the_order_of_reading(tmp_path, pages):
+    blocks = [block for page in ("quickstart.md", *PAGES[pages]) for block in python_blocks(page)]
+    script = "\n".join([ONE_START, *blocks, CHECKS[pages]])
+    shutil.copytree(DOCS / "data", tmp_path, dirs_exist_ok=True)
+    # In a process of its own, as a user would run it, with no checks of shapes to wait for; compiling is most of it.
+    settings = {"PYTHONPATH": str(SOURCE.parent), "MPLBACKEND": "agg", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    command = [sys.executable, "-W", "error", "-c", script]
+    ran = subprocess.run(command, cwd=tmp_path, env=os.environ | settings, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "tyre-K.png").exists()
 
 
 # Troubleshooting
@@ -289,106 +261,40 @@ def test_signatures_of_kernels_are_as_written():
 
 # Tutorials
 
-SCRIPT = '''"""A docstring is not part of the page."""
-
-# %% [markdown]
-# # Cooling
-#
-# How cups of tea cool.
-# Two lines of one paragraph.
-#
-# | cup | lid |
-# | --- | --- |
-
-# %%
-import numpy as np
-
-times = np.arange(3)
-
-# %% [markdown]
-# The curves:
-# %%
-figure.savefig(IMAGES / "cooling-1.png")
-figure.savefig(IMAGES / "cooling-2.png")
-'''
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
 
 
-@pytest.fixture(scope="module")
-def tutorials():
-    """The hook that turns scripts into pages."""
+def shown_by(path):
+    """Figures that the text of a tutorial shows."""
+    return sorted(re.findall(r"\]\(images/(.+?)\)", path.read_text()))
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_a_script_becomes_a_page_of_the_site(path, site, pages):
+    index, page = (site / "tutorials" / name / "index.html" for name in ("", path.stem))
+    assert f"{path.stem}/" in pages[index].leads_to
+    shown = unescape(re.sub(r"<[^>]*>", "", page.read_text()))
+    _, *cells = re.split(r"^# %%", path.read_text(), flags=re.MULTILINE)
+    code = [line for cell in cells for line in cell.splitlines()[1:] if line and not line.startswith("#")]
+    assert [line for line in code if line not in shown] == []
+    images = [Path(link) for link in pages[page].loads if f"images/{path.stem}" in link]
+    assert sorted(image.name for image in images) == shown_by(path) != []
+    assert max((path.parent / "images" / image.name).stat().st_size for image in images) < 150_000
+
+
+def test_figures_are_those_a_cell_saves():
     pytest.importorskip("mkdocs")
     spec = importlib.util.spec_from_file_location("tutorials", DOCS / "hooks" / "tutorials.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    code = "save(first, 3)\nsave(again, 3)\nprint('tea-2.png')\nfigure.savefig(f'{HERE}/tea-1.png', dpi=150)"
+    assert hook.figures(code, "tea") == ["tea-3.png", "tea-1.png"]
 
 
-def test_a_script_becomes_a_page(tutorials):
-    expected = """# Cooling
-
-How cups of tea cool.
-Two lines of one paragraph.
-
-| cup | lid |
-| --- | --- |
-
-```python
-import numpy as np
-
-times = np.arange(3)
-```
-
-The curves:
-
-```python
-figure.savefig(IMAGES / "cooling-1.png")
-figure.savefig(IMAGES / "cooling-2.png")
-```
-
-![Figure 1 of the tutorial cooling](images/cooling-1.png)
-
-![Figure 2 of the tutorial cooling](images/cooling-2.png)
-"""
-    assert tutorials.page(SCRIPT, "cooling").startswith(expected)
-
-
-def test_code_before_the_first_cell_is_kept(tutorials):
-    cells = list(tutorials.cells("import numpy\n# %% [markdown]\n# Text"))
-    assert cells == [(False, "import numpy"), (True, "Text")]
-
-
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        ("save(figure, 3)", ["tea-3.png"]),
-        ('figure.savefig(f"{HERE}/tea-1.png", dpi=150)', ["tea-1.png"]),
-        ("axes.plot(3)\nprint('tea-2.png')", []),
-        ("save(first, 1)\nsave(again, 1)\nsave(second, 2)", ["tea-1.png", "tea-2.png"]),
-    ],
-)
-def test_figures_are_those_a_cell_saves(tutorials, code, expected):
-    assert tutorials.figures(code, "tea") == expected
-
-
-def test_tutorials_enter_the_site_by_themselves(tutorials, site, tmp_path):
-    docs = tmp_path / "docs"
-    (docs / "tutorials" / "images").mkdir(parents=True)
-    (docs / "tutorials" / "cooling.py").write_text(SCRIPT)
-    for number in (1, 2):
-        (docs / "tutorials" / "images" / f"cooling-{number}.png").write_bytes(b"")
-    (docs / "tutorials" / "index.md").write_text(f"# Tutorials\n\n{tutorials.LIST_HERE}\n")
-    (docs / "index.md").write_text("# Home\n")
-    hook = DOCS / "hooks" / "tutorials.py"
-    stray = docs / "tutorials" / "images" / "cooling-3.png"
-    (tmp_path / "mkdocs.yml").write_text(
-        "site_name: small\nnav: [index.md, {Tutorials: [tutorials/index.md]}]\n"
-        f'exclude_docs: "*.py"\nplugins: []\nhooks: ["{hook}"]\n'
-    )
-    stray.write_bytes(b"")
-    with pytest.raises(AssertionError, match=r"no cell of cooling\.py saves the figure cooling-3\.png"):
-        build(tmp_path / "mkdocs.yml", tmp_path / "site")
-    stray.unlink()
-    built = build(tmp_path / "mkdocs.yml", tmp_path / "site")
-    assert "times = np.arange(3)" in (built / "tutorials" / "cooling" / "index.html").read_text()
-    index = (built / "tutorials" / "index.html").read_text()
-    assert '<a href="cooling/">Cooling</a>: How cups of tea cool. Two lines of one paragraph.' in index
+@pytest.mark.long
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_draws_its_figures_and_finds_the_numbers_that_it_claims(path, tmp_path):
+    settings = {**os.environ, "MPLBACKEND": "Agg", "LVMOGP_IMAGES": str(tmp_path)}
+    process = subprocess.run([sys.executable, "-W", "error::UserWarning", path], env=settings, capture_output=True)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert sorted(image.name for image in tmp_path.iterdir()) == shown_by(path)

@@ -1,6 +1,7 @@
 """Ill-conditioned matrices against arithmetic of fifty digits."""
 
 import itertools
+import json
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -140,7 +141,9 @@ def test_where_single_precision_does_not_do_a_warning_says_so(noise, does):
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", SWEEP, ids=str)
-def test_the_whole_sweep_agrees_with_fifty_digits(case: Case):
+def test_the_whole_sweep_agrees_with_fifty_digits(case: Case, record_property):
     double, single = errors_of(case), errors_of(case, "float32")
+    found = {"case": case._asdict(), "float64": double._asdict(), "float32": single._asdict()}
+    record_property("measured", json.dumps(found))
     assert np.all(np.asarray(double) < np.asarray(DOUBLE[case.noise]))
     assert np.all(np.asarray(single[1:]) < np.asarray(SINGLE[case.noise]))

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
-from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 from lvmogp.inference.optimise import maximise
-from lvmogp.kernels.covariances import RBF, Matern32, cross
+from lvmogp.kernels.covariances import RBF, cross
 from lvmogp.model.layouts import GridData
 from paper.baselines import apart, bilinear, coregionalised
 from paper.baselines.apart import Apart, stacked
@@ -37,6 +36,10 @@ RELATIONS = {
 }
 
 
+def coregionalised_by(name, noise):
+    return Coregionalised(rbf([0.9, 1.4]), RELATIONS[name], jnp.asarray(noise))
+
+
 def dense(parameters, inputs, conditions, others, other_conditions):
     between = np.asarray(parameters.relation.matrix())[np.ix_(conditions, other_conditions)]
     return np.asarray(cross(parameters.kernel, jnp.asarray(inputs), jnp.asarray(others))) * between
@@ -48,23 +51,15 @@ def observed(rows):
 
 @pytest.mark.parametrize("noise", [[0.3], [0.3, 0.1, 0.6]], ids=["one noise", "noise per condition"])
 @pytest.mark.parametrize("name", RELATIONS)
-def test_the_evidence_is_a_gaussian_density(rows, name, noise):
+def test_evidence_and_predictions_are_those_of_the_dense_gaussian(rows, rng, name, noise):
     inputs, outputs, conditions = rows
-    parameters = Coregionalised(rbf([0.9, 1.4]), RELATIONS[name], jnp.asarray(noise))
+    parameters = coregionalised_by(name, noise)
     covariance = dense(parameters, inputs, conditions, inputs, conditions)
     covariance += np.diag(np.broadcast_to(noise, D)[conditions])
     expected = multivariate_normal(np.zeros(N), covariance).logpdf(outputs)
     assert_allclose(coregionalised.log_evidence(parameters, observed(rows)), expected, rtol=1e-10)
-
-
-@pytest.mark.parametrize("name", RELATIONS)
-def test_predictions_are_the_dense_conditional(rows, rng, name):
-    inputs, outputs, conditions = rows
-    noise = np.asarray([0.3, 0.1, 0.6])
-    parameters = Coregionalised(rbf([0.9, 1.4]), RELATIONS[name], jnp.asarray(noise))
     new, new_conditions = rng.normal(size=(5, 2)), np.asarray([0, 2, 1, 1, 0])
     moments = coregionalised.predict(parameters, observed(rows), new, new_conditions)
-    covariance = dense(parameters, inputs, conditions, inputs, conditions) + np.diag(noise[conditions])
     from_new = dense(parameters, new, new_conditions, inputs, conditions)
     own = np.diag(dense(parameters, new, new_conditions, new, new_conditions))
     assert_allclose(moments.mean, from_new @ np.linalg.solve(covariance, outputs), rtol=1e-9)
@@ -74,81 +69,48 @@ def test_predictions_are_the_dense_conditional(rows, rng, name):
 
 @pytest.mark.parametrize("name", RELATIONS)
 def test_a_grid_gives_what_its_rows_give(rng, name):
-    inputs, outputs = rng.normal(size=(4, 2)), rng.normal(size=(4, D))
-    parameters = Coregionalised(rbf([0.9, 1.4]), RELATIONS[name], jnp.asarray([0.2]))
+    inputs, outputs, new = rng.normal(size=(4, 2)), rng.normal(size=(4, D)), rng.normal(size=(5, 2))
     grid = GridData(jnp.asarray(inputs), jnp.asarray(outputs))
-    conditions = np.tile(np.arange(D), 4)
-    data = observed((np.repeat(inputs, D, axis=0), outputs.ravel(), conditions))
-    assert_allclose(
-        coregionalised.grid_log_evidence(parameters, grid), coregionalised.log_evidence(parameters, data), rtol=1e-10
-    )
-    gradients = [
-        jax.grad(lambda noise, f=f, d=d: f(Coregionalised(parameters.kernel, RELATIONS[name], noise), d))(
-            jnp.asarray([0.2])
-        )
+    data = observed((np.repeat(inputs, D, axis=0), outputs.ravel(), np.tile(np.arange(D), 4)))
+    one, other = (
+        jax.value_and_grad(lambda noise, f=f, d=d: f(coregionalised_by(name, noise), d))(jnp.asarray([0.2]))
         for f, d in ((coregionalised.grid_log_evidence, grid), (coregionalised.log_evidence, data))
-    ]
-    assert_allclose(gradients[0], gradients[1], rtol=1e-8)
-    new = rng.normal(size=(5, 2))
+    )
+    assert_allclose(one[0], other[0], rtol=1e-10)
+    assert_allclose(one[1], other[1], rtol=1e-8)
+    parameters = coregionalised_by(name, [0.2])
     mean, variance = coregionalised.grid_predict(parameters, grid, jnp.asarray(new))
     moments = coregionalised.predict(parameters, data, np.repeat(new, D, axis=0), np.tile(np.arange(D), 5))
     assert_allclose(np.ravel(mean), moments.mean, rtol=1e-8, atol=1e-10)
     assert_allclose(np.ravel(variance), moments.variance, rtol=1e-7, atol=1e-10)
 
 
-def test_one_hot_ids_are_an_rbf_over_one_hot_columns(rows):
-    inputs, outputs, conditions = rows
-    lengthscales = [0.8, 1.1, 1.7]
-    parameters = Coregionalised(rbf([0.9, 1.4]), RELATIONS["one-hot"], jnp.asarray([0.2]))
-    kernel = 1.3 * sk.RBF([0.9, 1.4, *lengthscales]) + sk.WhiteKernel(0.2)
-    columns = np.hstack([inputs, np.eye(D)[conditions]])
-    model = GaussianProcessRegressor(kernel, optimizer=None).fit(columns, outputs)
-    assert_allclose(
-        coregionalised.log_evidence(parameters, observed(rows)), model.log_marginal_likelihood_value_, rtol=1e-8
-    )
-
-
-def test_one_hot_factors_are_an_rbf_over_the_columns_of_each_factor(rng):
+def test_one_hot_ids_and_factors_are_an_rbf_over_their_columns():
+    ids = RELATIONS["one-hot"]
+    assert_allclose(ids.matrix(), sk.RBF(np.asarray(ids.lengthscale))(np.eye(D)), rtol=1e-12)
     factors = np.asarray([[0, 0], [0, 1], [1, 0], [1, 1]])
-    lengthscale = jnp.asarray([0.7, 1.2, 0.9, 1.5])
+    lengthscale = np.asarray([0.7, 1.2, 0.9, 1.5])
     columns = np.hstack([np.eye(2)[factors[:, 0]], np.eye(2)[factors[:, 1]]])
-    expected = sk.RBF(np.asarray(lengthscale))(columns)
-    assert_allclose(OneHot(jnp.asarray(factors + np.asarray([0, 2])), lengthscale).matrix(), expected, rtol=1e-12)
+    found = OneHot(jnp.asarray(factors + np.asarray([0, 2])), jnp.asarray(lengthscale)).matrix()
+    assert_allclose(found, sk.RBF(lengthscale)(columns), rtol=1e-12)
 
 
 def test_independent_gps_are_a_diagonal_relation(rows, rng):
     inputs, outputs, conditions = rows
-    apart_model = Apart(rbf([0.9, 1.4]), jnp.asarray([0.3, 0.1, 0.6]))
-    joint = Coregionalised(apart_model.kernel, FullRank(jnp.eye(D)), apart_model.noise_variance)
-    data = stacked(inputs, outputs, conditions, D)
-    assert_allclose(
-        apart.log_evidence(apart_model, data), coregionalised.log_evidence(joint, observed(rows)), rtol=1e-10
-    )
-    own = [Apart(apart_model.kernel, apart_model.noise_variance[d : d + 1]) for d in range(D)]
+    noise = jnp.asarray([0.3, 0.1, 0.6, 0.1])
+    kernel = rbf([0.9, 1.4])
+    joint = Coregionalised(kernel, FullRank(jnp.eye(D)), noise[:D])
+    evidence = apart.log_evidence(Apart(kernel, noise[:D]), stacked(inputs, outputs, conditions, D))
+    assert_allclose(evidence, coregionalised.log_evidence(joint, observed(rows)), rtol=1e-10)
     new, new_conditions = rng.normal(size=(6, 2)), np.asarray([0, 2, 1, 1, 0, 2])
+    own, data = [Apart(kernel, noise[d : d + 1]) for d in range(D + 1)], stacked(inputs, outputs, conditions, D + 1)
     found = apart.predict(own, data, new, new_conditions)
     expected = coregionalised.predict(joint, observed(rows), new, new_conditions)
     assert_allclose(found.mean, expected.mean, rtol=1e-9, atol=1e-12)
     assert_allclose(found.variance, expected.variance, rtol=1e-9)
-
-
-def test_a_condition_without_rows_gets_the_prior(rows):
-    inputs, outputs, conditions = rows
-    data = stacked(inputs, outputs, conditions, D + 1)
-    found = apart.predict([Apart(rbf([1.0, 1.0]), jnp.asarray([0.1]))] * (D + 1), data, inputs[:2], np.full(2, D))
-    assert_allclose(found.mean, 0.0, atol=1e-12)
-    assert_allclose(found.variance, 1.3, rtol=1e-9)
-
-
-def test_fits_reach_the_optimum_of_scikit_learn(rng):
-    inputs = rng.uniform(-2, 2, (30, 1))
-    outputs = np.sin(2 * inputs[:, 0]) + 0.2 * rng.normal(size=30)
-    data = stacked(inputs, outputs, np.zeros(30, dtype=int), 1)
-    start = Apart(Matern32(lengthscale=jnp.asarray([1.0]), variance=jnp.asarray(1.0)), jnp.asarray([0.1]))
-    run = maximise(apart.log_evidence, start, data, max_iterations=300, tolerance=1e-6)
-    kernel = sk.ConstantKernel() * sk.Matern(nu=1.5) + sk.WhiteKernel(0.1)
-    model = GaussianProcessRegressor(kernel, n_restarts_optimizer=3, random_state=0).fit(inputs, outputs)
-    assert_allclose(run.bound, model.log_marginal_likelihood_value_, rtol=1e-5)
+    without_rows = apart.predict(own, data, new, np.full(6, D))
+    assert_allclose(without_rows.mean, 0.0, atol=1e-12)
+    assert_allclose(without_rows.variance, 1.3, rtol=1e-9)
 
 
 @pytest.mark.long

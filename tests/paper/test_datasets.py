@@ -39,21 +39,15 @@ def test_sml2010_holds_18_sensors_of_a_month_without_gaps():
     assert not {"Day_Of_Week", "Exterior_Entalpic_1"} & set(table.columns)
 
 
-def test_files_are_found_in_the_folder_of_the_environment(monkeypatch):
+def test_files_are_found_in_the_folder_itself_and_in_that_of_the_environment(monkeypatch):
+    assert datasets.find(datasets.SERVO, DATA / "servo") == DATA / "servo" / "servo.data"
     monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(DATA))
     assert len(datasets.servo()) == 167
 
 
-def test_files_are_found_in_the_folder_itself():
-    assert datasets.find(datasets.SERVO, DATA / "servo") == DATA / "servo" / "servo.data"
-
-
-def test_a_folder_without_the_file_says_where_to_put_it(tmp_path):
+def test_a_folder_without_the_file_or_with_another_one_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"servo\.data is not in .*; put it there or into .*servo.*servo\.zip"):
         datasets.servo(tmp_path)
-
-
-def test_another_file_of_that_name_is_refused(tmp_path):
     (tmp_path / "servo.data").write_text("A,A,3,1,0.5\n")
     with pytest.raises(DataError, match="is not the file that was published"):
         datasets.servo(tmp_path)
@@ -69,18 +63,15 @@ def published(tmp_path, content, *, name="toy.data", digest=None):
     return PublishedFile("toy", "toy.data", address, digest or hashlib.sha256(content).hexdigest())
 
 
-def test_a_file_is_fetched_once_and_kept(tmp_path):
+def test_a_file_is_fetched_once_and_kept_unless_it_is_another(tmp_path):
+    with pytest.raises(DataError, match="is not the file that was published"):
+        datasets.find(published(tmp_path, b"1 2 3", digest="0" * 64))
     file = published(tmp_path, b"1 2 3")
     path = datasets.find(file)
     assert path.read_bytes() == b"1 2 3"
     assert path.is_relative_to(tmp_path / "cache")
     (tmp_path / "toy.zip").unlink()
     assert datasets.find(file) == path
-
-
-def test_a_fetched_file_that_is_another_is_refused(tmp_path):
-    with pytest.raises(DataError, match="is not the file that was published"):
-        datasets.find(published(tmp_path, b"1 2 3", digest="0" * 64))
 
 
 @pytest.mark.parametrize("archive", ["missing", "broken", "without the file"])

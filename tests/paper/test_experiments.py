@@ -22,26 +22,19 @@ from paper.records import Job, results_in
 from paper.runner import reproduce
 from paper.synthetic import synthetic_uneven
 
-DATA = Path(__file__).parents[1] / "data"
-RESULTS_FOLDER = Path(__file__).parents[2] / "results"
+ROOT = Path(__file__).parents[2]
+DATA, RESULTS_FOLDER = ROOT / "tests" / "data", ROOT / "results"
 
 # Data
 
 
-@pytest.fixture(scope="module")
-def uneven():
-    return synthetic_uneven(3, n_groups=3)
-
-
-def test_uneven_conditions_break_a_stick_of_200_points_in_four(uneven):
+def test_uneven_conditions_break_a_stick_in_four_and_follow_the_model_they_are_drawn_from():
+    uneven = synthetic_uneven(3, n_groups=3)
     counts = np.bincount(uneven.train_conditions, minlength=12).reshape(3, 4)
     assert_array_equal(counts.sum(axis=1), 200)
     assert counts.min() < 5
     assert counts.max() > 120
     assert_array_equal(np.bincount(uneven.test_conditions), 50)
-
-
-def test_uneven_conditions_follow_the_model_they_are_drawn_from(uneven):
     # The exact posterior mean under the true latents and kernels has the error that its own variance promises.
     latents = np.random.RandomState(3).rand(12, 2)
 
@@ -58,30 +51,24 @@ def test_uneven_conditions_follow_the_model_they_are_drawn_from(uneven):
     assert np.sqrt(np.mean(error**2)) < 0.3
 
 
-def test_servo_splits_hold_every_row_once():
-    problem = problems.servo(4, DATA)
-    assert len(problem.train.outputs) == 117
-    assert len(problem.test.outputs) == 50
-    both = np.concatenate([problem.train.outputs, problem.test.outputs])
+def test_problems_are_those_of_the_paper():
+    servo = problems.servo(4, DATA)
+    assert (len(servo.train.outputs), len(servo.test.outputs)) == (117, 50)
+    both = np.concatenate([servo.train.outputs, servo.test.outputs])
     assert_array_equal(np.sort(both), np.sort(datasets.servo(DATA)["rise_time"]))
-    assert_array_equal(problem.factors[7], [1, 2])
-
-
-def test_sensors_keep_five_percent_and_test_the_rest():
-    problem = problems.sensors(0, DATA)
-    assert len(problem.train.outputs) == 2488
-    assert len(problem.train.outputs) + len(problem.test.outputs) == 2764 * 18
-    values = np.concatenate([problem.train.outputs, problem.test.outputs])
-    conditions = np.concatenate([problem.train.conditions, problem.test.conditions])
+    assert_array_equal(servo.factors[7], [1, 2])
+    sensors = problems.sensors(0, DATA)
+    assert (len(sensors.train.outputs), len(sensors.test.outputs)) == (2488, 2764 * 18 - 2488)
+    values, conditions = (
+        np.concatenate([getattr(part, name) for part in (sensors.train, sensors.test)])
+        for name in ("outputs", "conditions")
+    )
     for number in range(18):
         assert_allclose([values[conditions == number].mean(), values[conditions == number].std()], [0, 1], atol=1e-9)
-
-
-def test_braking_adds_ten_conditions_of_one_observation():
-    problem = problems.braking(0)
-    assert_array_equal(problem.added.conditions, np.arange(10, 20))
-    assert len(problem.all_observations.outputs) == 60
-    friction = problem.test.inputs[:, 0] ** 2 / (2 * 9.81 * problem.test.outputs)
+    braking = problems.braking(0)
+    assert_array_equal(braking.added.conditions, np.arange(10, 20))
+    assert len(braking.all_observations.outputs) == 60
+    friction = braking.test.inputs[:, 0] ** 2 / (2 * 9.81 * braking.test.outputs)
     assert_allclose(friction.reshape(10, 100).std(axis=1), 0, atol=1e-12)
 
 
@@ -91,15 +78,14 @@ def test_braking_adds_ten_conditions_of_one_observation():
 class Counted:
     """A method that predicts zero with unit deviation and counts its fits; it fails when told to."""
 
-    def __init__(self):
-        self.fits = []
-        self.fails_at = None
+    def __init__(self, fails_at=None):
+        self.fits, self.fails_at = [], fails_at
 
     def __call__(self, task):
         if len(self.fits) == self.fails_at:
             raise KeyboardInterrupt
         self.fits.append(task)
-        return FittedMethod(lambda inputs, conditions: (np.zeros(len(inputs)), np.ones(len(inputs))), {"bound": -1.0})
+        return FittedMethod(standard_normal, {"bound": -1.0})
 
 
 def toy_problem(repeat, data_dir=None):
@@ -108,10 +94,9 @@ def toy_problem(repeat, data_dir=None):
     return PaperProblem(train=rows, test=rows, n_conditions=2, observed_test=True)
 
 
-def toy(**entries):
-    return Experiment(
-        "A toy", toy_problem, {name: Entry(method, Family()) for name, method in entries.items()}, {OURS: ".5"}, "all"
-    )
+def toy(*methods):
+    entries = {name: Entry(method, Family()) for name, method in zip((OURS, GP_IND), methods, strict=False)}
+    return Experiment("A toy", toy_problem, entries, {OURS: ".5"}, "all")
 
 
 def run_all(experiment, folder, repeats=3):
@@ -122,68 +107,67 @@ def run_all(experiment, folder, repeats=3):
     return results
 
 
+def standard_normal(inputs, conditions):
+    return np.zeros(len(inputs)), np.ones(len(inputs))
+
+
+def two_peaks(inputs, conditions, actual):
+    """Two equal peaks at ±1, of which a normal distribution of the same moments knows nothing."""
+    peaks = [norm(-1, 0.1), norm(1, 0.1)]
+    return sum(peak.cdf(actual) for peak in peaks) / 2, np.log(sum(peak.pdf(actual) for peak in peaks) / 2)
+
+
 def test_the_measures_of_a_repeat(tmp_path):
-    experiment = toy(**{OURS: Counted()})
-    results = run_all(experiment, tmp_path)
+    results = run_all(toy(Counted()), tmp_path)
     actual = toy_problem(1).test.outputs
-    assert [result["repeat"] for result in results] == [0, 1, 2]
+    assert repeats_of(results) == [0, 1, 2]
     assert results[1]["rmse"] == pytest.approx(np.sqrt(np.mean(actual**2)))
     assert results[1]["nlpd"] == pytest.approx(-norm.logpdf(actual).mean())
     assert results[1]["coverage"] == np.mean(np.abs(actual) < 1.96)
     assert results[1]["calibration"][9] == np.mean(np.abs(actual) < norm.ppf(0.75))
     assert results[1]["bound"] == -1.0
-
-
-def test_a_distribution_of_its_own_is_what_is_measured(tmp_path):
-    """Two equal peaks at ±1, of which a normal distribution of the same moments knows nothing."""
-
-    def two_peaks(inputs, conditions, actual):
-        peaks = [norm(-1, 0.1), norm(1, 0.1)]
-        return sum(peak.cdf(actual) for peak in peaks) / 2, np.log(sum(peak.pdf(actual) for peak in peaks) / 2)
-
-    def method(task):
-        return FittedMethod(lambda inputs, conditions: (np.zeros(len(inputs)), np.ones(len(inputs))), {}, two_peaks)
-
-    (result,) = run_all(toy(**{OURS: method}), tmp_path, repeats=1)
+    own = toy(lambda task: FittedMethod(standard_normal, {}, two_peaks))
+    (result,) = run_all(own, tmp_path / "own", repeats=1)
     actual = toy_problem(0).test.outputs
     assert result["rmse"] == pytest.approx(np.sqrt(np.mean(actual**2)))
-    density = (norm.pdf(actual, -1, 0.1) + norm.pdf(actual, 1, 0.1)) / 2
-    assert result["nlpd"] == pytest.approx(-np.log(density).mean())
+    assert result["nlpd"] == pytest.approx(-two_peaks(None, None, actual)[1].mean())
     # Half of all lies between the median of the left peak and that of the right one; 95 % up to their upper fifths.
     assert result["calibration"][9] == np.mean(np.abs(actual) < 1)
     assert result["coverage"] == np.mean(np.abs(actual) < 1 + 0.1 * norm.ppf(0.95))
 
 
+def repeats_of(results):
+    return [result["repeat"] for result in results]
+
+
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
-    method = Counted()
-    method.fails_at = 2
-    experiment = toy(**{OURS: method})
+    method = Counted(fails_at=2)
     with pytest.raises(KeyboardInterrupt):
-        run_all(experiment, tmp_path)
+        run_all(toy(method), tmp_path)
     assert len(method.fits) == 2
     method.fails_at = None
-    assert [result["repeat"] for result in run_all(experiment, tmp_path)] == [2]
+    assert repeats_of(run_all(toy(method), tmp_path)) == [2]
     assert len(method.fits) == 3
 
 
-def test_a_damaged_result_is_run_again(tmp_path):
-    experiment = toy(**{OURS: Counted()})
+def damaged(path):
+    path.write_text("{")
+
+
+def changed_by_hand(path):
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps(found | {"rmse": 0.5 * found["rmse"]}))
+
+
+@pytest.mark.parametrize("change", [damaged, changed_by_hand])
+def test_a_result_that_is_not_as_it_was_written_is_run_again(tmp_path, change):
+    experiment = toy(Counted())
     run_all(experiment, tmp_path)
-    Job("toy", OURS, 1, False).path(tmp_path).write_text("{")
+    change(Job("toy", OURS, 1, False).path(tmp_path))
     with pytest.warns(
         LVMOGPWarning, match=r"-01\.json is damaged or was changed by hand: 1 of its results do not count"
     ):
-        assert [result["repeat"] for result in run_all(experiment, tmp_path)] == [1]
-
-
-def test_a_result_that_is_changed_by_hand_is_run_again(tmp_path):
-    experiment = toy(**{OURS: Counted()})
-    run_all(experiment, tmp_path)
-    path = Job("toy", OURS, 1, False).path(tmp_path)
-    found = json.loads(path.read_text())
-    path.write_text(json.dumps(found | {"rmse": 0.5 * found["rmse"]}))
-    with pytest.warns(LVMOGPWarning, match="was changed by hand"):
-        assert [job.repeat for job in records.stored("toy", tmp_path, quick=False)] == [0, 2]
+        assert repeats_of(run_all(experiment, tmp_path)) == [1]
 
 
 class DiesOnce(Counted):
@@ -202,7 +186,7 @@ class DiesOnce(Counted):
 
 def test_a_dying_worker_ends_the_run_in_words_and_loses_nothing(tmp_path):
     (tmp_path / "marker").touch()
-    experiment = toy(**{OURS: DiesOnce(tmp_path / "marker")})
+    experiment = toy(DiesOnce(tmp_path / "marker"))
     everything = runner.jobs("toy", experiment, repeats=3, quick=False)
     done = []
     with pytest.raises(LVMOGPError, match=r"one of the 2 processes that run repeats was ended from outside.* run the"):
@@ -214,26 +198,20 @@ def test_a_dying_worker_ends_the_run_in_words_and_loses_nothing(tmp_path):
     assert set(records.stored("toy", tmp_path, quick=False)) == set(everything)
 
 
-def test_the_file_of_all_repeats_is_enough_to_go_on_from(tmp_path):
-    experiment = toy(**{OURS: Counted()})
+def test_results_count_from_the_file_of_all_repeats_but_not_from_another_version(tmp_path, monkeypatch):
+    experiment = toy(Counted())
     report.write(tmp_path, "toy", experiment, run_all(experiment, tmp_path), quick=False)
     for path in (tmp_path / "repeats" / "toy").iterdir():
         path.unlink()
-    assert [result["repeat"] for result in run_all(experiment, tmp_path, repeats=4)] == [3]
-
-
-def test_results_of_another_version_are_run_again(tmp_path, monkeypatch):
-    experiment = toy(**{OURS: Counted()})
-    run_all(experiment, tmp_path)
+    assert repeats_of(run_all(experiment, tmp_path, repeats=4)) == [3]
     monkeypatch.setattr(records, "__version__", "another")
     assert len(run_all(experiment, tmp_path)) == 3
 
 
 def test_quick_runs_use_the_quick_problem_and_leave_slow_methods_out(tmp_path):
     method = Counted()
-    experiment = toy(**{OURS: method, GPY: Counted(), OURS_OWN: Counted()})._replace(
-        quick_problem=lambda r, d: toy_problem(r + 100)
-    )
+    entries = {name: Entry(each, Family()) for name, each in ((OURS, method), (GPY, Counted()), (OURS_OWN, Counted()))}
+    experiment = toy()._replace(entries=entries, quick_problem=lambda repeat, _: toy_problem(repeat + 100))
     jobs = runner.jobs("toy", experiment, repeats=1, quick=True)
     assert [job.method for job in jobs] == [OURS]
     runner.run_job(jobs[0], experiment, tmp_path, None)
@@ -254,20 +232,16 @@ def result(method, repeat, rmse, **more):
 RESULTS = [result(OURS, 0, 0.2), result(OURS, 1, 0.4), result(GP_IND, 0, 0.4), result(GP_IND, 1, 0.3)]
 
 
-def test_paired_comparisons_use_the_same_repeats():
-    by_method = report.by_method(RESULTS)
+def test_comparisons_use_the_same_repeats():
+    by_method = report.by_method([*RESULTS, result(GP_IND, 2, 9.0)])
     found = report.compared(by_method[OURS], by_method[GP_IND])
     assert found.ratio.mean == pytest.approx((0.5 + 4 / 3) / 2)
     assert (found.wins, found.n_repeats) == (1, 2)
-
-
-def test_ratios_of_means_use_the_same_repeats():
-    by_method = report.by_method([*RESULTS, result(GP_IND, 2, 9.0)])
     assert report.ratio_of_means(by_method[OURS], by_method[GP_IND]) == pytest.approx(0.6 / 0.7)
 
 
 def test_the_table_sets_the_papers_numbers_beside_ours(tmp_path):
-    experiment = toy(**{OURS: Counted(), GP_IND: Counted()})
+    experiment = toy(Counted(), Counted())
     table = report.markdown("toy", experiment, RESULTS)
     assert f"| {OURS} | 0.300 ± 0.100 | .5 | 1.000 ± 0.000 | 0.900 ± 0.000 | 2.000 ± 0.000 |" in table
     assert f"| {OURS} / {GP_IND} | 0.917 ± 0.417 | 1 of 2 |" in table
@@ -280,7 +254,7 @@ def test_the_table_sets_the_papers_numbers_beside_ours(tmp_path):
 
 
 def test_figures_are_drawn(tmp_path):
-    experiment = toy(**{OURS: Counted(), GP_IND: Counted()})
+    experiment = toy(Counted(), Counted())
     files = figures.draw(tmp_path, "toy", experiment, RESULTS, data_dir=None, quick=False)
     assert [path.name for path in files] == ["toy-errors.png", "toy-calibration.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
@@ -298,7 +272,7 @@ def test_names_beside_the_calibration_curves_fit_into_the_figure(name):
     plt.close(figure)
 
 
-def test_three_functions_are_drawn_for_a_condition_with_few_data():
+def test_figures_show_the_condition_with_few_data():
     problem = problems.synthetic_missing(0, n_groups=2)
     asked = []
 
@@ -310,34 +284,21 @@ def test_three_functions_are_drawn_for_a_condition_with_few_data():
     assert asked == [GP_IND, LMC, OURS]
     counts = np.bincount(problem.train.conditions, minlength=problem.n_conditions)
     number = min(np.flatnonzero(counts >= 3), key=lambda n: counts[n])
-    mean = figure.axes[0].lines[0].get_ydata()
-    assert_allclose(mean[[0, -1]], [number, number + 1])
-
-
-def test_the_servo_figures_show_the_condition_with_least_data():
+    assert_allclose(figure.axes[0].lines[0].get_ydata()[[0, -1]], [number, number + 1])
     problem = problems.servo(0, DATA)
-    model = FittedMethod(lambda inputs, conditions: (inputs[:, 0], conditions * 1.0), {})
-    figure = figures.surface_plot(problem, model)
-    counts = np.bincount(problem.train.conditions, minlength=25)
-    assert (
-        figure.axes[0].get_title() == f"Servo {figures.linkage(int(np.argmin(counts)))}, observations for training: 1"
-    )
+    figure = figures.surface_plot(problem, fitted(OURS))
+    least = figures.linkage(int(np.argmin(np.bincount(problem.train.conditions, minlength=25))))
+    assert figure.axes[0].get_title() == f"Servo {least}, observations for training: 1"
 
 
 # The page
 
 
 def test_the_readme_and_the_page_are_made_from_the_results():
-    root = Path(__file__).parents[2]
-    readme = (root / "README.md").read_text()
-    known = {
-        name: json.loads((root / "results" / f"{name}.json").read_text())["repeats"]
-        for name in experiments()
-        if (root / "results" / f"{name}.json").exists()
-    }
-    assert known
+    readme = (ROOT / "README.md").read_text()
+    known = {name: json.loads((RESULTS_FOLDER / f"{name}.json").read_text())["repeats"] for name in experiments()}
     assert page.with_table(readme, page.summary_table(known)) == readme
-    assert page.page_text(known, root / "results", "../results") == (root / "docs" / "results.md").read_text()
+    assert page.page_text(known, RESULTS_FOLDER, "../results") == (ROOT / "docs" / "results.md").read_text()
 
 
 def test_the_page_puts_a_picture_where_it_belongs(tmp_path):
@@ -356,30 +317,28 @@ def test_the_summary_says_where_repeats_are_missing():
     assert ".52 ± .16 | 0.200 ± 0.000 (1 of 2 repeats) |  | 0.400 ± 0.100 |" in row
 
 
-def test_the_table_goes_between_its_marks():
-    text = f"above\n{page.BEGIN}\nold\n{page.END}\nbelow"
-    assert page.with_table(text, "| new |") == f"above\n{page.BEGIN}\n| new |\n{page.END}\nbelow"
-
-
 # Methods
 
 
 def test_baselines_see_the_added_rows_and_answer_in_the_units_of_the_problem():
     problem = problems.braking(0)
     fitted = methods.ignoring(Task(problem, Family(), True))
-    mean, deviation = fitted.predict(problem.all_observations.inputs, problem.all_observations.conditions)
-    assert np.corrcoef(mean, problem.all_observations.inputs[:, 0] ** 2)[0, 1] > 0.75
-    assert 5 < np.sqrt(np.mean((mean - problem.all_observations.outputs) ** 2)) < 40
+    seen = problem.all_observations
+    mean, deviation = fitted.predict(seen.inputs, seen.conditions)
+    assert np.corrcoef(mean, seen.inputs[:, 0] ** 2)[0, 1] > 0.75
+    assert 5 < np.sqrt(np.mean((mean - seen.outputs) ** 2)) < 40
     assert np.all(deviation > 0)
 
 
 def test_noise_is_counted_where_observations_are_tested():
     problem = toy_problem(0)
-    quiet = methods.apart_shared(Task(problem._replace(observed_test=False), Family(), True))
-    noisy = methods.apart_shared(Task(problem, Family(), True))
     rows = problem.test.inputs, problem.test.conditions
-    assert np.all(noisy.predict(*rows)[1] > quiet.predict(*rows)[1])
-    assert_allclose(noisy.predict(*rows)[0], quiet.predict(*rows)[0])
+    quiet, noisy = (
+        methods.apart_shared(Task(problem._replace(observed_test=observed), Family(), True)).predict(*rows)
+        for observed in (False, True)
+    )
+    assert np.all(noisy[1] > quiet[1])
+    assert_allclose(noisy[0], quiet[0])
 
 
 # The command
@@ -393,12 +352,13 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["servo", "--repeats", "0"])
     assert "'0' is no whole number of at least 1" in capsys.readouterr().err
-
-
-def test_the_command_tells_of_missing_data_before_any_work(tmp_path, capsys):
     assert main(["servo", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     assert "servo.data is not in" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+    with pytest.raises(SettingError, match="there is no experiment"):
+        reproduce("serve", tmp_path)
+    with pytest.raises(DataError, match="is not in"):
+        reproduce("sensors", tmp_path, data_dir=tmp_path)
 
 
 def test_the_command_runs_chosen_methods_and_says_where_the_files_are(tmp_path, capsys):
@@ -425,13 +385,6 @@ def test_the_command_says_how_to_go_on_once_it_was_stopped(tmp_path, capsys, mon
     said = capsys.readouterr().err
     assert f"error: {words}" in said
     assert f"finished repeats are kept in {tmp_path}, and the same command goes on from there" in said
-
-
-def test_unknown_names_fail_in_the_library_too(tmp_path):
-    with pytest.raises(SettingError, match="there is no experiment"):
-        reproduce("serve", tmp_path)
-    with pytest.raises(DataError, match="is not in"):
-        reproduce("sensors", tmp_path, data_dir=tmp_path)
 
 
 def test_every_experiment_has_the_methods_it_promises():

@@ -1,10 +1,22 @@
-"""What docs/trust-*.md say of measurements, made from what the commands wrote down."""
+"""What docs/trust-*.md say of measurements, made from what the tests of trust wrote down.
+
+    python -m benchmarks.trust hostile
+
+Reads what `make test-hostile`, `make test-numerics` or `make test-fuzz` left in out/, writes it to results/ and makes
+the measured parts of the pages anew. Fails if fits moved by more than a hundredth in more than 1 % of the data sets.
+"""
 
 import json
+import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
 
 from benchmarks.pages import with_part
+from lvmogp.__about__ import __version__
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -18,6 +30,45 @@ _QUANTITIES = {
     "mean": "mean, in standard deviations of the prior",
     "variance": "variance, as a share of the prior's",
 }
+_HUNDREDTH = "within a hundredth"
+
+
+def hostile(measured: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many data sets were answered, and by how many standard deviations of the output answers moved."""
+    refused = Counter(each["refusal"][:90] for each in measured if each["refusal"] is not None)
+    findings = Counter(rule.partition(":")[0] for each in measured for rule in each["findings"])
+    distances: dict[str, list[float]] = {}
+    for rule, distance in (pair for each in measured for pair in each["moved"].items()):
+        distances.setdefault(rule, []).append(distance)
+    return {
+        "data_sets": len(measured),
+        "answered": len(measured) - refused.total(),
+        "refused_in_words": dict(refused.most_common()),
+        "findings_by_rule": dict(findings.most_common()),
+        "moved": {
+            rule: {"checked": len(found), _HUNDREDTH: float(np.mean(np.asarray(found) <= 0.01)), "largest": max(found)}
+            for rule, found in sorted(distances.items())
+        },
+    }
+
+
+def numerics(measured: list[dict[str, Any]]) -> dict[str, Any]:
+    """Typical and largest error of each quantity by noise variance, with the case that has the largest."""
+    rows = []
+    for dtype, quantity in [(dtype, name) for dtype in ("float64", "float32") for name in _QUANTITIES]:
+        if (dtype, quantity) == ("float32", "bound"):
+            continue  # bounds are computed in double precision whatever the model is stored in
+        for noise in sorted({each["case"]["noise"] for each in measured}):
+            own = [each for each in measured if each["case"]["noise"] == noise]
+            errors = [each[dtype][quantity] for each in own]
+            row = {"dtype": dtype, "quantity": quantity, "noise": noise, "typical": float(np.median(errors))}
+            rows.append(row | {"largest": max(errors), "at": own[int(np.argmax(errors))]["case"]})
+    return {"cases": len(measured), "errors": rows}
+
+
+def fuzz(measured: list[dict[str, Any]]) -> dict[str, Any]:
+    """What became of the variants of each kind of file."""
+    return {"kinds": {each.pop("kind"): each for each in measured}}
 
 
 def hostile_table(account: dict[str, Any]) -> str:
@@ -28,7 +79,7 @@ def hostile_table(account: dict[str, Any]) -> str:
     ]
     for rule, words in _RULES.items():
         fixed, anew = (account["moved"][f"{rule}, {how}"] for how in ("fixed parameters", "fitted anew"))
-        within = f"{100 * anew['within a hundredth']:.1f} %"
+        within = f"{100 * anew[_HUNDREDTH]:.1f} %"
         lines.append(
             f"| {words} | {fixed['checked']} | {fixed['largest']:.0g} | {anew['checked']} | {within} | "
             f"{anew['largest']:.0g} |"
@@ -89,7 +140,18 @@ def pages() -> dict[Path, str]:
     return found
 
 
-def write_pages() -> None:
-    """Make the measured parts of the pages anew."""
+def main() -> int:
+    """Write down what the tests of one kind measured."""
+    (name,) = sys.argv[1:]
+    properties = ElementTree.parse(ROOT / "out" / f"{name}.xml").iter("property")
+    measured = [json.loads(each.attrib["value"]) for each in properties if each.attrib["name"] == "measured"]
+    account = {"version": __version__, **{"hostile": hostile, "numerics": numerics, "fuzz": fuzz}[name](measured)}
+    (ROOT / "results" / f"{name}.json").write_text(json.dumps(account, indent=1) + "\n", encoding="utf-8")
     for page, text in pages().items():
         page.write_text(text, encoding="utf-8")
+    anew = [found for rule, found in account.get("moved", {}).items() if rule.endswith("fitted anew")]
+    return int(any(found[_HUNDREDTH] < 0.99 for found in anew))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
