@@ -448,9 +448,13 @@ def test_particles_come_in_chunks_of_processes(monkeypatch):
     found = model.model_.added["f"].condition
     np.testing.assert_allclose(found.latents, expected.latents, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-5, atol=1e-12)
-    chosen, chunks = particles_in_chunks(ensemble, found)
-    places = np.concatenate([own for own, _ in chunks])
-    np.testing.assert_array_equal(np.sort(places), np.arange(len(chosen.weights)))
+    chosen, parts = chosen_particles(ensemble, found), list(particles_in_chunks(ensemble, found))
+    assert len(parts) == 3
+    noise, weights = (np.concatenate([getattr(part, name) for part in parts]) for name in ("noise", "log_weights"))
+    counted = np.exp(weights) > 0  # what is padded is not
+    expected = np.asarray(found.noise)[chosen.process, chosen.place][chosen.weights > 0]
+    np.testing.assert_allclose(np.sort(noise[counted]), np.sort(expected), rtol=1e-12)
+    assert np.exp(weights) @ noise == pytest.approx(mean_noise(ensemble, found), rel=1e-9)
     # Where nothing is left to be found, too.
     described = forgetting(of_kind("draws on a grid", features=True, n_latent=0))
     described.add_condition("f", X_FEW, Y_FEW, features={"load": 0.4})

@@ -30,7 +30,7 @@ _MOVES_ARRAYS = "stage"
 # and that of the model. Single operations outside of compiled functions are programs of their own, each of which takes
 # as long to compile or to read from the cache as a large one.
 _STEPS = {
-    "_negative_value_and_gradient": 2,
+    "evaluate": 2,
     "join": 2,
     "independent_curves": 1,
     "jitters": 1,

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
-from lvmogp.inference.independent import IndependentParameters, independent_bound
 from numpy.testing import assert_allclose
 from small_models import (
     MISSING,
@@ -34,6 +33,7 @@ from small_models import (
 from lvmogp.algebra.constraints import join, split
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
+from lvmogp.inference.starts import IndependentParameters, independent_bound
 from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern52, Periodic
 from lvmogp.model import expected_likelihood
 from lvmogp.model.bounds import Bound, collapsed, collapsed_objective, explicit, explicit_objective

@@ -195,8 +195,9 @@ def test_a_grid_with_a_cell_out_of_place_is_read_as_long_form(complete, change):
 @pytest.mark.parametrize(("shape", "is_exact"), [((600, 2), True), ((601, 2), False), ((2, 601), False)])
 def test_likelihoods_are_exact_on_grids_that_are_not_too_large(shape, is_exact):
     data = GridData(jnp.zeros((shape[0], 1)), jnp.zeros(shape))
-    parameters = replace(small_parameters(), latent_mean=jnp.arange(float(shape[1]))[:, None])
-    found = likelihood_data(data, replace(parameters, latent_variance=jnp.ones((shape[1], 1))))
+    latents = {"latent_mean": jnp.arange(float(shape[1]))[:, None], "latent_variance": jnp.ones((shape[1], 1))}
+    parameters = replace(small_parameters(), **latents)
+    found = likelihood_data(data, parameters)
     assert isinstance(found, GridData if is_exact else SparseData)
     if not is_exact:
         assert_array_equal(found.inducing_inputs, parameters.inducing_inputs)

@@ -131,10 +131,10 @@ def natural_steps(vector: Float[Array, " free"], structure: FreeStructure) -> Ho
     An optimiser that knows nothing yet of curvature takes steps of the same size in all directions, far too long
     for a hundred points within a few units.
     """
-    steps = np.ones(vector.shape)
+    steps, values = np.ones(vector.shape), np.asarray(vector)
     for constraint, place, shape in structure.pieces:
         if constraint.are_points:
-            steps[place] = _spacing(np.asarray(vector[place]).reshape(shape))
+            steps[place] = _spacing(values[place].reshape(shape))
     return steps
 
 

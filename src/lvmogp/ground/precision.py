@@ -1,8 +1,9 @@
 """The one place where double precision is switched on, for our own computations and for nothing else."""
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,13 @@ def double_precision() -> Iterator[None]:
 
 def in_double_precision(function: _Function) -> _Function:
     """Switch double precision on for the time of a call; the rest of the user's program is left as it is."""
-    return double_precision()(function)
+
+    @functools.wraps(function)  # a frame of our own, by which warnings find the user's code
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with double_precision():
+            return function(*args, **kwargs)
+
+    return cast(_Function, wrapped)
 
 
 def in_current_precision(function: _Function) -> _Function:

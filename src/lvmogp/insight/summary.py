@@ -157,8 +157,9 @@ def _about_noise(noises: pd.DataFrame, scale: float) -> Iterator[str]:
     share = float(np.mean(noises["noise_sd"] ** 2)) / scale**2
     quiet = noises.loc[noises["noise_sd"] < _NEARLY_NO_NOISE * scale, "condition"]
     if share > _NEARLY_ALL_NOISE:
-        of_variance = f"{100 * share:.0f} % of the variance of the output"
-        yield f"The noise is {of_variance}: the inputs and conditions explain little."
+        yield (
+            f"The noise is {100 * share:.0f} % of the variance of the output: the inputs and conditions explain little."
+        )
     elif len(quiet) == len(noises):
         yield "The noise is nearly zero. With exact data that is right; otherwise the model follows the noise."
     elif len(quiet):
