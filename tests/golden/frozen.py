@@ -74,7 +74,7 @@ CHANGED = {
     "suggestions": "as above",
     "left out": "observations left out are judged by the mixture that predicts, not by one Gaussian",
     "samples with added": "of draws, latents are drawn one condition after the other",
-    "added": "of draws, a search factorises with the jitter that answers have; resampling follows weights to a digit",
+    "added": "of draws, particles are chosen along a curve of fewer cells, so that last digits do not choose",
     "many": "as above",
     "several added": "as above",
     "joint with added": "as above",
