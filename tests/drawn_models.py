@@ -117,11 +117,11 @@ def fitted(
     scaling = scaling_of(observations.inputs, observations.outputs, transform=TRANSFORMS[transform])
     latents = np.column_stack([1.3 * slopes, 0.7 * rng.standard_normal(5)])[:, :n_latent]
     inducing_inputs = np.array([[-1.4, 0.5], [-0.5, -1.2], [0.5, 1.2], [1.4, -0.6]])[:, :n_columns]
-    known = descriptions = None
+    known = condition_features = None
     inducing_latents, lengthscales = latents[::2], [1.4, 2.0][:n_latent]
     if features:
-        descriptions = _descriptions(slopes, missing=n_latent > 0)
-        known = _known(descriptions)
+        condition_features = _descriptions(slopes, missing=n_latent > 0)
+        known = _known(condition_features)
         inducing_latents = np.column_stack([inducing_latents, [-1.0, 1.1, 0.2]])
         lengthscales = [*lengthscales, 1.7]
     parameters = Parameters(
@@ -138,7 +138,7 @@ def fitted(
     outcome = Outcome(parameters, -12.5, Status.CONVERGED, (restart,), 1e-7, 1e-7, 1.0)
     fit = Fit(build(parameters, standardised(observations, scaling)), outcome, {n_latent: -12.5}, {transform: -12.5})
     schema = Schema(IDS, None, n_columns, (), None, is_grid)
-    trained = fitted_model(schema, scaling, fit, observations=observations, descriptions=descriptions)
+    trained = fitted_model(schema, scaling, fit, observations=observations, condition_features=condition_features)
     estimator = LVMOGPRegressor(n_latent, noise=noise, output_transform=transform)
     estimator.n_features_in_ = n_columns
     # Few observations are enough for the sparse form.
@@ -155,8 +155,8 @@ def _descriptions(slopes: np.ndarray, *, missing: bool) -> ConditionFeatures:
     return ConditionFeatures((Feature("load", NUMBER),), IDS, values, mean, scale)
 
 
-def _known(descriptions: ConditionFeatures) -> KnownCoordinates:
-    values = descriptions.standardised(descriptions.values)
+def _known(condition_features: ConditionFeatures) -> KnownCoordinates:
+    values = condition_features.standardised(condition_features.values)
     places = np.nonzero(np.isnan(values))
     return KnownCoordinates(
         values=jnp.asarray(np.nan_to_num(values)),
@@ -184,7 +184,7 @@ def with_draws(model: FittedModel, draws: Draws | None) -> FittedModel:
         model.fit,
         chains=None if draws is None else Chains(draws, diagnostics),
         observations=model.observations,
-        descriptions=model.descriptions,
+        condition_features=model.condition_features,
     )
 
 

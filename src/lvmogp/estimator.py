@@ -49,7 +49,7 @@ from lvmogp.inference.options import Options
 from lvmogp.inference.restarts import Outcome, Progress
 from lvmogp.kernels.covariances import Kernel
 from lvmogp.pipeline import (
-    Keeping,
+    CheckpointOptions,
     checked_store,
     described_conditions,
     train,
@@ -251,10 +251,10 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         else:
             given = read_training(X, y, conditions, condition=self.condition, y_std=y_std)
         warn_of_little_to_learn(given)
-        descriptions = described_conditions(given, condition_features, self.condition)
-        keeping = Keeping(checkpoint, checkpoint_seconds, resume)
+        known = described_conditions(given, condition_features, self.condition)
+        saving = CheckpointOptions(checkpoint, checkpoint_seconds, resume)
         with progress_bar(shown=bool(self.verbose) and on_progress is None) as shown:
-            self.model_: FittedModel = train(given, options, on_progress or shown, keeping, descriptions)
+            self.model_: FittedModel = train(given, options, on_progress or shown, saving, known)
         self._note_features(None if streamed else X, self.model_.schema.n_columns)
         warn_unless_converged(self.model_.fit.outcome)
         warn_of_jitter(self.model_.fit.outcome)
@@ -507,7 +507,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         noise.
         """
         model, rows = self._asked(X, conditions, condition_features)
-        found = answers.judged(model, rows, *rows.measurements(y, y_std), include_noise=include_noise)
+        found = answers.scores(model, rows, *rows.measurements(y, y_std), include_noise=include_noise)
         return rows.as_columns(found.log_density)
 
     @in_double_precision
@@ -529,7 +529,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         """
         model, rows = self._asked(X, conditions, condition_features)
         outputs, errors = rows.measurements(y, y_std)
-        found = answers.judged(model, rows, outputs, errors, include_noise=include_noise)
+        found = answers.scores(model, rows, outputs, errors, include_noise=include_noise)
         return rows.as_columns(np.where(np.isnan(outputs), np.nan, found.probability_below))
 
     @in_double_precision
@@ -572,7 +572,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         known = np.flatnonzero(np.isfinite(outputs))
         observed, ids = rows.some(known), rows.ids
         mean, _ = answers.moments(model, observed, include_noise=True)
-        density, below = answers.judged(model, observed, outputs[known], errors[known], include_noise=True)
+        density, below = answers.scores(model, observed, outputs[known], errors[known], include_noise=True)
         error = mean - outputs[known]
         found = calibration_of(Forecasts(below, density, error, ids.numbers[known], ids.distinct), asked)
         if found.intervals_are_off:

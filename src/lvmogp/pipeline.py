@@ -37,7 +37,7 @@ _LEAST_GAIN_OF_A_TRANSFORM = 1.0
 Report = Callable[[Progress], None] | None
 
 
-class Keeping(NamedTuple):
+class CheckpointOptions(NamedTuple):
     """Where a fit keeps its checkpoints, if anywhere, how often, and whether it goes on from those that are there."""
 
     folder: str | os.PathLike[str] | None
@@ -121,14 +121,14 @@ def train(
     given: Observations,
     options: Options,
     on_progress: Report,
-    keeping: Keeping,
-    descriptions: ConditionFeatures | None = None,
+    saving: CheckpointOptions,
+    condition_features: ConditionFeatures | None = None,
 ) -> FittedModel:
     """The model of all observations; those of a store are not kept with it, since they were never loaded."""
     # Drawn once: a RandomState would give each part of the fit another seed, and none to write down.
     seeded = options._replace(random_state=options.seed)
     origin = origin_here(seeded.seed)
-    found = _trained(given, seeded, on_progress, keeping, descriptions)
+    found = _trained(given, seeded, on_progress, saving, condition_features)
     return found._replace(fit=found.fit._replace(origin=origin))
 
 
@@ -136,30 +136,30 @@ def _trained(
     given: Observations,
     options: Options,
     on_progress: Report,
-    keeping: Keeping,
-    descriptions: ConditionFeatures | None,
+    saving: CheckpointOptions,
+    condition_features: ConditionFeatures | None,
 ) -> FittedModel:
     if given.is_streamed:
-        return _by_minibatches(given, options, on_progress, keeping)._replace(observations=None)
-    beyond = "y_std" if given.errors is not None else None if descriptions is None else "condition_features"
+        return _by_minibatches(given, options, on_progress, saving)._replace(observations=None)
+    beyond = "y_std" if given.errors is not None else None if condition_features is None else "condition_features"
     if is_stochastic(options, given.n_rows, is_complete_grid=given.is_complete_grid, beyond=beyond):
-        return _by_minibatches(given, options, on_progress, keeping)
-    return _at_once(given, options, on_progress, keeping, descriptions)
+        return _by_minibatches(given, options, on_progress, saving)
+    return _at_once(given, options, on_progress, saving, condition_features)
 
 
 def _at_once(
     observations: Observations,
     options: Options,
     on_progress: Report,
-    keeping: Keeping,
-    descriptions: ConditionFeatures | None,
+    saving: CheckpointOptions,
+    condition_features: ConditionFeatures | None,
 ) -> FittedModel:
-    coordinates = None if descriptions is None else descriptions.coordinates(len(observations.ids))
+    coordinates = None if condition_features is None else condition_features.coordinates(len(observations.ids))
     order = canonical_order(observations, coordinates)
     ordered = in_order(observations, order)
     if coordinates is not None:
         coordinates = coordinates._replace(values=coordinates.values[order.conditions])
-    checkpoints = keeping.opened(options, ordered.ids, _arrays(ordered, coordinates))
+    checkpoints = saving.opened(options, ordered.ids, _arrays(ordered, coordinates))
     attempts = _attempts(ordered, options, on_progress, checkpoints, coordinates)
     scaling, data, outcomes, _ = _best_attempt(attempts)
     outcome = chosen(outcomes)
@@ -179,7 +179,9 @@ def _at_once(
         if not chains.diagnostics.completed:
             fit = fit._replace(outcome=fit.outcome._replace(status=Status.INTERRUPTED))
     schema = _schema(observations)
-    return fitted_model(schema, scaling, fit, chains=chains, observations=observations, descriptions=descriptions)
+    return fitted_model(
+        schema, scaling, fit, chains=chains, observations=observations, condition_features=condition_features
+    )
 
 
 def _schema(observations: Observations) -> Schema:
@@ -286,7 +288,9 @@ def _chains(outcome: Outcome, data: Data, options: Options, on_progress: Report)
     return Chains(None if draws is None else in_precision(draws, options.dtype), account)
 
 
-def _by_minibatches(observations: Observations, options: Options, on_progress: Report, keeping: Keeping) -> FittedModel:
+def _by_minibatches(
+    observations: Observations, options: Options, on_progress: Report, saving: CheckpointOptions
+) -> FittedModel:
     if options.output_transform == AUTO:
         raise SettingError(
             'output_transform="auto" compares fits to all observations, and so many are fitted by minibatches; choose '
@@ -301,8 +305,8 @@ def _by_minibatches(observations: Observations, options: Options, on_progress: R
         shards,
         options,
         on_progress=on_progress,
-        checkpoints=keeping.opened(options, ids, arrays),
-        checkpoint_seconds=keeping.seconds,
+        checkpoints=saving.opened(options, ids, arrays),
+        checkpoint_seconds=saving.seconds,
     )
     model = in_precision(model, options.dtype)
     fit = Fit(model, outcome._replace(parameters=model.parameters), {}, {})

@@ -116,10 +116,10 @@ def test_a_model_that_absorbs_conditions_is_the_optimal_one_for_all_data(kind, o
         np.testing.assert_allclose(parameters.noise_variance[5:], expected, rtol=1e-9)
     if described:
         together = np.asarray(flat(parameters).latent_mean)[:, 1]
-        assert together[5] == pytest.approx(float(before.descriptions.standardised(np.array([0.4]))[0]))
+        assert together[5] == pytest.approx(float(before.condition_features.standardised(np.array([0.4]))[0]))
         gaussian = entries["g"].condition.gaussian
         assert together[6] == pytest.approx(float(gaussian.mean[0, 1]))
-        assert absorbed.model_.descriptions.ids[:7] == (*IDS, "f", "g")
+        assert absorbed.model_.condition_features.ids[:7] == (*IDS, "f", "g")
         np.testing.assert_array_equal(parameters.known.missing_condition, [3, 6])
     np.testing.assert_array_equal(observations.conditions[-4:], [5, 5, 5, 6])
     np.testing.assert_array_equal(observations.errors[-4:], [0.1, 0.0, 0.3, 0.0])

@@ -140,7 +140,7 @@ def test_known_features_stay_and_the_rest_is_integrated(kind, n_few):
     model = forgetting(of_kind(kind, features=True))
     x, y = X_FEW[:n_few], Y_FEW[:n_few]
     model.add_condition("known", x, y, features={"load": 0.4}).add_condition("unknown", x, y)
-    feature = float(model.model_.descriptions.standardised(np.array([0.4]))[0])
+    feature = float(model.model_.condition_features.standardised(np.array([0.4]))[0])
     seen = seen_by(model, x, y)
     latents = np.column_stack([GRID, np.full(len(GRID), feature)])
     assert_predicted_as(model, "known", brute_force(model, seen, latents, -(latents[:, 0] ** 2) / 2))
@@ -157,7 +157,7 @@ def test_known_features_stay_and_the_rest_is_integrated(kind, n_few):
 def test_where_all_is_known_observations_still_tell_processes_apart(kind):
     model = forgetting(of_kind(kind, features=True, n_latent=0))
     model.add_condition("f", X_FEW, Y_FEW, features={"load": 0.4}).add_condition("g", [], [], features={"load": 0.4})
-    feature = model.model_.descriptions.standardised(np.array([[0.4]]))
+    feature = model.model_.condition_features.standardised(np.array([[0.4]]))
     for name, n_few in (("f", 3), ("g", 0)):
         seen = seen_by(model, X_FEW[:n_few], Y_FEW[:n_few])
         expected = brute_force(model, seen, feature, np.zeros(1))
@@ -239,6 +239,21 @@ def test_weighted_points_have_mass_and_moments_of_the_density():
         np.testing.assert_allclose(np.sqrt(own @ (np.asarray(points)[side] - centre) ** 2), deviation, rtol=0.08)
     # A tenth belongs to the prior; the rest is as wide as the peaks and half as wide again.
     assert 1 / np.sum(shares**2) > 0.55 * 512
+
+
+@compiled
+def searched_from(start: jax.Array, nodes: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def beyond_a_gap(theta: jax.Array) -> jax.Array:
+        return jnp.where(jnp.abs(theta[0] - 1) < 0.1, jnp.nan, -50 * (theta[0] - 2) ** 2)
+
+    return weighted_points(beyond_a_gap, start, nodes, nodes, Search())
+
+
+def test_a_step_to_where_nothing_can_be_said_is_not_taken():
+    """A full step leads there; shorter ones lead on, to a peak that points of the prior would hardly find."""
+    _, log_weights = searched_from(jnp.zeros((1, 1)), jnp.asarray(unit_nodes(512, 2)))
+    weights = np.exp(np.asarray(log_weights))
+    assert weights.sum() ** 2 / np.sum(weights**2) > 100
 
 
 def test_starts_are_the_best_and_some_of_the_rest():
@@ -393,7 +408,7 @@ def test_the_single_gaussian_maximises_the_bound(case):
     seen, found, scaling = seen_by(model, X_FEW, Y_FEW), model.model_.added["f"].condition, model.model_.scaling
     prior, deviation = dense_ensemble(model.model_).log_noise[0]
     error = (given.get("y_std", 0.0) / scaling.output_scale) ** 2
-    feature = [] if case != "features" else model.model_.descriptions.standardised(np.array([0.4])).tolist()
+    feature = [] if case != "features" else model.model_.condition_features.standardised(np.array([0.4])).tolist()
     noise, (mean, *known), (variance, *nothing) = (
         float(found.noise[0, 0]),
         *(np.asarray(part[0]) for part in (found.gaussian.mean, found.gaussian.variance)),

@@ -10,9 +10,9 @@ from scipy.stats import norm
 from lvmogp.conditions.mixtures import (
     Mixture,
     asked_of,
-    judged_in_units,
     moments_in_units,
     quantiles_in_units,
+    scores_in_units,
     with_variances,
 )
 from lvmogp.tables.scaling import Scaling
@@ -63,7 +63,7 @@ def quantile(scaling, probability):
 
 
 def judged(scaling, outputs):
-    return judged_in_units(asked_of(mixture()), scaling, outputs, np.zeros(2))
+    return scores_in_units(asked_of(mixture()), scaling, outputs, np.zeros(2))
 
 
 def below(value, row, variance=0.5):

@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 
-from lvmogp.conditions.mixtures import Mixture, asked_of, judged_in_units, moments_in_units, quantiles_in_units
+from lvmogp.conditions.mixtures import Mixture, asked_of, moments_in_units, quantiles_in_units, scores_in_units
 from lvmogp.tables.scaling import Scaling
 from lvmogp.tables.transforms import SquareRoot
 
@@ -21,7 +21,7 @@ def ask(dtype="float64"):
 
 
 def judged(outputs, dtype="float64"):
-    return judged_in_units(ask(dtype), ROOTS, outputs, np.zeros(3))
+    return scores_in_units(ask(dtype), ROOTS, outputs, np.zeros(3))
 
 
 def quantile(level, dtype="float64"):

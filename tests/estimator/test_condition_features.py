@@ -48,7 +48,7 @@ def exact_gp(model: LVMOGPRegressor, frame: pd.DataFrame, y: np.ndarray, table: 
     fitted = model.model_
     parameters, scaling = fitted.posterior.parameters, fitted.scaling
     columns = (table["motor"].to_numpy(), list("ABC")), (table["screw"].to_numpy(), [False, True])
-    levels = np.hstack([np.equal.outer(*column) for column in columns]) / fitted.descriptions.scale
+    levels = np.hstack([np.equal.outer(*column) for column in columns]) / fitted.condition_features.scale
 
     def rows(x, conditions):
         return scaling.inputs(np.asarray(x)[:, None]), levels[table.index.get_indexer(conditions)]
@@ -130,7 +130,9 @@ def test_features_leave_the_rest_to_the_latents(slopes):
     assert list(table.columns) == ["condition", "slope", "added"]
     np.testing.assert_array_equal(table["slope"].isna(), np.arange(10) == 3)
     known = model.model_.posterior.parameters.known
-    found = model.model_.descriptions.mean[0] + model.model_.descriptions.scale[0] * float(known.missing_mean[0])
+    found = model.model_.condition_features.mean[0] + model.model_.condition_features.scale[0] * float(
+        known.missing_mean[0]
+    )
     assert abs(found - slope[3]) < 0.15  # the missing feature was inferred
     np.testing.assert_array_equal(feature_relevance(model)["feature"], ["slope"])
     assert feature_relevance(model)["relevance"][0] > 0.1
@@ -308,7 +310,7 @@ def test_features_are_refused_where_they_cannot_be_used(slopes):
     with pytest.raises(DataError, match="need all features"):
         model.predict_at_latent([[0.0]], [0.0])
     model = copy.copy(model)
-    model.model_ = model.model_._replace(descriptions=None)
+    model.model_ = model.model_._replace(condition_features=None)
     assert model.condition_features_ is None
     with pytest.raises(DataError, match="fitted without features"):
         model.add_condition("e", [], [], features=[1.0])

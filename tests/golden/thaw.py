@@ -60,7 +60,7 @@ def thawed(arrays: Arrays) -> LVMOGPRegressor:
             Fit(posterior, _outcome(posterior.parameters), {}, {}),
             chains=_chains(document, arrays) if "draws.latents" in arrays else None,
             observations=observations,
-            descriptions=_descriptions(document, arrays),
+            condition_features=_descriptions(document, arrays),
         )
     if document.get("sparse"):
         data = model.ensemble.source.data

@@ -63,7 +63,7 @@ def quantiles(rows: Mixture, levels: Float[Array, "n k"]) -> Float[Array, "n k"]
     return jax.vmap(at, in_axes=1, out_axes=1)(levels.astype(rows.means.dtype))
 
 
-def judgements(rows: Mixture, measured: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
+def scores(rows: Mixture, measured: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
     """Return log density, and probability of no larger ones, of values y whose own errors have variances e.
 
     log Σ_p w_p N(y | m_p, v_p + e) and Σ_p w_p Φ((y − m_p)/√(v_p + e))
@@ -99,14 +99,14 @@ def quantiles_in_units(ask: Ask, scaling: Scaling, levels: HostFloat) -> HostFlo
     return scaling.quantity(ask(levels, quantiles))
 
 
-class Judged(NamedTuple):
+class Scores(NamedTuple):
     """Outputs under their predictive distributions: log density per unit, and the probability of no larger ones."""
 
     log_density: HostFloat
     probability_below: HostFloat
 
 
-def judged_in_units(ask: Ask, scaling: Scaling, outputs: HostFloat, errors: HostFloat) -> Judged:
+def scores_in_units(ask: Ask, scaling: Scaling, outputs: HostFloat, errors: HostFloat) -> Scores:
     """Judge outputs in the user's units; what the transform cannot take is too small to happen.
 
     ``errors`` are standard deviations of each output beyond what the mixtures know of. The lowest output that a
@@ -115,12 +115,12 @@ def judged_in_units(ask: Ask, scaling: Scaling, outputs: HostFloat, errors: Host
     possible = scaling.takes(outputs)
     outputs = np.where(possible, outputs, 1.0)
     measured = np.stack([scaling.outputs(outputs), scaling.error_variances(errors, outputs)], axis=1)
-    density, below = ask(measured, judgements).T
+    density, below = ask(measured, scores).T
     is_lowest = scaling.are_lowest(outputs)
     density = density + np.where(is_lowest, 0.0, scaling.log_slopes(outputs))  # p(y) = p(z) dz/dy
     with np.errstate(divide="ignore"):  # of what cannot happen
         density = np.where(is_lowest, np.log(below), density)
-    return Judged(np.where(possible, density, -np.inf), np.where(possible, below, 0.0))
+    return Scores(np.where(possible, density, -np.inf), np.where(possible, below, 0.0))
 
 
 def with_variances(covariance: HostFloat, variance: HostFloat) -> HostFloat:

@@ -64,12 +64,12 @@ def absorbed(model: FittedModel) -> FittedModel:
             ids=model.all_ids,
             errors=_errors([observations, *entries]),
         )
-    descriptions = model.descriptions
-    if descriptions is not None:
-        descriptions = descriptions.with_trained({name: features_of(model, name) for name in model.all_ids})
+    condition_features = model.condition_features
+    if condition_features is not None:
+        condition_features = condition_features.with_trained({name: features_of(model, name) for name in model.all_ids})
     return model._replace(
         schema=model.schema._replace(ids=model.all_ids),
-        descriptions=descriptions,
+        condition_features=condition_features,
         fit=model.fit._replace(posterior=refreshed),
         observations=observations,
         added={},
@@ -84,15 +84,15 @@ def _updated(posterior: Posterior, new_only: Parameters, data: LongData) -> Post
 
 def _parameters_of(model: FittedModel, entries: list[AddedCondition]) -> Parameters:
     # Those of the new conditions alone.
-    trained, descriptions = model.posterior.parameters, model.descriptions
+    trained, condition_features = model.posterior.parameters, model.condition_features
     latents, noise, known = of_all_conditions([added_latents(model, entry) for entry in entries]), None, None
     if trained.noise_variance.shape[0] > 1:
         noise = jnp.asarray([mean_noise(model.ensemble, each.condition) for each in entries], latents.mean.dtype)
     mean, variance = (jnp.split(part, [model.n_latent], axis=1) for part in (latents.mean, latents.variance))
-    if descriptions is not None:  # what the features say; what was found where they are missing
-        nothing = np.full(descriptions.n_coordinates, np.nan)
+    if condition_features is not None:  # what the features say; what was found where they are missing
+        nothing = np.full(condition_features.n_coordinates, np.nan)
         values = np.stack([nothing if entry.features is None else entry.features for entry in entries])
-        known = known_coordinates(descriptions.standardised(values), mean[1], variance[1])
+        known = known_coordinates(condition_features.standardised(values), mean[1], variance[1])
     return dataclasses.replace(
         trained,
         latent_mean=mean[0],

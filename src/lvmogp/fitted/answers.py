@@ -11,13 +11,13 @@ from lvmogp.conditions.condition import Condition, mean_noise
 from lvmogp.conditions.ensemble import ClosedForm
 from lvmogp.conditions.mixtures import (
     Ask,
-    Judged,
     OutputMoments,
+    Scores,
     Statistic,
-    judged_in_units,
     moments_in_units,
     output_factors,
     quantiles_in_units,
+    scores_in_units,
     with_variances,
 )
 from lvmogp.conditions.predictive import (
@@ -118,9 +118,9 @@ def quantiles(model: FittedModel, rows: Query, levels: Sequence[float], *, inclu
     return quantiles_in_units(ask, model.scaling, np.broadcast_to(levels, (len(rows.ids), len(levels))))
 
 
-def judged(model: FittedModel, rows: Query, outputs: HostFloat, errors: HostFloat, *, include_noise: bool) -> Judged:
+def scores(model: FittedModel, rows: Query, outputs: HostFloat, errors: HostFloat, *, include_noise: bool) -> Scores:
     """Judge the output of each row, its own error in measuring (a standard deviation) beside the noise."""
-    return judged_in_units(_ask(model, rows, include_noise=include_noise), model.scaling, outputs, errors)
+    return scores_in_units(_ask(model, rows, include_noise=include_noise), model.scaling, outputs, errors)
 
 
 def moments_and_covariance(model: FittedModel, rows: Query, *, include_noise: bool) -> tuple[HostFloat, HostFloat]:

@@ -25,8 +25,8 @@ def inference_data(model: FittedModel) -> Any:
     places = _places_by_chain(np.asarray(draws.chain))
     columns = model.schema.columns or tuple(range(model.schema.n_columns))
     latent_names = tuple(range(1, model.n_latent + 1))
-    if model.descriptions is not None:
-        latent_names = (*latent_names, *model.descriptions.coordinate_names)
+    if model.condition_features is not None:
+        latent_names = (*latent_names, *model.condition_features.coordinate_names)
     found, dimensions = {}, {}
     for side, kernel in (("input", draws.input_kernel), ("latent", draws.latent_kernel)):
         names = columns if side == "input" else latent_names

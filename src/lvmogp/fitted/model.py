@@ -118,7 +118,7 @@ class FittedModel(NamedTuple):
     fit: Fit
     chains: Chains | None
     observations: Observations | None
-    descriptions: ConditionFeatures | None
+    condition_features: ConditionFeatures | None
     added: Mapping[Id, AddedCondition]
     ensemble: Ensemble
 
@@ -155,7 +155,7 @@ def fitted_model(
     *,
     chains: Chains | None = None,
     observations: Observations | None = None,
-    descriptions: ConditionFeatures | None = None,
+    condition_features: ConditionFeatures | None = None,
 ) -> FittedModel:
     """Put a fitted model together; with posterior draws it answers from these, conditioned on its observations."""
     draws = None if chains is None else chains.draws
@@ -172,7 +172,7 @@ def fitted_model(
             "the posterior of the fitted model is not finite; the inducing points lie too close together or the noise "
             'is vanishing: use fewer inducing points, or dtype="float64"'
         )
-    return FittedModel(schema, scaling, fit, chains, observations, descriptions, {}, ensemble)
+    return FittedModel(schema, scaling, fit, chains, observations, condition_features, {}, ensemble)
 
 
 def ensemble_given(model: FittedModel, data: Data, *, most_draws: int) -> Ensemble:
@@ -221,14 +221,14 @@ def features_of(model: FittedModel, name: Id) -> HostFloat | None:
     """Return the values of a condition's features: those it was added with, else those of the table of the fit."""
     if name in model.added:
         return model.added[name].features
-    return None if model.descriptions is None else model.descriptions.row(name)
+    return None if model.condition_features is None else model.condition_features.row(name)
 
 
 def known_of(model: FittedModel, features: HostFloat | None) -> KnownLatents:
     """Return which coordinates of a new condition are known from its features, if it has any."""
-    if model.descriptions is None or features is None:
+    if model.condition_features is None or features is None:
         return known_latents(model.ensemble, model.n_latent)
-    return known_latents(model.ensemble, model.n_latent, model.descriptions.standardised(features))
+    return known_latents(model.ensemble, model.n_latent, model.condition_features.standardised(features))
 
 
 def noise_variances(model: FittedModel) -> HostFloat:

@@ -121,7 +121,7 @@ class StoredModel(NamedTuple):
     chains: Chains | None
     answering: Annotated[Int[np.ndarray, " processes"], Below("draws")] | None
     data: StoredData | None
-    descriptions: ConditionFeatures | None
+    condition_features: ConditionFeatures | None
     added: Mapping[Id, StoredCondition]
 
 
@@ -195,7 +195,7 @@ def _stored(model: FittedModel, settings: dict[str, Any], *, include_data: bool)
         data=StoredData(observed.inputs, observed.outputs, observed.conditions, observed.errors)
         if include_data and observed is not None
         else None,
-        descriptions=model.descriptions,
+        condition_features=model.condition_features,
         added={name: _stored_condition(entry) for name, entry in model.added.items()},
     )
 
@@ -238,7 +238,7 @@ def _restored(stored: StoredModel) -> FittedModel:
         Fit(posterior, Outcome(parameters=parameters, **told), **about),
         chains=stored.chains,
         observations=_restored_data(stored),
-        descriptions=stored.descriptions,
+        condition_features=stored.condition_features,
     )
     answering = _answering(model)
     is_same = answering is None or np.array_equal(answering, np.asarray(stored.answering))
@@ -285,7 +285,7 @@ def _check(stored: StoredModel) -> None:
     )
     n_conditions, n_latent = parameters.latent_mean.shape
     n_known = 0 if parameters.known is None else parameters.known.values.shape[1]
-    names = () if stored.descriptions is None else stored.descriptions.coordinate_names
+    names = () if stored.condition_features is None else stored.condition_features.coordinate_names
     covariance, precisions = stored.posterior.covariance, {leaf.dtype for leaf in _reals(stored.posterior)}
     faults = {
         "there are no conditions, inputs or inducing points": 0 in (n_inputs, n_columns, n_latents, n_conditions),
@@ -293,7 +293,7 @@ def _check(stored: StoredModel) -> None:
         not in (1, n_conditions),
         f"inducing latents have {n_coordinates} coordinates, conditions another number": n_coordinates
         != n_latent + n_known,
-        f"descriptions name {len(names)} coordinates of {n_known}": len(names) != n_known,
+        f"condition_features name {len(names)} coordinates of {n_known}": len(names) != n_known,
         "posterior.covariance is not of all inducing points": isinstance(covariance, DenseCovariance)
         and len(covariance.matrix) != n_inputs * n_latents,
         "posterior mixes precisions": len(precisions) > 1,

@@ -95,11 +95,11 @@ def asked_id(model: FittedModel, name: Any) -> Id:
 
 def known_features(model: FittedModel) -> ConditionFeatures:
     """Return the features of a model of conditions with features; refuse another."""
-    if model.descriptions is None:
+    if model.condition_features is None:
         raise DataError(
             "the model was fitted without features of conditions; leave them out, or fit with condition_features="
         )
-    return model.descriptions
+    return model.condition_features
 
 
 def asked_features(model: FittedModel, row: Any) -> HostFloat | None:
@@ -134,7 +134,7 @@ def asked_latents(model: FittedModel, H: Any, features: Any, *, n_rows: int) -> 
         )
     if not np.all(np.isfinite(latents)):
         raise DataError("H holds NaN or infinite values; latents must be finite")
-    if model.descriptions is None and features is None:
+    if model.condition_features is None and features is None:
         return latents
     known, values = known_features(model), asked_features(model, features)
     if values is None or np.isnan(values).any():
@@ -246,11 +246,13 @@ def latent_table(model: FittedModel) -> pd.DataFrame:
 
 def condition_feature_table(model: FittedModel) -> pd.DataFrame | None:
     """Return a row for each condition: its id and known features, whether it was added; ``None`` without features."""
-    if model.descriptions is None:
+    if model.condition_features is None:
         return None
-    nothing = np.full(model.descriptions.n_coordinates, np.nan)
+    nothing = np.full(model.condition_features.n_coordinates, np.nan)
     rows = [features_of(model, name) for name in model.all_ids]
-    return _by_condition(model, model.descriptions.decoded(np.stack([nothing if row is None else row for row in rows])))
+    return _by_condition(
+        model, model.condition_features.decoded(np.stack([nothing if row is None else row for row in rows]))
+    )
 
 
 def similarity_table(model: FittedModel) -> pd.DataFrame:

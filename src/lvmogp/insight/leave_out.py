@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.conditions.mixtures import Mixture, asked_of, judged_in_units, moments_in_units
+from lvmogp.conditions.mixtures import Mixture, asked_of, moments_in_units, scores_in_units
 from lvmogp.conditions.predictive import trained_curves
 from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
@@ -97,7 +97,7 @@ def _forecasts(trained: FittedModel, n_folds: int) -> Forecasts | None:
         found[1] += scaling.error_variances(observations.errors, observations.outputs)
     ask, outputs = asked_of(Mixture(*(jnp.asarray(array) for array in (weights, *found)))), observations.outputs
     predicted, _ = moments_in_units(ask, scaling, len(outputs))
-    density, below = judged_in_units(ask, scaling, outputs, np.zeros_like(outputs))
+    density, below = scores_in_units(ask, scaling, outputs, np.zeros_like(outputs))
     return Forecasts(below, density, predicted - outputs, observations.conditions, trained.ids)
 
 

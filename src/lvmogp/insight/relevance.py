@@ -45,7 +45,7 @@ def relevances(model: LVMOGPRegressor) -> Relevances:
     matter. Shares add up to more than one where they act together. The coordinates of a category are moved together.
     """
     trained, inputs = fitted_model(model), input_names(model)
-    features = [] if trained.descriptions is None else [each.name for each in trained.descriptions.features]
+    features = [] if trained.condition_features is None else [each.name for each in trained.condition_features.features]
     named = {"input": inputs, "dimension": np.arange(1, trained.n_latent + 1), "feature": features}
     effects = np.split(_total_effects(trained), [len(inputs), len(inputs) + trained.n_latent])
     tables = zip(named.items(), effects, strict=True)
@@ -113,6 +113,6 @@ def _observed(trained: FittedModel) -> tuple[HostFloat, HostInt]:
 
 def _moved(trained: FittedModel) -> np.ndarray:
     # Which coordinates of a point are moved: none, then those of each input, latent and feature.
-    places = () if trained.descriptions is None else trained.descriptions.places
+    places = () if trained.condition_features is None else trained.condition_features.places
     sizes = [1] * (trained.schema.n_columns + trained.n_latent) + [place.stop - place.start for place in places]
     return np.repeat(np.arange(len(sizes)), sizes) == np.arange(-1, len(sizes))[:, None]

@@ -65,7 +65,7 @@ def _policy(library: str, code: str, style: str) -> str:
 
 def _shown(model: LVMOGPRegressor, found: Summary) -> dict[str, Any]:
     fitted, output, condition = model.model_, found.output or "output", model.condition or "condition"
-    parameters, features = fitted.posterior.parameters, fitted.descriptions
+    parameters, features = fitted.posterior.parameters, fitted.condition_features
     coordinates = [f"latent {number + 1}" for number in range(found.n_latent)]
     over_conditions, scale = "Over latents", np.ones(found.n_latent)
     if features is not None:
