@@ -164,7 +164,7 @@ def _gaussian_covariance(processes: Process, all_of: ErrorFunctional) -> Float[A
     shape, places = (n_conditions, n_rows, n_conditions, n_rows), jnp.arange(n_conditions)
     found = shared * gram(process.inputs.kernel, points).reshape(shape)
     found = found - process.explained.bilinear(features, features).reshape(shape)
-    found = (found + found.transpose(2, 3, 0, 1)) / 2  # to the last digit
+    found = (found + found.transpose(2, 3, 0, 1)) / 2  # rounding would leave it unsymmetric
     return found.at[places, :, places].set(all_of.covariance)
 
 

@@ -159,10 +159,16 @@ def _distinct(points: HostFloat, row: HostInt, dtype: str) -> tuple[Float[Array,
     return jnp.asarray(with_last_repeated(different), dtype), number.reshape(-1)[row]
 
 
-def statistic_of(curves: Curves, values: HostFloat, statistic: Statistic, *, include_noise: bool) -> HostFloat:
-    """Return a statistic of the mixture of each row, given some values for each."""
+def statistic_of(
+    curves: Curves, values: HostFloat, statistic: Statistic, *, include_noise: bool, slopes: bool = False
+) -> HostFloat:
+    """Return a statistic of the mixture of each row, given some values for each.
+
+    With ``slopes``, of curves that have them, its derivatives in each input column: (rows, statistics, columns).
+    """
     padded = jnp.asarray(with_last_repeated(values, curves.means.shape[-1]))
-    return np.asarray(_statistic_of(curves, padded, statistic, include_noise))[: len(values)]
+    asked = _statistic_slopes if slopes else _statistic_of
+    return np.asarray(asked(curves, padded, statistic, include_noise))[: len(values)]
 
 
 @compiled
@@ -170,12 +176,6 @@ def _statistic_of(
     curves: Curves, values: Float[Array, "n k"], statistic: Statistic, include_noise: bool
 ) -> Float[Array, "n m"]:
     return statistic(curves.outputs(include_noise=include_noise), values)
-
-
-def statistic_slopes(curves: Curves, values: HostFloat, statistic: Statistic, *, include_noise: bool) -> HostFloat:
-    """Return derivatives of a statistic in each input column, (rows, statistics, columns)."""
-    padded = jnp.asarray(with_last_repeated(values, curves.means.shape[-1]))
-    return np.asarray(_statistic_slopes(curves, padded, statistic, include_noise))[: len(values)]
 
 
 @compiled

@@ -26,7 +26,6 @@ from lvmogp.conditions.predictive import (
     curves_at_latents,
     pieces,
     statistic_of,
-    statistic_slopes,
     trained_curves,
 )
 from lvmogp.fitted.model import FittedModel, find_condition
@@ -190,7 +189,7 @@ def moment_gradients(model: FittedModel, rows: Query, *, include_noise: bool) ->
     others, statistic = np.flatnonzero(left), OutputMoments(scaling.transform)
     for some, curves in _parts(model, rows.some(others), slopes=True):
         factors = output_factors(scaling, len(some))
-        slopes = statistic_slopes(curves, factors, statistic, include_noise=include_noise)
+        slopes = statistic_of(curves, factors, statistic, include_noise=include_noise, slopes=True)
         found[:, others[some]] = np.moveaxis(slopes, 1, 0)
     return found[0] / scaling.input_scale, found[1] / scaling.input_scale
 
