@@ -22,8 +22,10 @@ from references import (
 from small_models import build, rbf
 
 from lvmogp import LVMOGPRegressor
-from lvmogp.conditions.condition import Condition
-from lvmogp.fitted.model import Chains, Fit, FittedModel, Schema, fitted_model
+from lvmogp.conditions.condition import Condition, condition_of_particles
+from lvmogp.conditions.ensemble import Ensemble
+from lvmogp.conditions.few_observations import FewObservations
+from lvmogp.fitted.model import AddedCondition, Chains, Fit, FittedModel, Schema, fitted_model, observations_of
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics, Statistics
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
@@ -194,6 +196,26 @@ def forgetting(model: LVMOGPRegressor) -> LVMOGPRegressor:
     copied.model_ = model.model_
     copied.n_features_in_ = model.n_features_in_
     return copied
+
+
+def made_condition(
+    ensemble: Ensemble, seen: FewObservations, *, n_each: int = 3, seed: int = 72, noise: tuple = (0.02, 0.2)
+) -> Condition:
+    """A condition of particles that nobody looked for, with uneven weights and noise of their own."""
+    rng = np.random.default_rng(seed)
+    shape = (ensemble.n_processes, n_each)
+    latents = rng.normal(size=(*shape, ensemble.latents.shape[2]))
+    log_weights = np.log(rng.dirichlet(np.full(n_each * shape[0], 0.7))).reshape(shape)
+    parts = (latents, rng.uniform(*noise, shape), log_weights)
+    return condition_of_particles(ensemble, *(jnp.asarray(part) for part in parts), seen)
+
+
+def with_made(model: LVMOGPRegressor, name: str, X: np.ndarray, y: np.ndarray, errors: np.ndarray) -> LVMOGPRegressor:
+    """The estimator with a condition of observations and made-up particles added, so that nothing is searched for."""
+    extended, inner = forgetting(model), model.model_
+    condition = made_condition(inner.ensemble, observations_of(inner, X, y, errors))
+    extended.model_ = inner._replace(added={name: AddedCondition(X, y, errors, None, "exact", condition)})
+    return extended
 
 
 # The same ensembles as loops see them, in standardised units.

@@ -1,8 +1,9 @@
 """The paper's braking example from data to figures: ten conditions, and an eleventh from one observation."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,9 +12,10 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.metrics import coverage, r_squared_of_line, rmse
-from lvmogp.plots import COLOURS, MARKERS, plot_curve, plot_data, plot_latents
+from lvmogp.metrics import r_squared_of_line, rmse
+from lvmogp.plots import plot_curve, plot_data, plot_latents
 from lvmogp.plots.saving import save_figure
+from lvmogp.plots.style import style, tidy
 from lvmogp.simulate import BRAKING_NOISE, SPEEDS, Braking, braking, braking_distance
 from lvmogp.typing import HostFloat
 
@@ -34,7 +36,6 @@ class DemoResult(NamedTuple):
     together: HostFloat
     error: float
     error_together: float
-    covered: float
     r_squared: float
     files: tuple[Path, ...]
 
@@ -44,34 +45,27 @@ def run(out: Path, *, seed: int = 1) -> DemoResult:
     rng = np.random.default_rng(seed)
     data = braking(rng)
     model = LVMOGPRegressor(n_latent=1, random_state=seed)
-    model.fit(data.speed[:, None], data.distance, conditions=[condition_name(d) for d in data.condition])
+    model.fit(data.speed[:, None], data.distance, conditions=[f"tyre {'ABCDEFGHIJ'[d]}" for d in data.condition])
     observed = braking_distance(np.array([_NEW_SPEED]), _NEW_FRICTION) + BRAKING_NOISE * rng.standard_normal(1)
     model.add_condition(NEW, [[_NEW_SPEED]], observed)
 
     truth = braking_distance(_GRID, _NEW_FRICTION)
     predicted = model.predict(_GRID[:, None], NEW)
     lower, upper = model.predict_interval(_GRID[:, None], NEW, include_noise=False)
-    together, together_deviation = _plain_gp(data.speed, data.distance)
-    alone = [_plain_gp(data.speed[chosen], data.distance[chosen]) for chosen in _by_condition(data)]
-    files = _figures(out, data, model, (together, together_deviation), alone)
+    everything = np.ones(len(data.speed), dtype=bool)
+    together, *alone = (_plain_gp(data.speed[rows], data.distance[rows]) for rows in (everything, *_by_condition(data)))
     return DemoResult(
         model=model,
         truth=truth,
         predicted=predicted,
         lower=lower,
         upper=upper,
-        together=together,
+        together=together[0],
         error=rmse(predicted, truth),
-        error_together=rmse(together, truth),
-        covered=coverage(lower, upper, truth),
+        error_together=rmse(together[0], truth),
         r_squared=r_squared_of_line(model.latents_["mean_1"].to_numpy()[:-1], 1 / data.friction),
-        files=files,
+        files=_figures(out, data, model, together, alone),
     )
-
-
-def condition_name(number: int) -> str:
-    """Name of a simulated condition; letters sort in the order of the numbers."""
-    return f"tyre {chr(ord('A') + int(number))}"
 
 
 def _plain_gp(speed: HostFloat, distance: HostFloat) -> tuple[HostFloat, HostFloat]:
@@ -93,44 +87,36 @@ Band = tuple[HostFloat, HostFloat]
 
 
 def _figures(out: Path, data: Braking, model: LVMOGPRegressor, together: Band, alone: list[Band]) -> tuple[Path, ...]:
+    # Four pictures, each in a file of its own, and all in one.
     out.mkdir(parents=True, exist_ok=True)
-    drawings = {
+    drawings: dict[str, tuple[str, Callable[[Axes], None]]] = {
         "together.png": ("All data regressed together", lambda ax: _draw_together(ax, data, together)),
         "alone.png": ("Each condition alone", lambda ax: _draw_alone(ax, data, alone)),
         "joint.png": ("All conditions jointly, a new one from one observation", lambda ax: _draw_joint(ax, model)),
         "latent.png": ("What the latent found", lambda ax: _draw_latent(ax, data, model)),
     }
+    pictures = {name: [drawing] for name, drawing in drawings.items()} | {"braking.png": [*drawings.values()]}
     files = []
-    for name, (title, draw) in drawings.items():
-        figure, ax = plt.subplots(figsize=(5.2, 3.9), layout="constrained")
-        draw(ax)
-        ax.set_title(title, fontsize=11)
+    for name, drawn in pictures.items():
+        each_way, size = (1, (5.2, 3.9)) if len(drawn) == 1 else (2, (10, 7.4))
+        figure, axes = plt.subplots(each_way, each_way, figsize=size, layout="constrained", squeeze=False)
+        for ax, (title, draw) in zip(axes.flat, drawn, strict=True):
+            draw(ax)
+            tidy(ax).set_title(title, fontsize=11)
         files.append(save_figure(figure, out / name))
-    figure, axes = plt.subplots(2, 2, figsize=(10, 7.4), layout="constrained")
-    for ax, (title, draw) in zip(axes.flat, drawings.values(), strict=True):
-        draw(ax)
-        ax.set_title(title, fontsize=11)
-    files.append(save_figure(figure, out / "braking.png"))
     return tuple(files)
 
 
 def _draw_observations(ax: Axes, data: Braking) -> None:
     for number, chosen in enumerate(_by_condition(data)):
-        ax.plot(
-            data.speed[chosen],
-            data.distance[chosen],
-            linestyle="none",
-            marker=MARKERS[number % len(MARKERS)],
-            color=COLOURS[number % len(COLOURS)],
-            markersize=5,
-            markeredgecolor="white",
-        )
+        look = style(number)
+        common: dict[str, Any] = {"linestyle": "none", "markersize": 5, "markeredgecolor": "white"}
+        ax.plot(data.speed[chosen], data.distance[chosen], marker=look.marker, color=look.colour, **common)
+    _label_axes(ax)
 
 
 def _label_axes(ax: Axes) -> None:
-    ax.set_xlabel("speed (m/s)")
-    ax.set_ylabel("braking distance (m)")
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set(xlabel="speed (m/s)", ylabel="braking distance (m)")
 
 
 def _draw_band(ax: Axes, band: Band, colour: str) -> None:
@@ -142,22 +128,20 @@ def _draw_band(ax: Axes, band: Band, colour: str) -> None:
 def _draw_together(ax: Axes, data: Braking, together: Band) -> None:
     _draw_band(ax, together, "0.25")
     _draw_observations(ax, data)
-    _label_axes(ax)
 
 
 def _draw_alone(ax: Axes, data: Braking, alone: list[Band]) -> None:
     for number, band in enumerate(alone):
-        _draw_band(ax, band, COLOURS[number % len(COLOURS)])
+        _draw_band(ax, band, style(number).colour)
     _draw_observations(ax, data)
     ax.set_ylim(min(0.0, data.distance.min()) - 20, data.distance.max() + 30)
-    _label_axes(ax)
 
 
 def _draw_joint(ax: Axes, model: LVMOGPRegressor) -> None:
     for number, name in enumerate(model.conditions_[:-1]):
-        colour = COLOURS[number % len(COLOURS)]
-        plot_curve(model, name, inputs=_GRID, colour=colour, label="", ax=ax)
-        plot_data(model, name, colour=colour, marker=MARKERS[number % len(MARKERS)], ax=ax)
+        look = style(number)
+        plot_curve(model, name, inputs=_GRID, colour=look.colour, label="", ax=ax)
+        plot_data(model, name, colour=look.colour, marker=look.marker, ax=ax)
     plot_curve(model, NEW, inputs=_GRID, colour="black", label="new condition, 95 % band", ax=ax)
     ax.plot(_GRID, braking_distance(_GRID, _NEW_FRICTION), color="black", linestyle=":", label="its true curve")
     plot_data(model, NEW, colour="black", marker="*", ax=ax)
@@ -169,9 +153,6 @@ def _draw_joint(ax: Axes, model: LVMOGPRegressor) -> None:
 def _draw_latent(ax: Axes, data: Braking, model: LVMOGPRegressor) -> None:
     plot_latents(model, 1 / data.friction, ax=ax)
     added = model.latents_.iloc[-1]
-    ax.errorbar(
-        1 / _NEW_FRICTION, added["mean_1"], yerr=2 * added["sd_1"], fmt="*", color="black", markersize=12, capsize=3
-    )
-    ax.set_xlabel("inverse friction 1/μ, never shown to the model")
-    ax.set_ylabel("latent, ± 2 sd")
-    ax.spines[["top", "right"]].set_visible(False)
+    star: dict[str, Any] = {"fmt": "*", "color": "black", "markersize": 12, "capsize": 3}
+    ax.errorbar(1 / _NEW_FRICTION, added["mean_1"], yerr=2 * added["sd_1"], **star)
+    ax.set(xlabel="inverse friction 1/μ, never shown to the model", ylabel="latent, ± 2 sd")

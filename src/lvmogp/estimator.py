@@ -51,7 +51,6 @@ from lvmogp.kernels.covariances import Kernel
 from lvmogp.pipeline import (
     CheckpointOptions,
     checked_store,
-    described_conditions,
     train,
     warn_of_jitter,
     warn_of_little_to_learn,
@@ -59,6 +58,7 @@ from lvmogp.pipeline import (
 )
 from lvmogp.progress import progress_bar
 from lvmogp.tables.columns import as_pandas
+from lvmogp.tables.features import read_features
 from lvmogp.tables.ids import Id
 from lvmogp.tables.observations import ObservationStore
 from lvmogp.tables.reading import read_outputs, read_training
@@ -251,7 +251,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         else:
             given = read_training(X, y, conditions, condition=self.condition, y_std=y_std)
         warn_of_little_to_learn(given)
-        known = described_conditions(given, condition_features, self.condition)
+        known = read_features(condition_features, given.ids, self.condition) if described else None
         saving = CheckpointOptions(checkpoint, checkpoint_seconds, resume)
         with progress_bar(shown=bool(self.verbose) and on_progress is None) as shown:
             self.model_: FittedModel = train(given, options, on_progress or shown, saving, known)
@@ -334,12 +334,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
         return self._fitted().posterior.parameters.input_kernel
 
     @property
-    def latents_(self) -> pd.DataFrame:
-        """One row a condition: its id, mean and standard deviation of each latent dimension, whether it was added."""
-        return self._latents()
-
     @in_double_precision
-    def _latents(self) -> pd.DataFrame:
+    def latents_(self) -> pd.DataFrame:
+        """One row for each condition: its id, mean and sd of each latent dimension, whether it was added."""
         return latent_table(self._fitted())
 
     @property

@@ -22,12 +22,12 @@ from lvmogp.model.parameters import of_conditions
 from lvmogp.model.posterior import Posterior, curve_moments, grid_means, posterior
 from lvmogp.storage.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.storage.codec import encode_id
-from lvmogp.tables.features import ConditionFeatures, FeatureCoordinates, read_features
+from lvmogp.tables.features import ConditionFeatures, FeatureCoordinates
 from lvmogp.tables.ids import Id
 from lvmogp.tables.observations import Observations, canonical_order, in_order
 from lvmogp.tables.scaling import Scaling, differs_in_last_digits_only, scaling_of
 from lvmogp.tables.transforms import TRANSFORMS
-from lvmogp.typing import Array, Float, HostInt
+from lvmogp.typing import Array, Float
 
 _posterior = compiled(posterior)
 # Single precision that costs more is worth knowing of, in standard deviations of the output.
@@ -73,11 +73,6 @@ def checked_store(
             f"{options.inference!r}"
         )
     return store.as_store()
-
-
-def described_conditions(given: Observations, table: Any, condition: str | None) -> ConditionFeatures | None:
-    """Read what a table says of the conditions, if there is one."""
-    return None if table is None else read_features(table, given.ids, condition)
 
 
 def warn_of_little_to_learn(given: Observations) -> None:
@@ -126,25 +121,17 @@ def train(
 ) -> FittedModel:
     """The model of all observations; those of a store are not kept with it, since they were never loaded."""
     # Drawn once: a RandomState would give each part of the fit another seed, and none to write down.
-    seeded = options._replace(random_state=options.seed)
-    origin = origin_here(seeded.seed)
-    found = _trained(given, seeded, on_progress, saving, condition_features)
-    return found._replace(fit=found.fit._replace(origin=origin))
-
-
-def _trained(
-    given: Observations,
-    options: Options,
-    on_progress: Report,
-    saving: CheckpointOptions,
-    condition_features: ConditionFeatures | None,
-) -> FittedModel:
-    if given.is_streamed:
-        return _by_minibatches(given, options, on_progress, saving)._replace(observations=None)
+    options = options._replace(random_state=options.seed)
+    origin = origin_here(options.seed)
     beyond = "y_std" if given.errors is not None else None if condition_features is None else "condition_features"
-    if is_stochastic(options, given.n_rows, is_complete_grid=given.is_complete_grid, beyond=beyond):
-        return _by_minibatches(given, options, on_progress, saving)
-    return _at_once(given, options, on_progress, saving, condition_features)
+    by_minibatches = given.is_streamed or is_stochastic(
+        options, given.n_rows, is_complete_grid=given.is_complete_grid, beyond=beyond
+    )
+    if by_minibatches:
+        found = _by_minibatches(given, options, on_progress, saving)
+    else:
+        found = _at_once(given, options, on_progress, saving, condition_features)
+    return found._replace(fit=found.fit._replace(origin=origin))
 
 
 def _at_once(
@@ -161,11 +148,16 @@ def _at_once(
         coordinates = coordinates._replace(values=coordinates.values[order.conditions])
     checkpoints = saving.opened(options, ordered.ids, _arrays(ordered, coordinates))
     attempts = _attempts(ordered, options, on_progress, checkpoints, coordinates)
-    scaling, data, outcomes, _ = _best_attempt(attempts)
+    # The first, which is the output itself, unless another is clearly better.
+    best = max(attempts, key=lambda each: each.bound)
+    if best.bound < attempts[0].bound + _LEAST_GAIN_OF_A_TRANSFORM:
+        best = attempts[0]
+    scaling, data, outcomes, _ = best
     outcome = chosen(outcomes)
     model = stored_in(_posterior(outcome.parameters, data), options.dtype)
+    # With the conditions where the user has them.
     model = eqx.tree_at(lambda tree: tree.parameters, model, of_conditions(model.parameters, order.places))
-    outcome = _in_places(outcome, order.places)
+    starts = [of_conditions(each, order.places) for each in (outcome.parameters, *outcome.runners_up)]
     fit = Fit(
         posterior=model,
         outcome=outcome._replace(parameters=model.parameters, runners_up=()),
@@ -175,12 +167,18 @@ def _at_once(
     )
     chains = None
     if options.inference == NUTS and outcome.status is not Status.INTERRUPTED:
-        chains = _chains(outcome, standardised(observations, scaling), options, on_progress)
-        if not chains.diagnostics.completed:
+        settings = sampling_settings(options, data.n_observations)
+        draws, account = sample_posterior(starts, standardised(observations, scaling), *settings, on_progress)
+        chains = Chains(None if draws is None else in_precision(draws, options.dtype), account)
+        if not account.completed:
             fit = fit._replace(outcome=fit.outcome._replace(status=Status.INTERRUPTED))
-    schema = _schema(observations)
     return fitted_model(
-        schema, scaling, fit, chains=chains, observations=observations, condition_features=condition_features
+        _schema(observations),
+        scaling,
+        fit,
+        chains=chains,
+        observations=observations,
+        condition_features=condition_features,
     )
 
 
@@ -229,18 +227,12 @@ def _attempts(
         bound = chosen(outcomes).bound + float(np.sum(scaling.log_slopes(observations.outputs)))
         attempts.append(_Attempt(scaling, data, outcomes, bound))
         if outcomes[-1].status is Status.INTERRUPTED:
-            return [_cut_short(each) for each in attempts]  # whichever is best
+            # Whichever is best, the search for it was cut short.
+            return [
+                each._replace(outcomes=[outcome._replace(status=Status.INTERRUPTED) for outcome in each.outcomes])
+                for each in attempts
+            ]
     return attempts
-
-
-def _cut_short(attempt: _Attempt) -> _Attempt:
-    return attempt._replace(outcomes=[each._replace(status=Status.INTERRUPTED) for each in attempt.outcomes])
-
-
-def _best_attempt(attempts: list[_Attempt]) -> _Attempt:
-    # The first, which is the output itself, unless another is clearly better.
-    best = max(attempts, key=lambda each: each.bound)
-    return best if best.bound >= attempts[0].bound + _LEAST_GAIN_OF_A_TRANSFORM else attempts[0]
 
 
 def stored_in(model: Posterior, dtype: str) -> Posterior:
@@ -274,20 +266,6 @@ def _arrays(observations: Observations, coordinates: FeatureCoordinates | None) 
     return found
 
 
-def _in_places(outcome: Outcome, places: HostInt) -> Outcome:
-    # With the conditions where the user has them.
-    return outcome._replace(
-        parameters=of_conditions(outcome.parameters, places),
-        runners_up=tuple(of_conditions(each, places) for each in outcome.runners_up),
-    )
-
-
-def _chains(outcome: Outcome, data: Data, options: Options, on_progress: Report) -> Chains:
-    starts = (outcome.parameters, *outcome.runners_up)
-    draws, account = sample_posterior(starts, data, *sampling_settings(options, data.n_observations), on_progress)
-    return Chains(None if draws is None else in_precision(draws, options.dtype), account)
-
-
 def _by_minibatches(
     observations: Observations, options: Options, on_progress: Report, saving: CheckpointOptions
 ) -> FittedModel:
@@ -310,4 +288,5 @@ def _by_minibatches(
     )
     model = in_precision(model, options.dtype)
     fit = Fit(model, outcome._replace(parameters=model.parameters), {}, {})
-    return fitted_model(_schema(observations)._replace(ids=ids), scaling, fit, observations=observations)
+    kept = None if observations.is_streamed else observations
+    return fitted_model(_schema(observations)._replace(ids=ids), scaling, fit, observations=kept)

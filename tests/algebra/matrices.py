@@ -31,7 +31,7 @@ def assert_same(found, expected, rtol=1e-11, atol=1e-12):
 
 def assert_same_with_gradients(rng, way, other, *arguments, rtol=1e-11):
     """Compare the values of two functions and the gradients of a random function of all their results."""
-    directions = [normal(rng, *result.shape) for result in jax.tree.leaves(other(*arguments))]
+    directions = [normal(rng, *result.shape) for result in jax.tree.leaves(jax.eval_shape(other, *arguments))]
 
     def gradients(way):
         def total(*arguments):

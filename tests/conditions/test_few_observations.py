@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
-from drawn_models import KINDS, dense_ensemble, of_kind
+from drawn_models import KINDS, dense_ensemble, made_condition, of_kind
 from references import Seen
 
-from lvmogp.conditions.condition import KnownLatents, all_particles, condition_of_particles, known_latents
+from lvmogp.conditions.condition import KnownLatents, all_particles, known_latents
 from lvmogp.conditions.curves import Gaussians, Particles, covariances, moments
 from lvmogp.conditions.ensemble import Ensemble, NoisePrior
 from lvmogp.conditions.few_observations import (
@@ -95,14 +95,6 @@ def test_observations_have_few_numbers_of_places():
 
 
 # Curves of particles
-
-
-def made_condition(ensemble: Ensemble, seen: FewObservations, *, n_each: int = 3, seed: int = 72):
-    rng = np.random.default_rng(seed)
-    shape = (ensemble.n_processes, n_each)
-    log_weights = np.log(rng.dirichlet(np.ones(n_each * shape[0]))).reshape(shape)
-    parts = (rng.normal(size=(*shape, 1)), rng.uniform(0.02, 0.2, shape), log_weights)
-    return condition_of_particles(ensemble, *(jnp.asarray(part) for part in parts), seen)
 
 
 @compiled

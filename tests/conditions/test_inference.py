@@ -1,5 +1,6 @@
 """New conditions inferred from a few observations, against integration over fine grids of latents and noise."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -9,7 +10,6 @@ import pytest
 import references
 import scipy.optimize
 from drawn_models import (
-    KINDS,
     DenseCondition,
     Point,
     dense_ensemble,
@@ -18,6 +18,7 @@ from drawn_models import (
     forgetting,
     grid_points,
     hermite,
+    made_condition,
     mixed,
     nothing_seen,
     of_kind,
@@ -42,7 +43,7 @@ from lvmogp.conditions.condition import (
 )
 from lvmogp.conditions.ensemble import ensemble_of_fit
 from lvmogp.conditions.few_observations import MOST_EXACT, few_observations, no_observations
-from lvmogp.conditions.infer import infer, starting_points
+from lvmogp.conditions.infer import infer, starting_points, summarised
 from lvmogp.conditions.search import Search, chosen_starts, normal_nodes, shifted, unit_nodes, weighted_points
 from lvmogp.ground.compiling import compiled
 
@@ -77,10 +78,10 @@ def assert_predicted_as(model, name: str, expected: DenseCondition, *, share: fl
 @pytest.mark.parametrize(
     ("kind", "noise", "n_few"),
     [
-        *((kind, "shared", 3) for kind in KINDS),
-        ("fit on a grid", "shared", 1),
         ("fit on a grid", "per-condition", 3),
+        ("fit on long data", "shared", 3),
         ("draws on a grid", "per-condition", 3),
+        ("draws on scattered data", "shared", 1),
         ("draws on a grid", "shared", 0),
         ("fit on long data", "per-condition", 0),
     ],
@@ -118,24 +119,22 @@ def test_a_new_condition_is_that_of_brute_force(kind, noise, n_few):
     assert mean_noise(ensemble, condition) == pytest.approx(weights @ noises, rel=0.05)
 
 
-@pytest.mark.parametrize("kind", ["fit on a grid", "draws on a grid"])
-def test_many_observations_are_inferred_as_brute_force_does(kind):
+def test_many_observations_are_inferred_as_brute_force_does():
     """At inducing inputs, where compression loses nothing; draws keep all of them."""
-    model = forgetting(of_kind(kind))
+    model = forgetting(of_kind("fit on a grid", noise="per-condition"))
     inducing = np.asarray(model.model_.posterior.parameters.inducing_inputs)
     scaling, rng = model.model_.scaling, np.random.default_rng(81)
     X = np.tile(scaling.input_mean + scaling.input_scale * inducing, (9, 1))[:33]
     y = np.tile(model.predict(X[:4], "b"), 9)[:33] + 0.3 * rng.standard_normal(33)
     model.add_condition("f", X, y)
-    is_compressed = model.model_.added["f"].condition.seen.compressed is not None
-    assert is_compressed == (kind == "fit on a grid")
+    assert model.model_.added["f"].condition.seen.compressed is not None
     assert_predicted_as(model, "f", brute_force(model, seen_by(model, X, y)))
-    model.add_condition("g", X[:32], y[:32])
-    assert model.model_.added["g"].condition.seen.compressed is None
+    for kind, n_many, is_compressed in (("fit on a grid", 32, False), ("draws on a grid", 33, False)):
+        seen = summarised(of_kind(kind).model_.ensemble, few_observations(X[:n_many], y[:n_many]))
+        assert (seen.compressed is not None) == is_compressed
 
 
-@pytest.mark.parametrize("kind", ["fit on a grid", "draws on scattered data"])
-@pytest.mark.parametrize("n_few", [0, 2])
+@pytest.mark.parametrize(("kind", "n_few"), [("fit on a grid", 2), ("draws on scattered data", 0)])
 def test_known_features_stay_and_the_rest_is_integrated(kind, n_few):
     model = forgetting(of_kind(kind, features=True))
     x, y = X_FEW[:n_few], Y_FEW[:n_few]
@@ -156,7 +155,8 @@ def test_known_features_stay_and_the_rest_is_integrated(kind, n_few):
 @pytest.mark.parametrize("kind", ["fit on a grid", "draws on a grid"])
 def test_where_all_is_known_observations_still_tell_processes_apart(kind):
     model = forgetting(of_kind(kind, features=True, n_latent=0))
-    model.add_condition("f", X_FEW, Y_FEW, features={"load": 0.4}).add_condition("g", [], [], features={"load": 0.4})
+    model.add_condition("f", X_FEW, Y_FEW, features={"load": 0.4})
+    model.add_condition("g", [], [], features={"load": 0.4})
     feature = model.model_.condition_features.standardised(np.array([[0.4]]))
     for name, n_few in (("f", 3), ("g", 0)):
         seen = seen_by(model, X_FEW[:n_few], Y_FEW[:n_few])
@@ -301,13 +301,8 @@ def test_nodes_are_spread_evenly():
 
 def many_particles(ensemble, n_each: int, *, n_seen: int = 0) -> Condition:
     rng = np.random.default_rng(82)
-    latents = rng.normal(size=(ensemble.n_processes, n_each, ensemble.latents.shape[2]))
-    weights = rng.dirichlet(np.full(latents[..., 0].size, 0.5)).reshape(latents.shape[:2])
-    seen = (
-        no_observations(2) if n_seen == 0 else few_observations(rng.normal(size=(n_seen, 2)), rng.normal(size=n_seen))
-    )
-    noise = rng.uniform(0.1, 0.2, weights.shape)
-    return Condition(jnp.asarray(latents), jnp.asarray(noise), jnp.asarray(np.log(weights)), seen)
+    seen = few_observations(rng.normal(size=(n_seen, 2)), rng.normal(size=n_seen))
+    return made_condition(ensemble, seen, n_each=n_each, noise=(0.1, 0.2))
 
 
 @pytest.mark.parametrize("n_latent", [1, 2])
@@ -333,9 +328,7 @@ def test_chosen_particles_are_few_and_keep_what_all_say(n_latent):
 def test_conditions_with_many_observations_have_fewer_particles(n_seen, expected):
     ensemble = of_kind("draws on a grid").model_.ensemble
     condition = many_particles(ensemble, 100, n_seen=n_seen)
-    even = Condition(
-        condition.latents, condition.noise, jnp.full_like(condition.log_weights, -np.log(600)), condition.seen
-    )
+    even = dataclasses.replace(condition, log_weights=jnp.full_like(condition.log_weights, -np.log(600)))
     # Of 600 particles with the same weight, none is chosen twice.
     assert np.sum(chosen_particles(ensemble, even).weights > 0) == expected
     assert np.sum(chosen_particles(ensemble, even, 33).weights > 0) == 33
@@ -352,9 +345,7 @@ def test_few_particles_stand_for_themselves():
     without = np.log(np.where(np.arange(7) < 3, condition.weights, 0.0) + 1e-300)
     without[:, 3:] = -np.inf
     without -= np.log(np.exp(without).sum())
-    fewer = chosen_particles(
-        ensemble, Condition(condition.latents, condition.noise, jnp.asarray(without), condition.seen)
-    )
+    fewer = chosen_particles(ensemble, dataclasses.replace(condition, log_weights=jnp.asarray(without)))
     assert np.all(fewer.place < 3)
     assert fewer.weights.sum() == pytest.approx(1, rel=1e-12)
 
@@ -395,8 +386,7 @@ def dense_bound(model, seen: Seen, mean: np.ndarray, variance: np.ndarray, noise
 
 
 GAUSSIANS = {
-    "noise of its own": ({"noise": "per-condition"}, {}),
-    "errors": ({}, {"y_std": 0.4}),
+    "noise of its own, and errors": ({"noise": "per-condition"}, {"y_std": 0.4}),
     "features": ({"features": True}, {"features": {"load": 0.4}}),
 }
 

@@ -4,7 +4,6 @@ import functools
 import itertools
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn_models import (
@@ -12,11 +11,13 @@ from drawn_models import (
     DenseEnsemble,
     Point,
     dense_ensemble,
-    forgetting,
     hermite,
+    library_points,
+    made_condition,
     nothing_seen,
     of_kind,
     trained_points,
+    with_made,
 )
 from references import Seen
 from test_few_observations import compressed_of, many
@@ -24,7 +25,7 @@ from test_few_observations import compressed_of, many
 import lvmogp.conditions.joint as joint
 from lvmogp import LVMOGPRegressor
 from lvmogp.conditions.closed_form import joint_covariance as closed_covariance
-from lvmogp.conditions.condition import Condition, condition_of_particles, trained_condition
+from lvmogp.conditions.condition import Condition, trained_condition
 from lvmogp.conditions.ensemble import Ensemble
 from lvmogp.conditions.few_observations import few_observations
 from lvmogp.conditions.joint import draw_curves, joint_covariance, relative_output
@@ -33,6 +34,7 @@ from lvmogp.tables.scaling import Scaling
 from lvmogp.tables.transforms import TRANSFORMS
 
 FIT, DRAWS = "fit on a grid", "draws on a grid"
+X_FEW = np.array([[0.2, 1.6], [0.9, -0.6]])
 
 
 class Member(NamedTuple):
@@ -53,17 +55,11 @@ def trained_member(model: FittedModel, number: int, rows: np.ndarray) -> Member:
 
 
 def new_member(model: FittedModel, seen: Seen, rows: np.ndarray, *, n_each: int, seed: int, pack=None) -> Member:
-    """A new condition of few particles with uneven weights and noise of their own."""
-    rng = np.random.default_rng(seed)
-    shape = (model.ensemble.n_processes, n_each)
-    latents, noise = rng.normal(size=(*shape, 1)), rng.uniform(0.02, 0.2, shape)
-    weights = rng.dirichlet(np.ones(latents.size)).reshape(shape)
+    """A new condition of few particles."""
     errors = np.broadcast_to(seen.errors, len(seen.values))
     given = few_observations(seen.inputs, seen.values, errors) if pack is None else pack
-    parts = (jnp.asarray(part) for part in (latents, noise, np.log(weights)))
-    condition = condition_of_particles(model.ensemble, *parts, given)
-    points = [Point(weight, s, latents[s, k], noise[s, k]) for (s, k), weight in np.ndenumerate(weights)]
-    return Member(condition, DenseCondition(points, seen), rows)
+    condition = made_condition(model.ensemble, given, n_each=n_each, seed=seed)
+    return Member(condition, DenseCondition(library_points(condition), seen), rows)
 
 
 def few(n_seen: int, seed: int, *, errors: bool = False) -> Seen:
@@ -289,7 +285,7 @@ def few_nodes(model: FittedModel) -> list[Point]:
 
 
 def test_draws_are_the_same_for_the_same_seed():
-    model = forgetting(of_kind(DRAWS)).add_condition("f", [[0.2, 1.6]], [0.1])
+    model = with_made(of_kind(DRAWS), "f", X_FEW[:1], np.array([0.1]), np.zeros(1))
     X, names = np.array([[0.3, 0.2], [1.1, 2.1], [0.9, 0.1]]), ["a", "f", "f"]
     first, second = (model.sample(X, names, 3, include_noise=True, random_state=5) for _ in range(2))
     np.testing.assert_array_equal(first, second)
@@ -310,7 +306,7 @@ def asked_jointly(model: LVMOGPRegressor, *, include_noise: bool) -> tuple[np.nd
 
 @pytest.mark.parametrize("kind", [FIT, DRAWS])
 def test_joint_answers_have_the_variances_of_the_predictions(kind):
-    model = forgetting(of_kind(kind, noise="per-condition")).add_condition("f", [[0.2, 1.6], [0.9, -0.6]], [0.1, 0.9])
+    model = with_made(of_kind(kind, noise="per-condition"), "f", X_FEW, np.array([0.1, 0.9]), np.zeros(2))
     for include_noise in (True, False):
         _, covariance, std = asked_jointly(model, include_noise=include_noise)
         np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-9)
@@ -378,7 +374,7 @@ def test_outputs_of_which_a_transform_is_modelled_covary_as_all_scenarios_do(kin
 
 @pytest.mark.parametrize("kind", [FIT, DRAWS])
 def test_joint_answers_of_a_transform_have_the_variances_of_the_predictions(kind):
-    model = forgetting(of_kind(kind, transform="log")).add_condition("f", [[0.2, 1.6], [0.9, -0.6]], [3.1, 4.9])
+    model = with_made(of_kind(kind, transform="log"), "f", X_FEW, np.array([3.1, 4.9]), np.zeros(2))
     for include_noise in (True, False):
         mean, covariance, std = asked_jointly(model, include_noise=include_noise)
         np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-9)

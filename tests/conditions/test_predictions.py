@@ -22,6 +22,7 @@ from drawn_models import (
     of_kind,
     trained_points,
     with_draws,
+    with_made,
 )
 from references import Seen
 from scipy.optimize import brentq
@@ -72,18 +73,21 @@ def moments(rows: Mixed, include_noise: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def trained_rows(kind: str, noise: str, closed: bool, transform: str | None = None) -> Mixed:
-    return rows_of(of_kind(kind, noise=noise, transform=transform), X_NEW, NUMBERS, closed=closed)
+def trained_rows(kind: str, closed: bool, transform: str | None = None) -> Mixed:
+    return rows_of(of_kind(kind, noise=NOISES[kind], transform=transform), X_NEW, NUMBERS, closed=closed)
 
 
-@pytest.mark.parametrize("noise", ["shared", "per-condition"])
+# Kinds of ensembles with the noise that each has here.
+NOISES = dict(zip(KINDS, ["per-condition", "shared", "per-condition", "shared", "per-condition"], strict=True))
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_moments_are_those_of_dense_processes(kind, noise):
-    model = of_kind(kind, noise=noise)
+def test_moments_are_those_of_dense_processes(kind):
+    model = of_kind(kind, noise=NOISES[kind])
     scaling = model.model_.scaling
     for include_noise in (True, False):
         mean, std = model.predict(X_NEW, NAMES, return_std=True, include_noise=include_noise)
-        expected = moments(trained_rows(kind, noise, True), include_noise)
+        expected = moments(trained_rows(kind, True), include_noise)
         np.testing.assert_allclose(mean, scaling.location(expected[0]), rtol=1e-6, atol=1e-7)
         np.testing.assert_allclose(std**2, scaling.variance(expected[1]), rtol=1e-6, atol=1e-7)
 
@@ -105,13 +109,12 @@ def test_a_grid_is_predicted_as_its_rows_are(kind):
     [
         *((kind, None) for kind in KINDS),
         ("fit on a grid", "log"),
-        ("draws on a grid", "log"),
         ("draws on a grid", "sqrt"),
     ],
 )
 def test_quantiles_densities_and_probabilities_are_those_of_the_mixture(kind, transform):
-    model = of_kind(kind, noise="per-condition", transform=transform)
-    scaling, rows = model.model_.scaling, trained_rows(kind, "per-condition", False, transform)
+    model = of_kind(kind, noise=NOISES[kind], transform=transform)
+    scaling, rows = model.model_.scaling, trained_rows(kind, False, transform)
     deviations = np.sqrt(variances(rows, True))
 
     def below(value: float, row: int) -> float:
@@ -151,8 +154,8 @@ def by_integration(transform: str, mean: np.ndarray, variance: np.ndarray) -> tu
 
 @pytest.mark.parametrize(("kind", "transform"), [("fit on a grid", "log"), ("draws on a grid", "sqrt")])
 def test_moments_of_a_transform_are_those_of_its_mixture(kind, transform):
-    model = of_kind(kind, noise="per-condition", transform=transform)
-    scaling, rows = model.model_.scaling, trained_rows(kind, "per-condition", False, transform)
+    model = of_kind(kind, noise=NOISES[kind], transform=transform)
+    scaling, rows = model.model_.scaling, trained_rows(kind, False, transform)
     first, second = (
         rows.weights @ part
         for part in by_integration(transform, scaling.location(rows.means), scaling.variance(variances(rows, True)))
@@ -164,13 +167,12 @@ def test_moments_of_a_transform_are_those_of_its_mixture(kind, transform):
     np.testing.assert_allclose(by_grid[1][range(len(X_NEW)), NUMBERS], std, rtol=1e-9)
 
 
-# New conditions, as sums over the particles that the library found
+# New conditions, as sums over their particles
 
 
-def with_new(kind: str, **options) -> LVMOGPRegressor:
-    model = forgetting(of_kind(kind, **options))
-    scale = np.exp if options.get("transform") == "log" else (lambda values: values)
-    return model.add_condition("f", X_FEW, scale(Y_FEW), y_std=[0.0, 0.1])
+def with_new(kind: str, transform: str | None = None) -> LVMOGPRegressor:
+    y = np.exp(Y_FEW) if transform == "log" else Y_FEW
+    return with_made(of_kind(kind, noise=NOISES[kind], transform=transform), "f", X_FEW, y, np.array([0.0, 0.1]))
 
 
 def new_rows(model: LVMOGPRegressor, X: np.ndarray) -> Mixed:
@@ -181,30 +183,25 @@ def new_rows(model: LVMOGPRegressor, X: np.ndarray) -> Mixed:
     return mixed(dense_ensemble(model.model_), condition, scaling.inputs(X))
 
 
-@pytest.mark.parametrize("kind", ["fit on a grid", "fit on long data", "draws on scattered data"])
+@pytest.mark.parametrize("kind", ["fit on long data", "draws on a grid"])
 def test_predictions_of_a_new_condition_are_sums_over_its_particles(kind):
-    """Of draws by 512 of their 3072 particles."""
     model = with_new(kind)
-    rows = new_rows(model, X_NEW)
-    scaling, exact = model.model_.scaling, kind.startswith("fit")
+    rows, scaling = new_rows(model, X_NEW), model.model_.scaling
     for include_noise in (True, False):
         mean, variance = rows.moments(include_noise=include_noise)
         found = model.predict(X_NEW, "f", return_std=True, include_noise=include_noise)
         deviation = np.sqrt(scaling.variance(variance))
-        close = 1e-4 if exact else 0.03
-        np.testing.assert_allclose(found[0], scaling.location(mean), atol=close * deviation.max())
-        np.testing.assert_allclose(found[1], deviation, rtol=close)
+        np.testing.assert_allclose(found[0], scaling.location(mean), atol=1e-4 * deviation.max())
+        np.testing.assert_allclose(found[1], deviation, rtol=1e-4)
     z = np.linspace(-1.5, 1.5, len(X_NEW))
     density = rows.weights @ norm.pdf(z, rows.means, np.sqrt(rows.variances(include_noise=True)))
     found = model.log_predictive_density(X_NEW, scaling.quantity(z), "f")
-    np.testing.assert_allclose(found, np.log(density / scaling.output_scale), atol=1e-3 if exact else 0.2)
+    np.testing.assert_allclose(found, np.log(density / scaling.output_scale), atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("kind", "transform"), [("fit on a grid", None), ("draws on a grid", None), ("fit on long data", "log")]
-)
+@pytest.mark.parametrize(("kind", "transform"), [("fit on long data", None), ("draws on a grid", "log")])
 def test_gradients_are_finite_differences(kind, transform):
-    model = with_new(kind, transform=transform)
+    model = with_new(kind, transform)
     names, step = [*NAMES[:-2], "f", "f"], 1e-5
     by_mean, by_variance = model.predict_gradient(X_NEW, names)
     for column in range(2):
@@ -232,7 +229,7 @@ def test_latents_are_aligned_before_they_are_averaged():
     np.testing.assert_allclose(table[["sd_1", "sd_2"]], deviation, atol=5e-3)
 
 
-@pytest.mark.parametrize("kind", ["fit on a grid", "draws on a grid", "draws on scattered data"])
+@pytest.mark.parametrize("kind", ["fit on a grid", "draws on a grid"])
 def test_predictions_at_latents_turn_them_back_for_each_draw(kind):
     model = of_kind(kind, n_latent=2, noise="per-condition")
     dense, turns, scaling = dense_ensemble(model.model_), model.model_.ensemble.rotations, model.model_.scaling
@@ -271,42 +268,38 @@ def all_answers(model: LVMOGPRegressor) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("kind", ["fit on a grid", "draws on scattered data"])
 def test_answers_do_not_depend_on_how_much_is_computed_at_a_time(kind, monkeypatch):
-    expected = all_answers(with_new(kind))
-    on_grid = of_kind("fit on a grid").predict(X_NEW, return_std=True) if kind == "fit on a grid" else ()
+    whole = with_new(kind)
+    expected, is_fit = all_answers(whole), kind == "fit on a grid"
+    on_grid = whole.predict(X_NEW, return_std=True) if is_fit else ()
     monkeypatch.setattr(predictive, "_ROWS_AT_ONCE", 3)
     monkeypatch.setattr("lvmogp.conditions.curves._ROWS_OF_PARTICLES", 2)
     monkeypatch.setattr(closed_form, "_POINTS_AT_ONCE", 3)
     monkeypatch.setattr(closed_form, "_CONDITIONS_AT_ONCE", 2)
-    size = 5 * 4**2 if kind == "fit on a grid" else 2 * 24**2  # all curves; two draws of 24 rows
-    monkeypatch.setattr(ensemble_module, "_MOST_KEPT_ELEMENTS", size - (kind == "fit on a grid"))
-    model = with_new(kind)
+    size = 5 * 4**2 if is_fit else 2 * 24**2  # all curves; two draws of 24 rows
+    monkeypatch.setattr(ensemble_module, "_MOST_KEPT_ELEMENTS", size - is_fit)
     # The ensemble anew, which so keeps little.
-    model.model_ = with_draws(model.model_, model.model_.draws)
-    model.add_condition("f", X_FEW, Y_FEW, y_std=[0.0, 0.1])
-    if kind == "fit on a grid":
-        assert model.model_.ensemble.fit.curves is None
+    model = forgetting(whole)
+    model.model_ = with_draws(whole.model_, whole.model_.draws)._replace(added=whole.model_.added)
+    ensemble = model.model_.ensemble
+    if is_fit:
+        assert ensemble.fit.curves is None
         for found, values in zip(model.predict(X_NEW, return_std=True), on_grid, strict=True):
             np.testing.assert_allclose(found, values, rtol=1e-9)
         np.testing.assert_allclose(model.predict(X_NEW), on_grid[0], rtol=1e-9)
         monkeypatch.setattr(ensemble_module, "_MOST_KEPT_ELEMENTS", size)
         assert ensemble_of_fit(model.model_.posterior).fit.curves is not None
     else:
-        assert model.model_.ensemble.processes is None
-        assert [len(some) for some, _ in chunks(model.model_.ensemble)] == [2, 2, 2]
-        made, places = processes_with(model.model_.ensemble, np.array([4, 1, 4]))
-        picked = np.asarray(made.explained.solution)[places]
-        np.testing.assert_allclose(picked, np.asarray(whole_solutions(kind))[[4, 1, 4]], rtol=1e-6, atol=1e-9)
+        assert ensemble.processes is None
+        assert [len(some) for some, _ in chunks(ensemble)] == [2, 2, 2]
+        made, places = processes_with(ensemble, np.array([4, 1, 4]))
+        kept = np.asarray(whole.model_.ensemble.processes.explained.solution)[[4, 1, 4]]
+        np.testing.assert_allclose(np.asarray(made.explained.solution)[places], kept, rtol=1e-6, atol=1e-9)
     for found, values in zip(all_answers(model), expected, strict=True):
         np.testing.assert_allclose(found, values, rtol=1e-6, atol=1e-8)
 
 
-def whole_solutions(kind: str) -> jax.Array:
-    return of_kind(kind).model_.ensemble.processes.explained.solution
-
-
-@pytest.mark.parametrize("kind", ["fit on long data", "draws on a grid"])
-def test_the_order_of_rows_does_not_matter(kind):
-    model, names = with_new(kind), np.array(["a", "f", "f", "c", "e", "a", "f"])
+def test_the_order_of_rows_does_not_matter():
+    model, names = with_new("draws on a grid"), np.array(["a", "f", "f", "c", "e", "a", "f"])
     order = np.array([4, 6, 1, 0, 5, 3, 2])
     mean, std = model.predict(X_NEW, names, return_std=True)
     turned = model.predict(X_NEW[order], names[order], return_std=True)
@@ -319,14 +312,13 @@ def test_the_order_of_rows_does_not_matter(kind):
 
 def test_rows_asked_many_times_over_are_the_same_rows():
     """Conditions at few different inputs, whose features are computed once, and at many."""
-    for kind in ("fit on a grid", "draws on a grid"):
-        model = of_kind(kind)
-        few, many = np.tile(X_NEW[:2], (40, 1)), np.random.default_rng(1).uniform(0, 2, (80, 2))
-        names = np.asarray(IDS)[np.arange(80) % 5]
-        for rows in (few, many):
-            lower, _ = model.predict_interval(rows, names)
-            some = [3, 40, 79]
-            np.testing.assert_allclose(lower[some], model.predict_interval(rows[some], names[some])[0], rtol=1e-9)
+    model = of_kind("draws on a grid", noise="per-condition")
+    few, many = np.tile(X_NEW[:2], (40, 1)), np.random.default_rng(1).uniform(0, 2, (80, 2))
+    names = np.asarray(IDS)[np.arange(80) % 5]
+    for rows in (few, many):
+        lower, _ = model.predict_interval(rows, names)
+        some = [3, 40, 79]
+        np.testing.assert_allclose(lower[some], model.predict_interval(rows[some], names[some])[0], rtol=1e-9)
 
 
 @pytest.mark.parametrize(("form", "size"), [("grid", (7 + 5) ** 2), ("long", 24**2), ("sparse", (4 * 3) ** 2)])
@@ -361,7 +353,7 @@ def test_processes_are_kept_while_they_are_small(monkeypatch):
 
 
 def test_draws_in_single_precision_are_answered_in_double():
-    model = of_kind("draws on a grid")
+    model = of_kind("draws on a grid", noise="per-condition")
     draws = jax.tree.map(lambda leaf: leaf.astype("float32") if leaf.dtype == jnp.float64 else leaf, model.model_.draws)
     narrow = forgetting(model)
     narrow.model_ = with_draws(model.model_, draws)
@@ -371,33 +363,31 @@ def test_draws_in_single_precision_are_answered_in_double():
 
 
 def test_one_draw_without_weight_does_not_matter():
-    model = of_kind("draws on a grid").model_
+    model = of_kind("draws on a grid", noise="per-condition").model_
     log_weight = np.array(model.draws.log_weight)
     log_weight[0] = -np.inf
     draws = type(model.draws)(**{**vars(model.draws), "log_weight": jnp.asarray(log_weight - logsumexp(log_weight))})
     fewer = jax.tree.map(lambda leaf: leaf[1:], draws)
     found = []
     for some in (draws, fewer):
-        estimator = forgetting(of_kind("draws on a grid"))
+        estimator = forgetting(of_kind("draws on a grid", noise="per-condition"))
         estimator.model_ = with_draws(model, some)
         found.append(estimator.predict_interval(X_NEW, NAMES))
     np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
 
 
 def test_a_condition_never_seen_is_the_prior():
-    for kind in ("fit on a grid", "draws on a grid"):
-        model = forgetting(of_kind(kind))
-        model.unseen = "prior"
-        unseen = model.predict(X_NEW, "nobody", return_std=True)
-        model.add_condition("nobody", [], [])
-        np.testing.assert_allclose(unseen, model.predict(X_NEW, "nobody", return_std=True), rtol=1e-12)
+    model = forgetting(of_kind("draws on a grid", noise="per-condition"))
+    model.unseen = "prior"
+    unseen = model.predict(X_NEW, "nobody", return_std=True)
+    model.add_condition("nobody", [], [])
+    np.testing.assert_allclose(unseen, model.predict(X_NEW, "nobody", return_std=True), rtol=1e-12)
 
 
 def test_a_model_with_draws_says_what_it_cannot_do():
-    model = forgetting(of_kind("draws on a grid"))
+    model = with_new("draws on a grid")
     with pytest.raises(SettingError, match=r"method=.gaussian. is an answer of the variational fit"):
-        model.add_condition("f", X_FEW, Y_FEW, method="gaussian")
-    model.add_condition("f", X_FEW, Y_FEW)
+        model.add_condition("g", X_FEW, Y_FEW, method="gaussian")
     with pytest.raises(DataError, match="absorb"):
         model.absorb()
     model.remove_condition("f")

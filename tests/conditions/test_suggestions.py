@@ -16,13 +16,13 @@ from drawn_models import (
     fitted,
     forgetting,
     hermite,
+    made_condition,
     nothing_seen,
     of_kind,
     trained_points,
 )
 from drawn_models import mixed as mixed_curves
 from references import Seen
-from test_few_observations import made_condition
 
 import lvmogp.fitted.suggestions as suggestions
 from lvmogp import DataError, LVMOGPRegressor, SettingError

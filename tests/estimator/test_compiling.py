@@ -253,7 +253,7 @@ def test_growth_is_that_from_the_second_quarter_to_the_last():
 def test_eight_threads_predict_as_one_bit_for_bit_even_while_programs_are_forgotten(monkeypatch):
     model = of_kind("fit on long data")
     rng = np.random.default_rng(0)
-    questions = [(POINTS[: int(n)], "abcde"[rng.integers(5)]) for n in rng.integers(1, 300, 40)]
+    questions = [(POINTS[: int(n)], "abcde"[rng.integers(5)]) for n in rng.integers(1, 300, 16)]
 
     def answer(question):
         return list(model.predict(*question, return_std=True))

@@ -98,11 +98,19 @@ def all_predictions(model, name):
 # Forms of data
 
 
-def test_curves_are_found(fitted):
+def noise_variance(model, name):
+    with_noise = model.predict(X_NEW, name, return_std=True)[1]
+    without = model.predict(X_NEW, name, return_std=True, include_noise=False)[1]
+    return with_noise**2 - without**2
+
+
+def test_curves_and_noise_are_found(fitted):
     errors = fitted.predict(X_NEW) - curve(X_NEW, FACTORS)
     assert np.sqrt(np.mean(errors**2)) < 0.05
-    latents = fitted.latents_["mean_1"]
-    assert abs(np.corrcoef(latents, FACTORS)[0, 1]) > 0.99
+    assert abs(np.corrcoef(fitted.latents_["mean_1"], FACTORS)[0, 1]) > 0.99
+    variances = np.concatenate([noise_variance(fitted, name) for name in NAMES])
+    assert_allclose(variances, variances[0], rtol=1e-6)
+    assert 0.05 / 1.5 < np.sqrt(variances[0]) < 0.05 * 1.5
 
 
 def test_the_three_forms_give_the_same_predictions(fitted, rng, path):
@@ -173,18 +181,6 @@ def test_answers_are_in_the_units_of_the_user_and_do_not_depend_on_them(fitted, 
 # Answers
 
 
-def noise_variance(model, name):
-    with_noise = model.predict(X_NEW, name, return_std=True)[1]
-    without = model.predict(X_NEW, name, return_std=True, include_noise=False)[1]
-    return with_noise**2 - without**2
-
-
-def test_noise_is_that_of_the_data_and_the_same_everywhere(fitted):
-    variances = np.concatenate([noise_variance(fitted, name) for name in NAMES])
-    assert_allclose(variances, variances[0], rtol=1e-6)
-    assert 0.05 / 1.5 < np.sqrt(variances[0]) < 0.05 * 1.5
-
-
 def test_score_is_the_coefficient_of_determination(fitted, rng):
     y = Y + 0.3 * rng.normal(size=Y.shape)
     assert fitted.score(X, y) == pytest.approx(r2_score(y.ravel(), fitted.predict(X).ravel()), rel=1e-12)
@@ -199,12 +195,12 @@ def test_score_is_the_coefficient_of_determination(fitted, rng):
 
 def test_moments_of_many_conditions_are_made_when_they_are_asked_for(model):
     """Where there are very many, none are kept."""
-    expected = model.predict(X_NEW, return_std=True), model.predict(X_NEW, ["b", "a", "f", "b"], return_std=True)
+    questions = [{}, {"conditions": ["b", "a", "f", "b"]}]
+    expected = [model.predict(X_NEW, **asked, return_std=True) for asked in questions]
     ensemble = eqx.tree_at(lambda tree: tree.fit.curves, model.model_.ensemble, None)
     model.model_ = model.model_._replace(ensemble=ensemble)
-    found = model.predict(X_NEW, return_std=True), model.predict(X_NEW, ["b", "a", "f", "b"], return_std=True)
-    assert_allclose(found[0], expected[0], rtol=1e-10)
-    assert_allclose(found[1], expected[1], rtol=1e-10)
+    for asked, before in zip(questions, expected, strict=True):
+        assert_allclose(model.predict(X_NEW, **asked, return_std=True), before, rtol=1e-10)
 
 
 def test_latents_come_once_or_one_a_row(fitted):
@@ -428,7 +424,7 @@ def test_single_precision_agrees_with_double(fitted):
     assert_allclose(std, expected_std, rtol=0.05)
 
 
-@pytest.mark.parametrize("inference", ["full", "kronecker"])
+@pytest.mark.parametrize("inference", [pytest.param("full", marks=pytest.mark.long), "kronecker"])
 def test_explicit_inference_predicts_like_the_collapsed(fitted, inference):
     model = regressor(inference=inference, n_inducing_inputs=8).fit(X, Y, conditions=NAMES)
     mean, std = model.predict(X_NEW, return_std=True)

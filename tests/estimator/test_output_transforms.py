@@ -8,21 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from test_estimator import FACTORS, X_NEW, D, N, X, regressor
 
 from lvmogp import DataError, LVMOGPRegressor, ObservationStore, SettingError, StopFit
 from lvmogp.inference.options import Options, output_transforms
 from lvmogp.tables.transforms import Logarithm, SquareRoot
 
-N, D = 12, 6
-X = np.linspace(0.0, 10.0, N)[:, None]
-FACTORS = np.linspace(-1.5, 1.5, D)
 ROOTS = 1.2 + np.sin(X + 0.5 * FACTORS) * (1 + 0.3 * FACTORS)  # some near zero
 NOISE = 0.1 * np.random.default_rng(0).normal(size=(N, D))
-X_NEW = np.array([[0.4], [2.7], [6.1], [9.3]])
-
-
-def regressor(**settings):
-    return LVMOGPRegressor(**({"n_latent": 1, "n_restarts": 1, "random_state": 0} | settings))
 
 
 @pytest.fixture(scope="module")

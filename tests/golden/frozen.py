@@ -1,8 +1,4 @@
-"""Models that were frozen as plain arrays, and whether they give the answers that were kept beside them.
-
-Most of the time goes into programs for models of different shapes. Those marked as long have shapes of their own, or
-ask what takes longest; ``pytest tests/golden -m ""`` asks all.
-"""
+"""Models that were frozen as plain arrays, and whether they give the answers that were kept beside them."""
 
 import functools
 import json
@@ -12,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from answers import Answers, Asked, asked_of, of_kind
+from answers import KINDS, Answers, Asked, asked_of, of_kind
 from thaw import thawed
 
 from lvmogp import LVMOGPRegressor
@@ -22,47 +18,33 @@ PREFIX = "answers."
 # Relative to the size of an answer. In single precision, variances are differences of numbers that are themselves
 # rounded at the seventh digit.
 TOLERANCES = {"float64": 1e-6, "float32": 1e-3}
-LONG_MODELS = (
-    "draws-errors",
-    "draws-features",
-    "draws-features-only",
-    "draws-grid-own-noise",
-    "draws-grid-sparse",
-    "draws-grid-sqrt",
-    "draws-linear",
-    "draws-long-own-noise",
-    "draws-long-sparse",
-    "draws-two-columns",
-    "grid-features-only",
-    "grid-full",
-    "grid-one-latent",
-    "grid-periodic",
-    "long-errors",
-    "long-features",
-    "long-kronecker",
-    "long-linear",
-    "long-matern",
-    "long-own-noise",
-    "long-sqrt-errors",
-    "long-three-latents",
-    "one-condition",
-    "two-columns",
-)
-LONG_KINDS_OF_DRAWS = ("many", "suggestions")
+# Kinds of answers that are asked each time: every kind, and every kind of model, once. Of the others most of the time
+# goes into programs for models of other shapes; ``pytest tests/golden -m ""`` asks all.
+QUICK = {
+    "grid": tuple(KINDS),
+    "long": ("trained", "joint", "added", "joint with added", "absorbed", "left out"),
+    "grid-features-only": ("described",),
+    "grid-errors": ("trained", "added", "left out"),
+    "grid-float32": ("trained",),
+    "grid-sqrt": ("trained", "joint"),
+    "long-log": ("trained", "joint", "samples"),
+    "long-stochastic": ("trained", "joint"),
+    "draws-grid": tuple(KINDS),
+    "draws-long": ("trained", "joint", "samples", "left out"),
+    "draws-long-log": ("trained", "joint", "samples"),
+}
 
 
+@functools.cache
 def arrays_of(model: str) -> Mapping[str, np.ndarray]:
-    with np.load(FILES[model]) as file:
-        return dict(file)
+    """Return what was frozen, each array read when it is asked for."""
+    return np.load(FILES[model])
 
 
 def shapes_of(model: str) -> tuple:
-    # Models of the same shapes share compiled programs, which are forgotten when there are many: they come together.
-    arrays = arrays_of(model)
-    described = json.loads(str(arrays["document"]))
-    is_kept = ("parameters.", "inducing.", "draws.")
-    shapes = [(name, values.shape) for name, values in arrays.items() if name.startswith(is_kept)]
-    return ("draws.latents" in arrays, described["covariance"], repr(described["latent_kernel"]), repr(shapes), model)
+    # Models of similar shapes share compiled programs, which are forgotten when there are many: they come together.
+    document = json.loads(str(arrays_of(model)["document"]))
+    return (document["covariance"], repr(document["latent_kernel"]), document["settings"]["dtype"], model)
 
 
 @functools.lru_cache(maxsize=1)
@@ -93,8 +75,8 @@ MODELS = sorted(FILES, key=shapes_of)
 
 
 def case(model: str, answer: str) -> Any:
-    is_long = model in LONG_MODELS or (model.startswith("draws") and kind_of(answer) in LONG_KINDS_OF_DRAWS)
-    return pytest.param(model, answer, marks=[pytest.mark.long] if is_long else [])
+    is_quick = kind_of(answer) in QUICK.get(model, ())
+    return pytest.param(model, answer, marks=[] if is_quick else [pytest.mark.long])
 
 
 def kind_of(answer: str) -> str:
@@ -108,13 +90,8 @@ def cases(*, draws: bool) -> list:
     return [case(model, name.removeprefix(PREFIX)) for model, name in names]
 
 
-@functools.lru_cache(maxsize=1)
-def golden(model: str) -> Mapping[str, np.ndarray]:
-    return arrays_of(model)
-
-
 def bounds(model: str, expected: np.ndarray) -> dict[str, float]:
-    settings = json.loads(str(golden(model)["document"]))["settings"]
+    settings = json.loads(str(arrays_of(model)["document"]))["settings"]
     tolerance = TOLERANCES[settings["dtype"]]
     return {"rtol": tolerance, "atol": tolerance * np.abs(expected[np.isfinite(expected)]).max(initial=0.0)}
 
@@ -125,6 +102,6 @@ def is_same(model: str, found: np.ndarray, expected: np.ndarray) -> bool:
 
 def check(model: str, answer: str) -> None:
     """Compare an answer with the one that was kept."""
-    expected = golden(model)[PREFIX + answer]
+    expected = arrays_of(model)[PREFIX + answer]
     found = answered(model, kind_of(answer))[answer]
     np.testing.assert_allclose(found, expected, **bounds(model, expected))

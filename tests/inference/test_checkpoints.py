@@ -16,7 +16,8 @@ import pytest
 from test_stochastic import many_conditions
 
 from lvmogp import LVMOGPRegressor, StopFit
-from lvmogp.errors import ConvergenceWarning, LVMOGPWarning, SettingError
+from lvmogp.errors import ConvergenceWarning, LVMOGPWarning, NumericalError, SettingError
+from lvmogp.inference.minibatch.descent import Window
 from lvmogp.inference.restarts import MINIBATCHES
 from lvmogp.storage.checkpoints import Checkpoints, checkpoints, clear_checkpoints, fingerprint
 from lvmogp.storage.tensor_file import CHECKPOINT, read, write
@@ -195,6 +196,7 @@ def short_course():
     """Three stages of two windows of ten steps each, the last of which is averaged."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lvmogp.inference.minibatch.descent.STEPS_PER_WINDOW", 10)
+        patch.setattr("lvmogp.inference.minibatch.fit.STEPS_PER_WINDOW", 10)
         patch.setattr("lvmogp.inference.minibatch.descent._FEWEST_WINDOWS", 2)
         patch.setattr("lvmogp.inference.minibatch.descent._SIGNIFICANT", 1e9)
         patch.setattr("lvmogp.inference.options._START_ITERATIONS", 5)
@@ -210,7 +212,7 @@ def undisturbed(short_course) -> LVMOGPRegressor:
     return by_minibatches().fit(*observations())
 
 
-def stopped_after(n_windows: int, folder: Path, **settings) -> None:
+def stopped_after(n_windows: int, folder: Path, **settings) -> LVMOGPRegressor:
     """A fit by minibatches that writes a checkpoint after each window, until it is stopped."""
 
     def stop(progress):
@@ -218,7 +220,9 @@ def stopped_after(n_windows: int, folder: Path, **settings) -> None:
             raise StopFit
 
     with pytest.warns(ConvergenceWarning, match="interrupted"):
-        by_minibatches(**settings).fit(*observations(), on_progress=stop, checkpoint=folder, checkpoint_seconds=0)
+        return by_minibatches(**settings).fit(
+            *observations(), on_progress=stop, checkpoint=folder, checkpoint_seconds=0
+        )
 
 
 def assert_same(found: LVMOGPRegressor, wanted: LVMOGPRegressor) -> None:
@@ -234,7 +238,9 @@ def assert_same(found: LVMOGPRegressor, wanted: LVMOGPRegressor) -> None:
 
 def test_a_fit_by_minibatches_goes_on_bit_for_bit(tmp_path, undisturbed):
     """After five of six windows, of which the last are averaged."""
-    stopped_after(5, tmp_path)
+    stopped = stopped_after(5, tmp_path)
+    assert stopped.n_iter_ == 50
+    assert np.all(np.isfinite(stopped.predict([[0.5]], 3)))
     assert len(names(tmp_path)) == 3
     seen = []
     resumed = by_minibatches().fit(*observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True)
@@ -305,6 +311,13 @@ def test_checkpoints_that_another_program_changed_are_not_taken_up(tmp_path, und
     assert ["running.state.mean has the shape" in str(each.message) for each in warned] == [True, False]
     assert "do not fit where they started; the fit begins anew" in str(warned[1].message)
     assert_same(resumed, undisturbed)
+
+
+@pytest.mark.usefixtures("short_course")
+def test_bounds_that_are_never_finite_are_reported_in_words(monkeypatch):
+    monkeypatch.setattr("lvmogp.inference.minibatch.descent.window", lambda estimates: Window(np.nan, np.nan))
+    with pytest.raises(NumericalError, match="not finite however small the steps"):
+        by_minibatches().fit(*observations())
 
 
 # Fits with restarts

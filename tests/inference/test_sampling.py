@@ -6,11 +6,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
+from drawn_models import with_draws
 from scipy.stats import norm
-from small_models import MISSING, PER_CONDITION, D, described_parameters, long_case, number, small_parameters
+from small_models import MISSING, PER_CONDITION, D, described_parameters, long_case, number, replace
 
 from benchmarks import simulation_based_calibration as calibration
+from lvmogp import LVMOGPRegressor
 from lvmogp.algebra.constraints import split
 from lvmogp.inference.nuts.chains import SamplerSettings, Target, log_posterior, run_chains
 from lvmogp.inference.nuts.likelihoods import log_likelihood, redrawn_latents
@@ -22,11 +25,14 @@ from lvmogp.inference.nuts.parameters import (
     chain_parameters,
     log_prior,
 )
+from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.inference.optimise import StopFit
 from lvmogp.kernels.covariances import RBF, Linear, Periodic, RationalQuadratic
-from lvmogp.model.layouts import GridData, scattered
+from lvmogp.model.layouts import GridData, scattered, standardised
 
 PRIORS = Priors().checked()
+# Enough for cooling. One number for all chains of the two conditions below, which then share a program.
+N_WARMUP = 110
 
 
 # Priors
@@ -95,29 +101,30 @@ def run(target, vector, settings, report=None, *, tempered=()):
     return run_chains(target, starts, jnp.ones_like(starts), settings, report, tempered=tempered)
 
 
-def drawn_from_the_prior(parameters, priors, settings):
-    """Points of chains that see no observations."""
-    data = scattered(long_case().data)
+# A wide prior of the spread of noise variances: where nothing is known of it, chains must not get lost in a funnel.
+WIDE = PRIORS._replace(noise_spread=(0.5, 2.0))
+
+
+def with_features_and_own_noise():
+    return replace(described_parameters(), noise_variance=jnp.asarray(PER_CONDITION))
+
+
+def test_without_observations_draws_come_from_the_prior_and_known_features_stay():
+    priors, parameters, data = WIDE, with_features_and_own_noise(), scattered(long_case().data)
     nothing = eqx.tree_at(
         lambda tree: (tree.outputs, tree.present), data, (jnp.zeros_like(data.outputs), jnp.zeros_like(data.present))
     )
     target, vector = target_of(chain_parameters(parameters, parameters.latent_mean), nothing, priors)
-    chains, ended = run(target, vector, settings)
+    chains, ended = run(target, vector, SamplerSettings(2, 200, 800, 0))
     assert ended
-    return jax.vmap(target.parameters)(jnp.concatenate([chain.trace.position for chain in chains.values()]))
-
-
-def test_without_observations_draws_come_from_the_prior():
-    # A wide prior of the spread of noise variances, of which nothing is known: chains must not get lost in a funnel.
-    priors = PRIORS._replace(noise_spread=(0.5, 2.0))
-    points = drawn_from_the_prior(small_parameters(2, noise=PER_CONDITION), priors, SamplerSettings(2, 200, 800, 0))
+    points = jax.vmap(target.parameters)(jnp.concatenate([chain.trace.position for chain in chains.values()]))
     noise = points.noise
     shares = norm.cdf((np.log(noise.spread) - np.log(0.5)) / 2.0)
     np.testing.assert_allclose(np.quantile(shares, [0.05, 0.25, 0.5, 0.75]), [0.05, 0.25, 0.5, 0.75], atol=0.04)
-    scores = [points.latents.reshape(len(shares), -1), noise.deviations]
+    scores = [points.latents.reshape(len(shares), -1), noise.deviations, points.known.missing_mean]
     for values, (median, spread) in (
         (points.input_kernel.lengthscale, (np.sqrt(2) * priors.input_lengthscale[0], priors.input_lengthscale[1])),
-        (points.latent_kernel.lengthscale, (np.sqrt(2) * priors.latent_lengthscale[0], priors.latent_lengthscale[1])),
+        (points.latent_kernel.lengthscale, (np.sqrt(3) * priors.latent_lengthscale[0], priors.latent_lengthscale[1])),
         (points.input_kernel.variance, priors.variance),
         (noise.median, priors.noise_variance),
         (noise.spread, priors.noise_spread),
@@ -126,16 +133,48 @@ def test_without_observations_draws_come_from_the_prior():
     for each in scores:  # standard errors: about 1000 of the draws count
         np.testing.assert_allclose(each.mean(axis=0), 0, atol=0.15)
         np.testing.assert_allclose(each.std(axis=0), 1, atol=0.12)
-
-
-def test_without_observations_missing_features_come_from_the_prior_and_known_ones_stay():
-    points = drawn_from_the_prior(described_parameters(), PRIORS, SamplerSettings(2, 150, 500, 0))
-    np.testing.assert_allclose(points.known.missing_mean.mean(axis=0), 0, atol=0.15)
-    np.testing.assert_allclose(points.known.missing_mean.std(axis=0), 1, atol=0.12)
     known = np.ones(points.known.values.shape[1:], dtype=bool)
     known[MISSING] = False
     coordinates = np.asarray(jax.vmap(lambda point: point.known.gaussians.mean)(points))
     np.testing.assert_array_equal(np.ptp(coordinates[:, known], axis=0), 0.0)
+
+
+def test_draws_start_from_a_fit_with_features_and_keep_those_that_are_known():
+    reports, parameters = [], with_features_and_own_noise()
+    settings = SamplerSettings(2, 200, 4, 0)
+    draws, account = sample_posterior([parameters], long_case().data, WIDE, settings, reports.append)
+    assert account.completed
+    assert [chain.n_draws for chain in account.chains] == [4, 4]
+    np.testing.assert_array_equal(draws.chain, np.repeat([0, 1], 4))
+    np.testing.assert_allclose(np.exp(draws.log_weight).sum(), 1)
+    features, values = np.asarray(draws.latents)[:, :, 1:], np.asarray(parameters.known.values)
+    known = np.ones(values.shape, dtype=bool)
+    known[MISSING] = False
+    np.testing.assert_array_equal(features[:, known], np.tile(values[known], (8, 1)))
+    assert np.all(np.ptp(features[:, ~known], axis=0) > 0.01)  # the missing ones were drawn
+    assert np.all(np.ptp(np.asarray(draws.latents)[:, :, 0], axis=0) > 0.01)
+    last = reports[-1]
+    assert (last.n_latent, last.n_restarts, last.recipe, last.iteration, last.share) == (1, 2, "nuts", 408, 1.0)
+
+
+@pytest.mark.long
+def test_without_latents_only_hyperparameters_are_drawn():
+    rng, ids = np.random.default_rng(42), np.repeat(np.arange(6), 5)
+    slope = pd.DataFrame({"slope": np.linspace(-1, 1, 6)})
+    X, errors = rng.uniform(-1, 1, (30, 1)), rng.uniform(0.02, 0.3, 30)
+    y = slope["slope"].to_numpy()[ids] * X[:, 0] + errors * rng.standard_normal(30)
+    model = LVMOGPRegressor(0, n_restarts=1, n_inducing_inputs=5, n_inducing_latents=6)
+    model.fit(X, y, conditions=ids, condition_features=slope, y_std=errors)
+    trained = model.model_
+    data = standardised(trained.observations, trained.scaling)
+    draws, account = sample_posterior([trained.fit.outcome.parameters], data, PRIORS, SamplerSettings(2, 30, 5, 0))
+    assert account.completed
+    assert np.ptp(np.asarray(draws.latents), axis=0).max() == 0.0
+    assert np.ptp(np.asarray(draws.noise_variance)) > 0
+    model.model_ = with_draws(trained, draws)
+    assert np.all(np.isfinite(model.predict(X, "new", condition_features={"new": {"slope": 0.4}})))
+    like = model.predict(X, "like 2", condition_features={"like 2": slope.loc[2]})
+    np.testing.assert_allclose(model.predict(X, 2), like, rtol=1e-9)
 
 
 def two_conditions():
@@ -168,7 +207,7 @@ def test_draws_have_the_moments_of_quadrature(tempered):
         distance = np.abs(rows[:, 0] - rows[:, 1])
         return np.stack([rows[:, 2], rows[:, 2] ** 2, distance, distance**2, rows[:, 0] ** 2], axis=1)
 
-    chains, _ = run(target, vector, SamplerSettings(2, 110, 1500, 1), tempered=tempered)
+    chains, _ = run(target, vector, SamplerSettings(2, N_WARMUP, 1500, 1), tempered=tempered)
     drawn = numbers(np.concatenate([chain.trace.position for chain in chains.values()]))
     expected = density @ numbers(points)
     spread = np.sqrt(density @ (numbers(points) - expected) ** 2)
@@ -218,13 +257,13 @@ def test_tempered_chains_leave_a_lesser_mode():
 
 
 def test_a_short_warmup_leaves_no_time_for_cooling():
-    target, vector = target_of(*two_conditions())
-    settings = SamplerSettings(1, 100, 5, 0)
-    tempered, _ = run(target, vector, settings, tempered=(0,))
-    cold, _ = run(target, vector, settings)
-    np.testing.assert_array_equal(tempered[0].trace.position, cold[0].trace.position)
-    stretches = [SamplerSettings(1, n_warmup, 1, 0).stretches(tempered=True) for n_warmup in (106, 107, 160)]
-    assert [len(each) - 2 for each in stretches] == [0, 8, 12]
+    short, enough, longer = (SamplerSettings(1, n_warmup, 5, 0) for n_warmup in (106, 107, 160))
+    assert short.stretches(tempered=True) == short.stretches(tempered=False) == [(106, 1.0), (5, 1.0)]
+    assert enough.stretches(tempered=False) == [(107, 1.0), (5, 1.0)]
+    *cooling, warm, draws = enough.stretches(tempered=True)
+    np.testing.assert_allclose(cooling, [(8, 0.1 ** (1 - place / 8)) for place in range(8)])
+    assert (warm, draws) == ((107 - 64, 1.0), (5, 1.0))
+    assert len(longer.stretches(tempered=True)) == 12 + 2
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
@@ -247,7 +286,7 @@ def test_in_tempered_chains_latents_are_redrawn_at_the_temperature(beta):
 
 def test_the_same_seed_gives_the_same_draws_in_pieces_of_any_length(monkeypatch):
     target, vector = target_of(*two_conditions())
-    settings = SamplerSettings(2, 110, 12, 3)
+    settings = SamplerSettings(2, N_WARMUP, 12, 3)
     first, _ = run(target, vector, settings, tempered=(1,))
     cold, _ = run(target, vector, settings)
     np.testing.assert_array_equal(first[0].trace.position, cold[0].trace.position)
@@ -265,23 +304,23 @@ def test_a_stop_keeps_the_draws_so_far(monkeypatch):
     monkeypatch.setattr("lvmogp.inference.nuts.chains._PIECE_SECONDS", 1e-9)
     monkeypatch.setattr("lvmogp.inference.nuts.chains.n_threads", lambda: 2)
     target, vector = target_of(*two_conditions())
-    settings = SamplerSettings(2, 100, 100, 0)
+    settings = SamplerSettings(2, N_WARMUP, 40, 0)
     seen = []
 
     def report(chain, n_steps, value):
         seen.append((chain, n_steps, value))
-        if n_steps >= 220:
+        if n_steps >= 240:
             raise StopFit
 
     chains, ended = run(target, vector, settings, report)
     whole, _ = run(target, vector, settings)
     assert not ended
-    assert [n_steps for _, n_steps, _ in seen] == list(range(1, 221))
+    assert [n_steps for _, n_steps, _ in seen] == list(range(1, 241))
     assert {chain for chain, _, _ in seen} == {0, 1}
     steps = Counter(chain for chain, _, _ in seen)  # either may have been the quicker one
     for place, chain in chains.items():
         kept = len(chain.trace.energy)
-        after_warmup = max(steps[place] - 100, 0)
+        after_warmup = max(steps[place] - N_WARMUP, 0)
         assert after_warmup <= kept <= after_warmup + 1  # one may have been on its way
         np.testing.assert_array_equal(chain.trace.position, whole[place].trace.position[:kept])
 
@@ -289,10 +328,10 @@ def test_a_stop_keeps_the_draws_so_far(monkeypatch):
 def test_chains_that_never_began_are_left_out(monkeypatch):
     monkeypatch.setattr("lvmogp.inference.nuts.chains.n_threads", lambda: 1)
     target, vector = target_of(*two_conditions())
-    settings = SamplerSettings(3, 100, 100, 0)
+    settings = SamplerSettings(3, N_WARMUP, 10, 0)
 
     def report(chain, n_steps, value):
-        if n_steps > 200:  # the second chain has begun
+        if n_steps > settings.n_steps:  # the second chain has begun
             raise StopFit
 
     chains, ended = run(target, vector, settings, report)
@@ -326,11 +365,17 @@ def test_regions_that_are_not_numbers_are_walls(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "n_ranked"), [("one noise", 7), pytest.param("noise per condition", 9, marks=pytest.mark.long)]
+    ("form", "n_ranked"),
+    [
+        ("grid", 7),
+        *(
+            pytest.param(form, n_ranked, marks=pytest.mark.long)
+            for form, n_ranked in (("scattered", 7), ("grid, own noise", 9), ("scattered, own noise", 9))
+        ),
+    ],
 )
-def test_the_truth_ranks_evenly_among_the_draws(kind, n_ranked):
-    short, forms = SamplerSettings(2, 120, 95, 0), calibration.FORMS[kind]
-    found = [calibration.ranks(number, forms[number % 2], short) for number in range(12)]
+def test_the_truth_ranks_evenly_among_the_draws(form, n_ranked):
+    found = [calibration.ranks(number, form, SamplerSettings(2, 120, 95, 0)) for number in range(16)]
     values = calibration.p_values(found, n_bins=4)
     assert len(values) == n_ranked
     assert min(values.values()) > 0.01

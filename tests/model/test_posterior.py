@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
+from numpy.testing import assert_allclose, assert_array_equal
 from small_models import (
     M_H,
     M_X,
@@ -59,15 +60,11 @@ class Trained(NamedTuple):
     parameters: Parameters
 
 
-CASES = {
-    "grid, shared noise": lambda: Trained(grid_case(), small_parameters(2, noise=SHARED)),
-    "long, noise per condition": lambda: Trained(long_case(), small_parameters(2, noise=PER_CONDITION)),
-}
-
-
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=["grid, shared noise", "long, noise per condition"])
 def trained(request: pytest.FixtureRequest) -> Trained:
-    return CASES[request.param]()
+    if request.param.startswith("grid"):
+        return Trained(grid_case(), small_parameters(2, noise=SHARED))
+    return Trained(long_case(), small_parameters(2, noise=PER_CONDITION))
 
 
 @compiled
@@ -90,12 +87,8 @@ def at_points(model: Posterior, shapes: CurveMoments) -> tuple[np.ndarray, np.nd
 
 
 def as_matrix(covariance: Covariance) -> np.ndarray:
-    """S, block by block, from its contractions with matrices that pick one block and its transpose."""
-    units = np.zeros((M_H, M_H, M_H, M_H))
-    for j in range(M_H):
-        for k in range(M_H):
-            units[j, k, j, k] = 1.0
-    blocks = np.asarray(covariance.contract(jnp.asarray(units.reshape(-1, M_H, M_H))))
+    """S, block by block, from its contractions with matrices that pick one block."""
+    blocks = np.asarray(covariance.contract(jnp.eye(M_H**2).reshape(-1, M_H, M_H)))
     return blocks.reshape(M_H, M_H, M_X, M_X).transpose(0, 2, 1, 3).reshape(M_H * M_X, M_H * M_X)
 
 
@@ -105,13 +98,13 @@ def as_matrix(covariance: Covariance) -> np.ndarray:
 def test_optimal_inducing_variables_are_the_dense_solve(trained: Trained):
     model, shapes = fitted(trained.parameters, trained.case.data)
     mean, variance = references.optimal_inducing(trained.parameters, trained.case.observations)
-    np.testing.assert_allclose(model.mean, mean, rtol=1e-9, atol=1e-11)
-    np.testing.assert_allclose(as_matrix(model.covariance), variance, rtol=1e-9, atol=1e-11)
+    assert_allclose(model.mean, mean, rtol=1e-9, atol=1e-11)
+    assert_allclose(as_matrix(model.covariance), variance, rtol=1e-9, atol=1e-11)
     on_grid = isinstance(trained.case.data, GridData)
     assert isinstance(model.covariance, KroneckerCovariance if on_grid else DenseCovariance)
     optimal = references.with_optimal_inducing(trained.parameters, trained.case.observations)
     expected = references.reference_prediction(optimal, POINTS)
-    np.testing.assert_allclose(at_points(model, shapes), expected, rtol=1e-8, atol=1e-10)
+    assert_allclose(at_points(model, shapes), expected, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("inducing", [full_inducing, kronecker_inducing])
@@ -120,10 +113,10 @@ def test_explicit_inducing_variables_are_those_of_the_parameters(inducing: Calla
     model, shapes = fitted(parameters, grid_case().data)
     own = parameters.inducing
     root = own.factor if inducing is full_inducing else np.kron(own.latent_factor, own.input_factor)
-    np.testing.assert_allclose(as_matrix(model.covariance), root @ root.T, rtol=1e-11, atol=1e-13)
-    np.testing.assert_array_equal(model.mean, own.mean)
+    assert_allclose(as_matrix(model.covariance), root @ root.T, rtol=1e-11, atol=1e-13)
+    assert_array_equal(model.mean, own.mean)
     expected = references.reference_prediction(parameters, POINTS)
-    np.testing.assert_allclose(at_points(model, shapes), expected, rtol=1e-8, atol=1e-10)
+    assert_allclose(at_points(model, shapes), expected, rtol=1e-8, atol=1e-10)
 
 
 def test_curves_of_gaussian_latents_covary_as_all_points_of_their_distribution_say():
@@ -131,9 +124,7 @@ def test_curves_of_gaussian_latents_covary_as_all_points_of_their_distribution_s
     parameters = replace(small_parameters(2), inducing=full_inducing())
     model, shapes = fitted(parameters, grid_case().data)
     process = references.process_of_fit(parameters)
-    nodes, masses = np.polynomial.hermite_e.hermegauss(24)
-    unit = np.stack([axis.ravel() for axis in np.meshgrid(nodes, nodes)], axis=1)
-    weights = np.outer(masses, masses).ravel() / masses.sum() ** 2
+    unit, weights = references.hermite(24, 2)
     features = np.asarray(model.input_basis.features(jnp.asarray(POINTS)))
     for d in (0, D - 1):
         latents = np.asarray(parameters.latent_mean[d]) + np.sqrt(parameters.latent_variance[d]) * unit
@@ -144,8 +135,8 @@ def test_curves_of_gaussian_latents_covary_as_all_points_of_their_distribution_s
         expected = within + ((means - mean).T * weights) @ (means - mean)
         prior = float(shapes.prior_variance[d]) * references.covariance(parameters.input_kernel, POINTS, POINTS)
         found = prior + features @ np.asarray(shapes.spread[d]) @ features.T
-        np.testing.assert_allclose(features @ np.asarray(shapes.weights[d]), mean, rtol=1e-8, atol=1e-10)
-        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
+        assert_allclose(features @ np.asarray(shapes.weights[d]), mean, rtol=1e-8, atol=1e-10)
+        assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("pairs_at_once", [2**17, 29])
@@ -155,9 +146,9 @@ def test_a_grid_of_points_is_predicted_as_its_rows_are(monkeypatch, pairs_at_onc
     model, shapes = fitted(small_parameters(2), grid_case().data)
     points, (mean, variance) = jnp.asarray(POINTS), at_points(model, shapes)
     found = (compiled_grid_marginals if pairs_at_once > 29 else grid_marginals)(model.input_basis, shapes, points)
-    np.testing.assert_allclose(found[0], mean, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(found[1], variance, rtol=1e-9)
-    np.testing.assert_allclose(compiled_grid_means(model.input_basis, shapes, points), mean, rtol=1e-10, atol=1e-12)
+    assert_allclose(found[0], mean, rtol=1e-10, atol=1e-12)
+    assert_allclose(found[1], variance, rtol=1e-9)
+    assert_allclose(compiled_grid_means(model.input_basis, shapes, points), mean, rtol=1e-10, atol=1e-12)
 
 
 def test_curves_are_in_the_precision_of_the_model():
@@ -166,7 +157,7 @@ def test_curves_are_in_the_precision_of_the_model():
     latents = LatentGaussians(narrow.parameters.latent_mean, narrow.parameters.latent_variance)
     found, expected = curve_moments(narrow, latents), curve_moments(model, model.parameters.latents)
     assert found.spread.dtype == jnp.float32
-    np.testing.assert_allclose(found.spread, expected.spread, rtol=1e-3, atol=1e-4)
+    assert_allclose(found.spread, expected.spread, rtol=1e-3, atol=1e-4)
 
 
 # The two forms of S.
@@ -185,14 +176,14 @@ def test_covariances_of_both_forms_do_what_their_matrix_does(form: str):
         covariance = KroneckerCovariance(*map(jnp.asarray, (input_basis, latent_basis, variances)))
         given = rng.normal(size=(M_X, M_H))
         found = references.stacked(np.asarray(covariance.apply(jnp.asarray(given))))
-        np.testing.assert_allclose(found, matrix @ references.stacked(given), rtol=1e-11, atol=1e-11)
+        assert_allclose(found, matrix @ references.stacked(given), rtol=1e-11, atol=1e-11)
     seconds = rng.normal(size=(2, M_H, M_H))
     seconds = seconds + seconds.transpose(0, 2, 1)
     expected = [sum(second[j, k] * blocks[j, k] for j in range(M_H) for k in range(M_H)) for second in seconds]
-    np.testing.assert_allclose(covariance.contract(jnp.asarray(seconds)), expected, rtol=1e-11, atol=1e-11)
+    assert_allclose(covariance.contract(jnp.asarray(seconds)), expected, rtol=1e-11, atol=1e-11)
     traces = [[np.trace(blocks[j, k]) for k in range(M_H)] for j in range(M_H)]
-    np.testing.assert_allclose(covariance.block_traces(), traces, rtol=1e-11, atol=1e-11)
-    np.testing.assert_allclose(covariance.precision() @ matrix, np.eye(M_X * M_H), atol=1e-7)
+    assert_allclose(covariance.block_traces(), traces, rtol=1e-11, atol=1e-11)
+    assert_allclose(covariance.precision() @ matrix, np.eye(M_X * M_H), atol=1e-7)
 
 
 # Absorbing new data.
@@ -211,12 +202,12 @@ def test_posterior_updated_with_new_conditions_is_that_of_all_data(trained: Trai
     first, second = (of_conditions(trained.parameters, part) for part in (np.arange(2), np.arange(2, 4)))
     found = fitted_in_two_steps(first, early, second, late)
     mean, variance = references.optimal_inducing(trained.parameters, trained.case.observations)
-    np.testing.assert_allclose(found.mean, mean, rtol=1e-8, atol=1e-10)
-    np.testing.assert_allclose(as_matrix(found.covariance), variance, rtol=1e-8, atol=1e-10)
+    assert_allclose(found.mean, mean, rtol=1e-8, atol=1e-10)
+    assert_allclose(as_matrix(found.covariance), variance, rtol=1e-8, atol=1e-10)
 
 
 def test_variances_stay_above_their_rounding_error():
     prior = jnp.array([2.0, 2.0, 2.0])
     kept = np.asarray(positive_part(jnp.array([-1e-17, 0.0, 0.3]), prior))
-    np.testing.assert_allclose(kept, [20 * np.finfo(float).eps, 20 * np.finfo(float).eps, 0.3], rtol=1e-12)
+    assert_allclose(kept, [20 * np.finfo(float).eps, 20 * np.finfo(float).eps, 0.3], rtol=1e-12)
     assert positive_part(jnp.zeros(1, jnp.float32), jnp.ones(1, jnp.float32)).dtype == jnp.float32

@@ -74,10 +74,11 @@ CASES = [*((kind, None) for kind in KINDS), ("draws on a grid", 0.3), ("draws on
 def test_a_process_is_that_of_full_covariance_matrices(kind, error):
     model = of_kind(kind, n_latent=2, noise="per-condition", error=error).model_
     dense = dense_ensemble(model)
-    points = [jnp.asarray(part) for part in (X, OTHER_X, H, OTHER_H)]
     for number in (0, len(dense.processes) - 1):
         process = jax.tree.map(lambda leaf, number=number: leaf[number], model.ensemble.processes)
-        assert_same_views(views(process, *points), dense_views(dense.processes[number]), rtol=1e-6, atol=1e-7)
+        assert_same_views(
+            views(process, X, OTHER_X, H, OTHER_H), dense_views(dense.processes[number]), rtol=1e-6, atol=1e-7
+        )
         np.testing.assert_allclose(process.inputs.kernel.variance, dense.processes[number].input_kernel.variance)
         np.testing.assert_allclose(process.latents.kernel.variance, dense.processes[number].latent_kernel.variance)
 
@@ -88,18 +89,17 @@ def test_the_sparse_form_with_all_points_inducing_is_exact():
     data = SparseData(long_data(inputs, outputs, model.observations.conditions, 5), jnp.asarray(inputs), jnp.arange(5))
     draw = jax.tree.map(lambda leaf: leaf[0], model.draws)
     process = compiled(process_of_draw)(draw, data)
-    points = [jnp.asarray(part) for part in (X, OTHER_X, H, OTHER_H)]
     # what the jitter on two gram matrices leaves
-    assert_same_views(views(process, *points), dense_views(dense_ensemble(model).processes[0]), rtol=0, atol=2e-5)
+    assert_same_views(
+        views(process, X, OTHER_X, H, OTHER_H), dense_views(dense_ensemble(model).processes[0]), rtol=0, atol=2e-5
+    )
 
 
 def test_mean_features_of_uncertain_latents_are_averages():
     model = of_kind("fit on a grid", n_latent=2, noise="per-condition").model_
     features = jax.tree.map(lambda leaf: leaf[0], model.ensemble.processes).latents
     own = model.posterior.parameters.latents
-    nodes, masses = np.polynomial.hermite_e.hermegauss(20)
-    unit = np.stack([part.ravel() for part in np.meshgrid(nodes, nodes)], axis=1)
-    weights = np.outer(masses, masses).ravel() / masses.sum() ** 2
+    unit, weights = references.hermite(20, 2)
     for number, found in enumerate(np.asarray(features.expected(own))):
         points = np.asarray(own.mean[number]) + np.sqrt(own.variance[number]) * unit
         np.testing.assert_allclose(found, weights @ np.asarray(features(jnp.asarray(points))), rtol=1e-9, atol=1e-11)
@@ -113,5 +113,4 @@ def test_features_of_conditions_are_coordinates_like_others():
     rows = [(x[7 * d : 7 * d + 7], y[7 * d : 7 * d + 7]) for d in range(5)]
     dense = references.process_of_fit(with_optimal_inducing(flat(parameters), rows))
     process = jax.tree.map(lambda leaf: leaf[0], model.ensemble.processes)
-    points = [jnp.asarray(part) for part in (X, OTHER_X, H, OTHER_H)]
-    assert_same_views(views(process, *points), dense_views(dense), rtol=1e-6, atol=1e-7)
+    assert_same_views(views(process, X, OTHER_X, H, OTHER_H), dense_views(dense), rtol=1e-6, atol=1e-7)

@@ -385,7 +385,9 @@ def aligned_particles(model, name):
     return np.concatenate(turned), condition.weights.reshape(-1)
 
 
-@pytest.mark.parametrize(("answers", "n_latent"), [("draws", 1), ("draws", 2), ("fit", 1)])
+@pytest.mark.parametrize(
+    ("answers", "n_latent"), [pytest.param("draws", 1, marks=pytest.mark.long), ("draws", 2), ("fit", 1)]
+)
 def test_latents_that_have_no_density_are_shown_by_their_particles(answers, n_latent):
     model = forgetting(fitted("long", answers=answers, n_latent=n_latent, features=True))
     above = plot_new_condition(model, *NEW_POINTS, features=[np.nan], steps=[2], inputs=[0.5])[0, 0]

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from whole_models import assert_same
 
 from lvmogp.algebra.constraints import positive
 from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
@@ -125,25 +126,6 @@ def through_json(content: Content) -> Content:
 
 def returned(value: Any, kind: Any) -> Any:
     return decode(*through_json(encode(value, kind)), kind)
-
-
-def assert_same(found: Any, wanted: Any) -> None:
-    """Of the same types, in the same order, bit for bit."""
-    if isinstance(wanted, np.ndarray | jax.Array):
-        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
-        assert np.asarray(found).tobytes() == np.asarray(wanted).tobytes()
-        return
-    assert type(found) is type(wanted)
-    if isinstance(wanted, dict):
-        found, wanted = tuple(found.items()), tuple(wanted.items())
-    elif dataclasses.is_dataclass(wanted):
-        found, wanted = (tuple(vars(each).items()) for each in (found, wanted))
-    if isinstance(wanted, tuple):
-        assert len(found) == len(wanted)
-        for part, other in zip(found, wanted, strict=True):
-            assert_same(part, other)
-    else:
-        assert found.hex() == wanted.hex() if isinstance(wanted, float) else found == wanted
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -157,9 +157,6 @@ def test_missing_outputs_come_in_many_guises(y):
     assert_array_equal(read_outputs(y, 2), [1.0, nan])
     if isinstance(y, pd.Series):
         assert_array_equal(read_outputs(pd.DataFrame({"a": y, "b": [3, 4]}), 2), [[1.0, 3], [nan, 4]])
-
-
-def test_a_mask_that_hides_nothing_changes_nothing():
     assert_array_equal(read_outputs(np.ma.masked_array([1.0, 2.0], [False, False]), 2), [1, 2])
 
 

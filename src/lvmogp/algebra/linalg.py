@@ -4,8 +4,8 @@ Vectors over pairs of inducing points are written as matrices, and vec(·) stack
 (L_H ⊗ L_X) vec(B) = vec(L_X B L_Hᵀ).
 """
 
+import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,15 @@ from lvmogp.typing import Array, Bool, Float, Scalar
 _SOLVED_AT_ONCE = 64
 
 
-def _jitters(dtype: jnp.dtype) -> np.ndarray:
+def _jitters(dtype: jnp.dtype) -> tuple[float, ...]:
     # What is tried in turn, relative to the mean of the diagonal: at least what rounding needs, at most one per cent.
-    return 10.0 ** np.arange(-7 if dtype == jnp.float64 else -5, -1)
+    # Written out: a power of ten that is computed differs in its last digit from one processor to the next.
+    return (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2) if dtype == jnp.float64 else (1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def smallest_jitter(dtype: jnp.dtype) -> float:
     """Jitter that is always added, relative to the mean of the diagonal."""
-    return float(_jitters(dtype)[0])
+    return _jitters(dtype)[0]
 
 
 @jax.custom_jvp
@@ -153,43 +154,36 @@ def unvec(vector: Float[Array, " m"], n_rows: int) -> Float[Array, "M_X M_H"]:
     return vector.reshape(-1, n_rows).T
 
 
-def symmetric_pairs(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row and column of each entry of the upper triangle, diagonal included, row by row."""
-    return np.triu_indices(size)
-
-
 def packed_counts(size: int) -> np.ndarray:
     """For how many places of a symmetric matrix each entry of its upper triangle stands: two, on the diagonal one."""
-    rows, columns = symmetric_pairs(size)
+    rows, columns = np.triu_indices(size)
     return np.where(rows == columns, 1, 2)
 
 
-def unpack_symmetric(packed: Float[Array, "*D pairs"], size: int) -> Float[Array, "*D m m"]:
-    """Symmetric matrices from their upper triangles in the order of :func:`symmetric_pairs`.
+@jax.custom_vjp
+def unpack_symmetric(packed: Float[Array, "*D pairs"]) -> Float[Array, "*D m m"]:
+    """Symmetric matrices from their upper triangles in the order of ``np.triu_indices``.
 
     Backwards, a packed entry gathers its two places; left alone, each place would be added to its entry in turn.
     """
-    return _unpacked(packed, size)
-
-
-def _gathered(packed: Array, size: int) -> Array:
+    size = math.isqrt(2 * packed.shape[-1])  # of m(m + 1)/2 pairs
     place = np.zeros((size, size), dtype=int)
-    place[symmetric_pairs(size)] = np.arange(packed.shape[-1])
+    place[np.triu_indices(size)] = np.arange(packed.shape[-1])
     return packed[..., np.maximum(place, place.T)]
 
 
-def _unpack_forward(packed: Array, size: int) -> tuple[Array, None]:
-    return _gathered(packed, size), None
+def _unpack_forward(packed: Array) -> tuple[Array, None]:
+    return unpack_symmetric(packed), None
 
 
-def _unpack_backward(size: int, _: None, cotangent: Array) -> tuple[Array]:
-    rows, columns = symmetric_pairs(size)
+def _unpack_backward(_: None, cotangent: Array) -> tuple[Array]:
+    size = cotangent.shape[-1]
+    rows, columns = np.triu_indices(size)
     both = cotangent[..., rows, columns] + cotangent[..., columns, rows]
     return (both * (packed_counts(size) / 2).astype(both.dtype),)  # on the diagonal both are the same place
 
 
-_unpacked: Any = jax.custom_vjp(_gathered, nondiff_argnums=(1,))
-_unpacked.defvjp(_unpack_forward, _unpack_backward)
+unpack_symmetric.defvjp(_unpack_forward, _unpack_backward)
 
 
 # Sums of products over observations, slice by slice, with reverse rules made by hand
@@ -296,7 +290,7 @@ def quadratic_forms(
 
 
 def _forms_forward(packed: Array, points: Array, weights: Array) -> tuple[Array, tuple[Array, ...]]:
-    mapped = points @ unpack_symmetric(packed, points.shape[2])  # (A p)ᵀ
+    mapped = points @ unpack_symmetric(packed)  # (A p)ᵀ
     forms = jnp.sum(mapped * points, axis=2)
     return jnp.sum(weights * forms, axis=1), (mapped, forms, points, weights)
 
@@ -304,7 +298,7 @@ def _forms_forward(packed: Array, points: Array, weights: Array) -> tuple[Array,
 def _forms_backward(kept: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array, Array]:
     mapped, forms, points, weights = kept
     by_form = (weights * cotangent[:, None])[..., None]
-    rows, columns = symmetric_pairs(points.shape[2])
+    rows, columns = np.triu_indices(points.shape[2])
     counts = packed_counts(points.shape[2]).astype(points.dtype)
     outer = jnp.swapaxes(points * by_form, 1, 2) @ points
     return outer[:, rows, columns] * counts, 2 * by_form * mapped, forms * cotangent[:, None]

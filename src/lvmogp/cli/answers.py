@@ -51,19 +51,28 @@ def read_rows(screen: Screen, model: LVMOGPRegressor, asked: AskedRows, *, obser
     return rows
 
 
-def conditions_of(
-    model: LVMOGPRegressor, rows: CompleteRows, asked: AskedRows, features: pd.DataFrame | None
-) -> list[Id]:
-    """Return the condition of each row as the model knows it; one that is new only where that may be."""
+def read_questions(
+    screen: Screen, model: LVMOGPRegressor, asked: AskedRows, *, observed: bool
+) -> tuple[CompleteRows, list[Id], pd.DataFrame | None]:
+    """Read rows, the condition of each as the model knows it, and what a table says of conditions.
+
+    A condition may be new only if ``asked.unseen`` says so, of which the model is told. Rows without ids ask a grid for
+    all of its conditions, if nothing is observed.
+    """
+    rows = read_rows(screen, model, asked, observed=observed)
+    features, names = features_of(model, asked.condition_features), model.conditions_
+    model.unseen = asked.unseen
     if rows.ids is not None:
-        return model_ids(rows.ids, known_conditions(model, features), may_be_new=asked.unseen == "prior")
-    if len(model.conditions_) == 1:
-        return list(model.conditions_) * len(rows.X)
-    wanted = f"has no column {model.condition!r}" if model.condition else "does not say the condition of its rows"
-    raise DataError(
-        f"{asked.data} {wanted}; name another column with --condition-column, or one condition for all rows with "
-        "--condition"
-    )
+        ids = model_ids(rows.ids, known_conditions(model, features), may_be_new=asked.unseen == "prior")
+        return rows, ids, features
+    if len(names) > 1 and (observed or not model.model_.schema.is_grid):
+        wanted = f"has no column {model.condition!r}" if model.condition else "does not say the condition of its rows"
+        raise DataError(
+            f"{asked.data} {wanted}; name another column with --condition-column, or one condition for all rows with "
+            "--condition"
+        )
+    every = rows._replace(X=pd.concat([rows.X] * len(names), ignore_index=True))
+    return every, [name for name in names for _ in range(len(rows.X))], features
 
 
 def known_conditions(model: LVMOGPRegressor, features: pd.DataFrame | None) -> list[Id]:
@@ -93,6 +102,14 @@ def output_name(model: LVMOGPRegressor, asked: AskedRows) -> str:
     if name is None:
         raise DataError("the model does not know the name of its output; give it with --output")
     return name
+
+
+def named_values(texts: Sequence[str], names: Sequence[str], fault: str) -> dict[str, str]:
+    """Return values written as speed=20, of which each name must have one."""
+    given = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in texts)}
+    if sorted(given) != sorted(names) or len(given) != len(texts):
+        raise SettingError(fault)
+    return given
 
 
 def check_target(path: Path, *sources: Path | None) -> None:
@@ -139,15 +156,8 @@ def predict(
 def _predicted(
     screen: Screen, model: LVMOGPRegressor, asked: AskedRows, level: float, *, include_noise: bool
 ) -> pd.DataFrame:
-    rows = read_rows(screen, model, asked, observed=False)
-    features = features_of(model, asked.condition_features)
+    rows, ids, features = read_questions(screen, model, asked, observed=False)
     X = rows.X
-    if rows.ids is None and model.model_.schema.is_grid:  # every condition at every row
-        ids = [name for name in model.conditions_ for _ in range(len(X))]
-        X = pd.concat([X] * len(model.conditions_), ignore_index=True)
-    else:
-        ids = conditions_of(model, rows, asked, features)
-    model.unseen = asked.unseen
     more: dict[str, Any] = {"include_noise": include_noise, "condition_features": features}
     mean, deviation = model.predict(X, ids, return_std=True, **more)
     levels = ((1 - level) / 2, (1 + level) / 2, 0.5)
@@ -192,17 +202,21 @@ def calibration(screen: Screen, model: Path, *, plot: Path | None, **about_rows:
             )
         remarks = found.remarks
     else:
-        rows = read_rows(screen, fitted, asked, observed=True)
-        features = features_of(fitted, asked.condition_features)
-        ids = conditions_of(fitted, rows, asked, features)
-        fitted.unseen = asked.unseen
+        rows, ids, features = read_questions(screen, fitted, asked, observed=True)
         found = fitted.calibration(rows.X, rows.y, ids, condition_features=features, y_std=rows.y_std)
         remarks = found.remarks[int(found.intervals_are_off) :]  # the first was a warning
     for remark in remarks:
         screen.note(remark)
     _show_calibration(screen, found)
     if plot is not None:
-        _draw_calibration(found, plot)
+        import matplotlib.pyplot as plt
+
+        from lvmogp.plots.checks import draw_calibration
+        from lvmogp.plots.saving import save_figure
+
+        figure, ax = plt.subplots(figsize=(4.4, 4.2), layout="constrained")
+        draw_calibration(found, ax)
+        save_figure(figure, plot)
         screen.say_written("Figure", plot)
     screen.document({**found.as_dict(), "plot": plot, "notes": screen.notes})
 
@@ -223,17 +237,6 @@ def _show_calibration(screen: Screen, found: Calibration) -> None:
     screen.show(shown.assign(**{f"inside {100 * found.coverage['level'].max():g} %": inside}), left=["condition"])
     if len(worst) < found.n_conditions:
         screen.say(f"[dim]… and {counted(found.n_conditions - len(worst), 'more condition')}[/]")
-
-
-def _draw_calibration(found: Calibration, path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    from lvmogp.plots.checks import draw_calibration
-    from lvmogp.plots.saving import save_figure
-
-    figure, ax = plt.subplots(figsize=(4.4, 4.2), layout="constrained")
-    draw_calibration(found, ax)
-    save_figure(figure, path)
 
 
 # The next measurement
@@ -283,10 +286,8 @@ def _inputs(model: LVMOGPRegressor, path: Path | None) -> pd.DataFrame | None:
 def _grid(model: LVMOGPRegressor, texts: Sequence[str]) -> pd.DataFrame:
     # All combinations of values written as speed=3:30:28 (from, to, how many) or load=2.
     inputs, dates = input_names(model), model.model_.schema.date_columns
-    given = {name.strip(): values for name, _, values in (text.partition("=") for text in texts)}
-    if sorted(given) != sorted(inputs) or len(given) != len(texts):
-        example = " ".join(f"--grid {name}=FROM:TO:COUNT" for name in inputs)
-        raise SettingError(f"a grid needs each input once, as in {example}, got {' '.join(texts)!r}")
+    example = " ".join(f"--grid {name}=FROM:TO:COUNT" for name in inputs)
+    given = named_values(texts, inputs, f"a grid needs each input once, as in {example}, got {' '.join(texts)!r}")
     columns = [_grid_values(given[name], name in dates) for name in inputs]
     return pd.DataFrame(list(itertools.product(*columns)), columns=pd.Index(inputs))
 

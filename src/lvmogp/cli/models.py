@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 
-from lvmogp.cli.answers import AskedRows, check_target, features_of, input_names, output_name, read_rows
+from lvmogp.cli.answers import AskedRows, check_target, features_of, input_names, named_values, output_name, read_rows
 from lvmogp.cli.files.roles import ids_of_texts, model_ids
 from lvmogp.cli.screen import Screen, counted
 from lvmogp.errors import DataError, SettingError
@@ -70,11 +70,9 @@ def _from_points(
 
 
 def _point(text: str, wanted: Sequence[str], dates: Sequence[str]) -> dict[str, Any]:
-    pairs = [part.partition("=") for part in text.split(",")]
-    given = {name.strip(): value.strip() for name, _, value in pairs}
-    if sorted(given) != sorted(wanted) or len(pairs) != len(wanted):
-        example = ",".join(f"{name}=…" for name in wanted)
-        raise SettingError(f"a point must be given as {example} (decimals with a point), got {text!r}")
+    example = ",".join(f"{name}=…" for name in wanted)
+    fault = f"a point must be given as {example} (decimals with a point), got {text!r}"
+    given = named_values(text.split(","), wanted, fault)
     try:
         return {name: pd.Timestamp(given[name]) if name in dates else float(given[name]) for name in wanted}
     except ValueError:

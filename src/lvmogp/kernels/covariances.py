@@ -24,37 +24,22 @@ from lvmogp.typing import Array, Float, HostFloat, Scalar
 Values = Annotated[Any, Float[Array, "..."]]
 
 
-def _number(name: str) -> Any:
+def _positive(name: str, *, per_column: bool = False, optional: bool = False) -> Any:
     # Numbers a user gives stay NumPy arrays, so that describing a kernel starts no backend.
-    def convert(value: Any) -> Any:
-        if isinstance(value, jax.Array):
-            return value
-        array = _positive(value)
-        if array is None or array.ndim > 0:
-            raise SettingError(f"{name} must be a positive number, got {value!r}")
-        return array
+    wanted = "a positive number or one positive number a column" if per_column else "a positive number"
 
-    return convert
-
-
-def _numbers(name: str, *, optional: bool = False) -> Any:
     def convert(value: Any) -> Any:
         if isinstance(value, jax.Array) or (optional and value is None):
             return value
-        array = _positive(value)
-        if array is None or array.ndim > 1:
-            raise SettingError(f"{name} must be a positive number or one positive number a column, got {value!r}")
+        try:
+            array = np.asarray(value, dtype=float)
+        except (TypeError, ValueError):
+            array = np.array(np.nan)
+        if array.ndim > int(per_column) or not np.all(np.isfinite(array) & (array > 0)):
+            raise SettingError(f"{name} must be {wanted}, got {value!r}")
         return array
 
     return convert
-
-
-def _positive(value: Any) -> np.ndarray | None:
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        return None
-    return array if np.all(np.isfinite(array)) and np.all(array > 0) else None
 
 
 def _columns(value: Any) -> tuple[int, ...] | None:
@@ -130,7 +115,7 @@ class Product(Composite):
 class Constant(Kernel):
     """σ²: a value shared by all points; on latents, a curve shared by all conditions."""
 
-    variance: Values = positive(converter=_number("variance"), default=1.0)
+    variance: Values = positive(converter=_positive("variance"), default=1.0)
     fixed: tuple[str, ...] = eqx.field(static=True, converter=_names, default=(), kw_only=True)
 
     def evaluate(self, first: Float[Array, " Q"], second: Float[Array, " Q"]) -> Scalar:
@@ -141,7 +126,7 @@ class Constant(Kernel):
 class Linear(Kernel):
     """Σ_q σ_q² x_q y_q: straight lines through the origin, one variance a column."""
 
-    variance: Values = positive(converter=_numbers("variance", optional=True), default=None)
+    variance: Values = positive(converter=_positive("variance", per_column=True, optional=True), default=None)
     columns: tuple[int, ...] | None = eqx.field(static=True, converter=_columns, default=None, kw_only=True)
     fixed: tuple[str, ...] = eqx.field(static=True, converter=_names, default=(), kw_only=True)
 
@@ -153,8 +138,8 @@ class Linear(Kernel):
 class Stationary(Kernel):
     """σ² κ(r²) with r² = Σ_q ((x_q − y_q)/ℓ_q)², one lengthscale a column."""
 
-    lengthscale: Values = positive(converter=_numbers("lengthscale", optional=True), default=None)
-    variance: Values = positive(converter=_number("variance"), default=1.0)
+    lengthscale: Values = positive(converter=_positive("lengthscale", per_column=True, optional=True), default=None)
+    variance: Values = positive(converter=_positive("variance"), default=1.0)
     columns: tuple[int, ...] | None = eqx.field(static=True, converter=_columns, default=None, kw_only=True)
     fixed: tuple[str, ...] = eqx.field(static=True, converter=_names, default=(), kw_only=True)
 
@@ -205,7 +190,7 @@ class Matern52(Stationary):
 class RationalQuadratic(Stationary):
     """σ² (1 + r²/2α)^−α: smooth curves that vary on several lengthscales."""
 
-    shape: Values = positive(converter=_number("shape"), default=1.0)
+    shape: Values = positive(converter=_positive("shape"), default=1.0)
 
     def correlation(self, squared_distance: Scalar) -> Scalar:
         """(1 + r²/2α)^−α."""
@@ -219,9 +204,9 @@ class Periodic(Kernel):
     number (about 1: one bump a period).
     """
 
-    period: Values = positive(converter=_numbers("period"))
-    lengthscale: Values = positive(converter=_numbers("lengthscale"), default=1.0)
-    variance: Values = positive(converter=_number("variance"), default=1.0)
+    period: Values = positive(converter=_positive("period", per_column=True))
+    lengthscale: Values = positive(converter=_positive("lengthscale", per_column=True), default=1.0)
+    variance: Values = positive(converter=_positive("variance"), default=1.0)
     columns: tuple[int, ...] | None = eqx.field(static=True, converter=_columns, default=None, kw_only=True)
     fixed: tuple[str, ...] = eqx.field(static=True, converter=_names, default=("period",), kw_only=True)
 

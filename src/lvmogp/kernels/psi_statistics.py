@@ -10,14 +10,13 @@ has condition, would leave nothing of their difference. So each formula of Cov_d
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.algebra.linalg import symmetric_pairs, unpack_symmetric
+from lvmogp.algebra.linalg import unpack_symmetric
 from lvmogp.errors import SettingError
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Sum, Values, cross, diagonal, select
 from lvmogp.kernels.distances import gaussian_sums, weighted_distances
@@ -121,7 +120,7 @@ def _rbf_cross(kernel: RBF, first: LatentGaussians, second: LatentGaussians) -> 
 
 def psi2(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians) -> Float[Array, "D M_H M_H"]:
     """Φ_dmm' = ⟨k(h_d, z_m) k(h_d, z_m')⟩."""
-    return unpack_symmetric(packed_psi2(kernel, inducing, latents), inducing.shape[0])
+    return unpack_symmetric(packed_psi2(kernel, inducing, latents))
 
 
 def packed_psi2(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians) -> Float[Array, "D pairs"]:
@@ -130,27 +129,38 @@ def packed_psi2(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: Late
         pairs = _RBFPairs.of(kernel, inducing, latents)
         distance = weighted_distances(pairs.mean, pairs.precision, pairs.middle)
         return jnp.square(kernel.variance) * jnp.exp(pairs.log_shrink[:, None] - pairs.apart - distance)
-    rows, columns = symmetric_pairs(inducing.shape[0])
+    rows, columns = np.triu_indices(inducing.shape[0])
     means = psi1(kernel, inducing, latents)
-    return means[:, rows] * means[:, columns] + packed_covariance(kernel, inducing, latents)  # ΨΨᵀ + Cov
+    covariances = feature_covariance(kernel, inducing, latents)[:, rows, columns]
+    return means[:, rows] * means[:, columns] + covariances  # ΨΨᵀ + Cov
 
 
 def weighted_psi2(
     kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians, weights: Float[Array, " D"]
 ) -> Float[Array, "M_H M_H"]:
     """Σ_d w_d Φ_d."""
-    if isinstance(kernel, RBF):
-        return _weighted_sum(partial(_rbf_psi2_sum, kernel, inducing), latents, weights, inducing.shape[0])
-    rows = partial(packed_psi2, kernel, inducing)
-    return _weighted_sum(lambda some, own: own @ rows(some), latents, weights, inducing.shape[0])
+
+    def summed(some: LatentGaussians, own: Float[Array, " _"]) -> Float[Array, " pairs"]:
+        if not isinstance(kernel, RBF):
+            return own @ packed_psi2(kernel, inducing, some)
+        pairs = _RBFPairs.of(kernel, inducing, some)
+        sums = gaussian_sums(own * jnp.exp(pairs.log_shrink), pairs.mean, pairs.precision, pairs.middle)
+        return jnp.square(kernel.variance) * jnp.exp(-pairs.apart) * sums
+
+    return _weighted_sum(summed, latents, weights, inducing.shape[0])
 
 
 def weighted_covariance(
     kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians, weights: Float[Array, " D"]
 ) -> Float[Array, "M_H M_H"]:
     """Σ_d w_d Cov_d."""
-    rows = partial(packed_covariance, kernel, inducing)
-    return _weighted_sum(lambda some, own: own @ rows(some), latents, weights, inducing.shape[0])
+    size = inducing.shape[0]
+    rows, columns = np.triu_indices(size)
+
+    def summed(some: LatentGaussians, own: Float[Array, " _"]) -> Float[Array, " pairs"]:
+        return own @ feature_covariance(kernel, inducing, some)[:, rows, columns]
+
+    return _weighted_sum(summed, latents, weights, size)
 
 
 def _weighted_sum(
@@ -165,7 +175,7 @@ def _weighted_sum(
     elements = _ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR
     slice_size = max(1, elements // (size * size))
     if n_conditions <= slice_size:
-        return unpack_symmetric(summed(latents, weights), size)
+        return unpack_symmetric(summed(latents, weights))
 
     n_slices = -(-n_conditions // slice_size)
     padding = n_slices * slice_size - n_conditions
@@ -182,7 +192,7 @@ def _weighted_sum(
 
     pieces = (sliced(latents.mean, 0), sliced(latents.variance, 1), sliced(weights, 0))
     total, _ = jax.lax.scan(add_slice, jnp.zeros(size * (size + 1) // 2, weights.dtype), pieces)
-    return unpack_symmetric(total, size)
+    return unpack_symmetric(total)
 
 
 class _RBFPairs(eqx.Module):
@@ -198,7 +208,7 @@ class _RBFPairs(eqx.Module):
     def of(cls, kernel: RBF, inducing: Array, latents: LatentGaussians) -> "_RBFPairs":
         mean, variance = _of_columns(kernel, latents)
         points = select(inducing, kernel.columns)
-        rows, columns = symmetric_pairs(points.shape[0])
+        rows, columns = np.triu_indices(points.shape[0])
         squared_scale = jnp.square(kernel.lengthscale)
         return cls(
             mean=mean,
@@ -207,22 +217,6 @@ class _RBFPairs(eqx.Module):
             log_shrink=-jnp.sum(jnp.log1p(2 * variance / squared_scale), axis=-1) / 2,
             apart=jnp.sum((points[rows] - points[columns]) ** 2 / squared_scale, axis=-1) / 4,
         )
-
-
-def _rbf_psi2_sum(
-    kernel: RBF, inducing: Array, latents: LatentGaussians, weights: Float[Array, " D"]
-) -> Float[Array, " pairs"]:
-    pairs = _RBFPairs.of(kernel, inducing, latents)
-    sums = gaussian_sums(weights * jnp.exp(pairs.log_shrink), pairs.mean, pairs.precision, pairs.middle)
-    return jnp.square(kernel.variance) * jnp.exp(-pairs.apart) * sums
-
-
-def packed_covariance(
-    kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians
-) -> Float[Array, "D pairs"]:
-    """Cov_d as packed upper triangles."""
-    rows, columns = symmetric_pairs(inducing.shape[0])
-    return feature_covariance(kernel, inducing, latents)[:, rows, columns]
 
 
 def feature_covariance(

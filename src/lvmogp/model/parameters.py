@@ -118,11 +118,6 @@ class Parameters(eqx.Module):
         """σ_d² of every condition."""
         return jnp.broadcast_to(self.noise_variance, (self.latent_mean.shape[0],))
 
-    @property
-    def host_noise(self) -> HostFloat:
-        """σ_d² of every condition, for what is computed outside of compiled programs."""
-        return np.broadcast_to(np.asarray(self.noise_variance, dtype=float), (self.latent_mean.shape[0],))
-
 
 def of_conditions(parameters: Parameters, numbers: HostInt) -> Parameters:
     """Return parameters with their conditions in another order: the first is the one that was ``numbers[0]``."""

@@ -19,7 +19,7 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 
 from lvmogp.algebra.evidence import kronecker_shrinkage
-from lvmogp.algebra.linalg import unvec, vec
+from lvmogp.algebra.linalg import packed_counts, unvec, vec
 from lvmogp.ground.precision import in_precision
 from lvmogp.ground.rules import Along
 from lvmogp.kernels.covariances import diagonal
@@ -211,7 +211,7 @@ def grid_marginals(
     """
     n_points, n_inducing = inputs.shape[0], input_basis.points.shape[0]
     first, second = np.triu_indices(n_inducing)
-    folded = curves.spread[:, first, second] * np.where(first == second, 1.0, 2.0).astype(inputs.dtype)
+    folded = curves.spread[:, first, second] * packed_counts(n_inducing).astype(inputs.dtype)
     features = input_basis.features(inputs)
     at_once = min(_PAIRS_AT_ONCE // len(first) + 1, n_points)
     n_slices = -(-n_points // at_once)

@@ -22,6 +22,12 @@ from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import KroneckerCovariance, Posterior, optimal_inducing
 from lvmogp.typing import Array, Float, Int
 
+# Features of inputs and of other inputs, one row per point, and of one latent.
+Rows = Float[Array, "n R"]
+OtherRows = Float[Array, "m R"]
+Row = Float[Array, " C"]
+Covariances = Float[Array, "n m"]
+
 
 class Features(eqx.Module):
     """What inputs, or latents, are to the process: one row of numbers per point, from covariances with known points."""
@@ -74,29 +80,23 @@ class Explained(eqx.Module):
     """What the data say, in terms of the features of inputs and latents."""
 
     @abstractmethod
-    def mean(self, inputs: Float[Array, "n R"], latent: Float[Array, " C"]) -> Float[Array, " n"]:
+    def mean(self, inputs: Rows, latent: Row) -> Float[Array, " n"]:
         """Return the mean of f(·, h) at inputs."""
 
     @abstractmethod
-    def covariance(
-        self,
-        inputs: Float[Array, "n R"],
-        latent: Float[Array, " C"],
-        other_inputs: Float[Array, "m R"],
-        other_latent: Float[Array, " C"],
-    ) -> Float[Array, "n m"]:
+    def covariance(self, inputs: Rows, latent: Row, other_inputs: OtherRows, other_latent: Row) -> Covariances:
         """Return what the data take from the prior covariance of f(·, h) and f(·, h')."""
 
     @abstractmethod
-    def variance(self, inputs: Float[Array, "n R"], latent: Float[Array, " C"]) -> Float[Array, " n"]:
+    def variance(self, inputs: Rows, latent: Row) -> Float[Array, " n"]:
         """Return what the data take from the prior variance of f(·, h) at each input."""
 
     @abstractmethod
-    def bilinear(self, left: Float[Array, "n R C"], right: Float[Array, "m R C"]) -> Float[Array, "n m"]:
+    def bilinear(self, left: Float[Array, "n R C"], right: Float[Array, "m R C"]) -> Covariances:
         """Return the explained covariance of sums of processes, Σ a cᵀ being given for each row."""
 
     @abstractmethod
-    def at_latent(self, latent: Float[Array, " C"]) -> "Explained":
+    def at_latent(self, latent: Row) -> "Explained":
         """Return what the data say of f(·, h) alone: from then on the features of the latent are a single one."""
 
     @abstractmethod
@@ -110,29 +110,23 @@ class KroneckerExplained(Explained):
     weights: Float[Array, "R C"]
     shrinkage: Float[Array, "R C"]
 
-    def mean(self, inputs: Float[Array, "n R"], latent: Float[Array, " C"]) -> Float[Array, " n"]:
+    def mean(self, inputs: Rows, latent: Row) -> Float[Array, " n"]:
         """Return aᵀBc."""
         return inputs @ (self.weights @ latent)
 
-    def covariance(
-        self,
-        inputs: Float[Array, "n R"],
-        latent: Float[Array, " C"],
-        other_inputs: Float[Array, "m R"],
-        other_latent: Float[Array, " C"],
-    ) -> Float[Array, "n m"]:
+    def covariance(self, inputs: Rows, latent: Row, other_inputs: OtherRows, other_latent: Row) -> Covariances:
         """Return Σ_i a_i a'_i (W (c ∘ c'))_i."""
         return (inputs * (self.shrinkage @ (latent * other_latent))) @ other_inputs.T
 
-    def variance(self, inputs: Float[Array, "n R"], latent: Float[Array, " C"]) -> Float[Array, " n"]:
+    def variance(self, inputs: Rows, latent: Row) -> Float[Array, " n"]:
         """Return Σ_i a_i² (W c²)_i."""
         return inputs**2 @ (self.shrinkage @ latent**2)
 
-    def bilinear(self, left: Float[Array, "n R C"], right: Float[Array, "m R C"]) -> Float[Array, "n m"]:
+    def bilinear(self, left: Float[Array, "n R C"], right: Float[Array, "m R C"]) -> Covariances:
         """Return Σ_ij W_ij B_ij B'_ij."""
         return (left * self.shrinkage).reshape(left.shape[0], -1) @ right.reshape(right.shape[0], -1).T
 
-    def at_latent(self, latent: Float[Array, " C"]) -> "KroneckerExplained":
+    def at_latent(self, latent: Row) -> "KroneckerExplained":
         """Return Bc and Wc² as columns."""
         return KroneckerExplained((self.weights @ latent)[:, None], (self.shrinkage @ latent**2)[:, None])
 
@@ -150,33 +144,27 @@ class InducingExplained(Explained):
     weights: Float[Array, "M_X M_H"]
     missing: Float[Array, "M_H M_H M_X M_X"]
 
-    def mean(self, inputs: Float[Array, "n M_X"], latent: Float[Array, " M_H"]) -> Float[Array, " n"]:
+    def mean(self, inputs: Rows, latent: Row) -> Float[Array, " n"]:
         """Return aᵀMc."""
         return inputs @ (self.weights @ latent)
 
-    def _contracted(self, latent: Float[Array, " M_H"], other: Float[Array, " M_H"]) -> Float[Array, "M_X M_X"]:
+    def _contracted(self, latent: Row, other: Row) -> Float[Array, "M_X M_X"]:
         # Σ_jk c_j c'_k (I − S)_jk; the products of features first, so that many latents are one matrix product
         return jnp.einsum("jk,jkxy->xy", latent[:, None] * other, self.missing)
 
-    def covariance(
-        self,
-        inputs: Float[Array, "n M_X"],
-        latent: Float[Array, " M_H"],
-        other_inputs: Float[Array, "m M_X"],
-        other_latent: Float[Array, " M_H"],
-    ) -> Float[Array, "n m"]:
+    def covariance(self, inputs: Rows, latent: Row, other_inputs: OtherRows, other_latent: Row) -> Covariances:
         """Return Σ_jk c_j c'_k aᵀ(I − S)_jk a'."""
         return inputs @ self._contracted(latent, other_latent) @ other_inputs.T
 
-    def variance(self, inputs: Float[Array, "n M_X"], latent: Float[Array, " M_H"]) -> Float[Array, " n"]:
+    def variance(self, inputs: Rows, latent: Row) -> Float[Array, " n"]:
         """Return Σ_jk c_j c_k aᵀ(I − S)_jk a."""
         return jnp.sum((inputs @ self._contracted(latent, latent)) * inputs, axis=1)
 
-    def bilinear(self, left: Float[Array, "n M_X M_H"], right: Float[Array, "m M_X M_H"]) -> Float[Array, "n m"]:
+    def bilinear(self, left: Float[Array, "n R C"], right: Float[Array, "m R C"]) -> Covariances:
         """Return vec(B)ᵀ (I − S) vec(B')."""
         return jnp.einsum("nxj,jkxy,myk->nm", left, self.missing, right)
 
-    def at_latent(self, latent: Float[Array, " M_H"]) -> "InducingExplained":
+    def at_latent(self, latent: Row) -> "InducingExplained":
         """Return Mc and Σ_jk c_j c_k (I − S)_jk."""
         return InducingExplained((self.weights @ latent)[:, None], self._contracted(latent, latent)[None, None])
 
@@ -195,34 +183,28 @@ class DenseExplained(Explained):
     whitener: Float[Array, "n n"]
     solution: Float[Array, " n"]
 
-    def mean(self, inputs: Float[Array, "k n"], latent: Float[Array, " C"]) -> Float[Array, " k"]:
+    def mean(self, inputs: Rows, latent: Row) -> Float[Array, " n"]:
         """Return (a ∘ c)ᵀ (K + diag σ²)⁻¹ y."""
         return inputs @ (latent * self.solution)
 
-    def _whitened(self, inputs: Float[Array, "k n"], latent: Float[Array, " C"]) -> Float[Array, "k n"]:
+    def _whitened(self, inputs: Rows, latent: Row) -> Rows:
         # Rows L⁻¹(a ∘ c), which as a product is several times faster than a solve.
         return (inputs * latent) @ self.whitener.T
 
-    def covariance(
-        self,
-        inputs: Float[Array, "k n"],
-        latent: Float[Array, " C"],
-        other_inputs: Float[Array, "m n"],
-        other_latent: Float[Array, " C"],
-    ) -> Float[Array, "k m"]:
+    def covariance(self, inputs: Rows, latent: Row, other_inputs: OtherRows, other_latent: Row) -> Covariances:
         """Return (a ∘ c)ᵀ (K + diag σ²)⁻¹ (a' ∘ c')."""
         return self._whitened(inputs, latent) @ self._whitened(other_inputs, other_latent).T
 
-    def variance(self, inputs: Float[Array, "k n"], latent: Float[Array, " C"]) -> Float[Array, " k"]:
+    def variance(self, inputs: Rows, latent: Row) -> Float[Array, " n"]:
         """Return |L⁻¹(a ∘ c)|²."""
         return jnp.sum(self._whitened(inputs, latent) ** 2, axis=1)
 
-    def bilinear(self, left: Float[Array, "k n n"], right: Float[Array, "m n n"]) -> Float[Array, "k m"]:
+    def bilinear(self, left: Float[Array, "n R C"], right: Float[Array, "m R C"]) -> Covariances:
         """Return (diag B)ᵀ (K + diag σ²)⁻¹ (diag B'): a ∘ c is the diagonal of a cᵀ."""
         first, second = (jnp.diagonal(rows, axis1=1, axis2=2) @ self.whitener.T for rows in (left, right))
         return first @ second.T
 
-    def at_latent(self, latent: Float[Array, " n"]) -> "DenseExplained":
+    def at_latent(self, latent: Row) -> "DenseExplained":
         """Return L⁻¹ diag c and c ∘ α."""
         return DenseExplained(self.whitener * latent, self.solution * latent)
 

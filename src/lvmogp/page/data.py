@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.algebra.linalg import smallest_jitter, symmetric_pairs
+from lvmogp.algebra.linalg import smallest_jitter
 from lvmogp.conditions.condition import MOST_PARTICLES, N_NODES, Condition, known_latents, mean_noise
 from lvmogp.conditions.curves import picked
 from lvmogp.conditions.ensemble import Ensemble, ensemble_of_fit
@@ -113,7 +113,7 @@ def _covariance(posterior: Posterior) -> Document:
     if isinstance(covariance, DenseCovariance):
         # Fixed point loses 1e-10 of the prior variance.
         matrix = np.eye(posterior.mean.size) - np.asarray(covariance.matrix, dtype=float)
-        upper = matrix[symmetric_pairs(len(matrix))]
+        upper = matrix[np.triu_indices(len(matrix))]
         return {"kind": "dense", "missing": encoded(upper, most_doubles=_MOST_DOUBLES)}
     return {
         "kind": "kronecker",
@@ -174,7 +174,7 @@ def _conditions(model: FittedModel) -> list[Document]:
 def _curves_of_fit(model: FittedModel, added: list[Condition]) -> list[Document]:
     # Gaussian latents by their moments, others by their particles.
     gaussians = [trained_latents(model.ensemble), *(each.gaussian for each in added if each.gaussian is not None)]
-    n_gaussians, pairs = sum(len(each.mean) for each in gaussians), symmetric_pairs(model.posterior.mean.shape[1])
+    n_gaussians, pairs = sum(len(each.mean) for each in gaussians), np.triu_indices(model.posterior.mean.shape[1])
     moments: list[Document | None] = [None] * n_gaussians  # the page then takes quasi-random points of the latents
     if len(model.all_ids) * len(pairs[0]) <= _MOST_MOMENTS:
         found = _latent_moments(model.posterior.latent_basis, of_all_conditions(gaussians))

@@ -44,7 +44,6 @@ def tidy(ax: Axes) -> Axes:
     return ax
 
 
-def outside_legend(ax: Axes, title: str | None = None) -> None:
+def outside_legend(ax: Axes) -> None:
     """Put a legend to the right of the axes, where it hides nothing."""
-    small = {"fontsize": "small", "title_fontsize": "small", "handlelength": 3.2}
-    ax.legend(title=title, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, **small)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small", handlelength=3.2)

@@ -10,9 +10,6 @@ from scipy.sparse import issparse
 from lvmogp.errors import DataError
 from lvmogp.typing import HostFloat
 
-_DAY = pd.Timedelta(days=1)
-_FIRST_DAY = pd.Timestamp(0)
-
 
 def as_pandas(values: Any) -> Any:
     """Return tables and columns of polars as those of pandas, and anything else as it is."""
@@ -63,11 +60,11 @@ def days(column: pd.Series) -> HostFloat | None:
     if isinstance(column.dtype, pd.DatetimeTZDtype):
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     if column.dtype.kind == "M":
-        column = column - _FIRST_DAY
+        column = column - pd.Timestamp(0)
     if column.dtype.kind != "m":
         return None
     durations = cast("pd.Series[pd.Timedelta]", column)
-    return (durations / _DAY).to_numpy(dtype=float)
+    return (durations / pd.Timedelta(days=1)).to_numpy(dtype=float)
 
 
 def dates_of(days: HostFloat) -> pd.DatetimeIndex:

@@ -8,7 +8,7 @@ equal: 1 and 1.0 are, 1 and "1" are not, nor are a date and midnight of that day
 
 import datetime
 import difflib
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from lvmogp.typing import HostInt
 
 Id = Hashable
 _SIMPLE_ID_TYPES = (str, bool, int, float, datetime.date)
+# Members of enumerations and the like become the plain value that a file can hold.
+_PLAIN: dict[type, Callable[[Any], Id]] = {bool: bool, str: str.__str__, int: int, float: float}
 _ID_TYPES_IN_WORDS = "str, int, float, bool, date, datetime, or tuples of these"
 # Their elements have no order that matches rows, or are no ids.
 _NO_SEQUENCES = (Set, Mapping, pd.DataFrame, bytes, bytearray, memoryview)
@@ -71,12 +73,7 @@ def plain_id(value: Any) -> Id:
         raise DataError(f"a condition id must be {_ID_TYPES_IN_WORDS}, got {type(value).__name__} {value!r:.60}")
     if isinstance(value, pd.Timestamp):
         return value.to_pydatetime()
-    # Members of enumerations and the like become the plain value that a file can hold.
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return int(value) if isinstance(value, int) else float(value)
-    return value
+    return next((plain(value) for kind, plain in _PLAIN.items() if isinstance(value, kind)), value)
 
 
 def read_ids(values: Iterable[Any]) -> list[Id]:
@@ -160,12 +157,13 @@ def check_sequence(conditions: Any) -> None:
     """Refuse what is neither one id nor a sequence of ids."""
     if is_single_id(conditions):
         return
+    shown = None
     if isinstance(conditions, np.ndarray) and conditions.ndim != 1:
-        raise DataError(f"conditions must be one id, or one id a row, got an array of shape {conditions.shape}")
-    if isinstance(conditions, _NO_SEQUENCES) or not isinstance(conditions, Iterable):
-        raise DataError(
-            f"conditions must be one id, or one id a row, got {type(conditions).__name__} {conditions!r:.60}"
-        )
+        shown = f"an array of shape {conditions.shape}"
+    elif isinstance(conditions, _NO_SEQUENCES) or not isinstance(conditions, Iterable):
+        shown = f"{type(conditions).__name__} {conditions!r:.60}"
+    if shown is not None:
+        raise DataError(f"conditions must be one id, or one id a row, got {shown}")
 
 
 def row_conditions(conditions: Any, n_rows: int) -> RowIds:

@@ -33,10 +33,8 @@ class Scaling(NamedTuple):
 
     def outputs(self, outputs: HostFloat) -> HostFloat:
         """Outputs in standardised units."""
-        return (self._transformed(outputs) - self.output_mean) / self.output_scale
-
-    def _transformed(self, outputs: HostFloat) -> HostFloat:
-        return outputs if self.transform is None else self.transform.forward(outputs)
+        modelled = outputs if self.transform is None else self.transform.forward(outputs)
+        return (modelled - self.output_mean) / self.output_scale
 
     def takes(self, outputs: HostFloat) -> np.ndarray:
         """Whether outputs can be standardised, as those without a logarithm cannot."""
@@ -122,7 +120,14 @@ def column_moments(inputs: HostFloat, outputs: HostFloat, *, transform: Transfor
 def scaling_from(moments: ColumnMoments, *, transform: Transform | None = None) -> Scaling:
     """Return shifts and scales of columns with these moments; what does not vary is shifted only."""
     *inputs, modelled, outputs = moments.largest
-    _check_sizes(np.asarray([*inputs, outputs]))
+    largest = np.asarray([*inputs, outputs])
+    bad = np.flatnonzero((largest > LARGEST) | ((largest > 0) & (largest < SMALLEST)))
+    if len(bad):
+        name = "the output" if bad[0] == len(inputs) else f"input column {bad[0]}"
+        raise DataError(
+            f"{name} has values of the size of {largest[bad[0]]:.3g}, too extreme to compute with; change its unit so "
+            f"that the largest lies between {SMALLEST:g} and {LARGEST:g}"
+        )
     scale = positive_scale(np.sqrt(moments.squares / moments.n_rows), np.asarray([*inputs, modelled]))
     return Scaling(moments.mean[:-1], scale[:-1], float(moments.mean[-1]), float(scale[-1]), transform)
 
@@ -130,17 +135,6 @@ def scaling_from(moments: ColumnMoments, *, transform: Transform | None = None) 
 def scaling_of(inputs: HostFloat, outputs: HostFloat, *, transform: Transform | None = None) -> Scaling:
     """Return shifts and scales of training data; what does not vary is shifted only."""
     return scaling_from(column_moments(inputs, outputs, transform=transform), transform=transform)
-
-
-def _check_sizes(largest: HostFloat) -> None:
-    # Squares of all values must be numbers; the output is the last column.
-    bad = np.flatnonzero((largest > LARGEST) | ((largest > 0) & (largest < SMALLEST)))
-    if len(bad):
-        name = "the output" if bad[0] == len(largest) - 1 else f"input column {bad[0]}"
-        raise DataError(
-            f"{name} has values of the size of {largest[bad[0]]:.3g}, too extreme to compute with; change its unit so "
-            f"that the largest lies between {SMALLEST:g} and {LARGEST:g}"
-        )
 
 
 def differs_in_last_digits_only(values: HostFloat) -> np.ndarray:

@@ -16,16 +16,11 @@ what meets K_H⁻¹, which magnifies it beyond measure, stays in double precisio
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lvmogp.algebra.constraints import POINTS, positive
 from lvmogp.algebra.gaussians import LOG_2PI
-from lvmogp.algebra.linalg import (
-    inverse_with_quick_derivative,
-    packed_counts,
-    quadratic_forms,
-    symmetric_pairs,
-    unpack_symmetric,
-)
+from lvmogp.algebra.linalg import inverse_with_quick_derivative, packed_counts, quadratic_forms, unpack_symmetric
 from lvmogp.inference.minibatch.minibatches import Minibatch
 from lvmogp.kernels.covariances import Kernel, cross, diagonal
 from lvmogp.kernels.psi_statistics import LatentGaussians, packed_psi2, psi0, psi1
@@ -70,7 +65,7 @@ def expected_log_likelihood(
     n_latents = shared.inducing_latents.shape[0]
     inverse_latents = _inverse_factor(shared.latent_kernel, shared.inducing_latents)  # L_H⁻¹
     # L_H⁻ᵀ u_j u_jᵀ L_H⁻¹ and K_H⁻¹, packed so that a product with a packed Φ_d is the trace of theirs.
-    pair_rows, pair_columns = symmetric_pairs(n_latents)
+    pair_rows, pair_columns = np.triu_indices(n_latents)
     pair_counts = packed_counts(n_latents).astype(inverse_latents.dtype)
     rotated = inverse_latents.T @ covariance.latent_basis  # L_H⁻ᵀU_H
     basis_pairs = rotated[pair_rows] * rotated[pair_columns] * pair_counts[:, None]
@@ -112,7 +107,7 @@ def expected_log_likelihood(
     weighted = features * (all_weights * by_place)[:, None].astype(features.dtype)
     input_gram = (weighted.T @ features).astype(precisions.dtype)
     packed = (features_squared * precisions) @ psi_two
-    latent_gram = inverse_latents @ unpack_symmetric(packed, n_latents) @ inverse_latents.T
+    latent_gram = inverse_latents @ unpack_symmetric(packed) @ inverse_latents.T
     return value, Grams(input_gram, latent_gram)
 
 
