@@ -32,7 +32,7 @@ def volume(month, final, pace):
 # %% [markdown]
 # ## The data
 #
-# Long form, one row a visit: patient, month, volume. Volumes are positive and errors are a share of the volume
+# Long form, one row per visit: patient, month, volume. Volumes are positive and errors are a share of the volume
 # (10 %), so we model their logarithm: `output_transform="log"`. Four further visits of each patient are held out
 # to see how good the predictions are.
 

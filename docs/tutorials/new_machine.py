@@ -40,7 +40,7 @@ def tests(speeds, strength, slip):
 # %% [markdown]
 # ## The data
 #
-# One row a test: speed, flow, and the number of the pump. Strength and slip of each pump are what the model has
+# One row per test: speed, flow, and the number of the pump. Strength and slip of each pump are what the model has
 # to find out by itself; it never sees them.
 
 # %%

@@ -5,7 +5,7 @@
 # designs so far, all on the same grid of positions and times. It is slow, and a fifteenth design is wanted. Can a
 # few of its points give the whole field?
 #
-# The data are a complete table, one row a point of the grid and one column a design. That is the form in which
+# The data are a complete table, one row per point of the grid and one column per design. That is the form in which
 # the model is quickest: its cost grows with rows plus columns, not with their product.
 
 # %%
