@@ -36,7 +36,7 @@ def simulate(points, loss, delay):
 # %% [markdown]
 # ## The data
 #
-# `fit(X, Y)` takes the grid as it is: `X` the points, `Y` one column a design. What makes a design (its losses
+# `fit(X, Y)` takes the grid as it is: `X` the points, `Y` one column per design. What makes a design (its losses
 # and delays here) stays hidden from the model; it sees names.
 
 # %%
