@@ -6,7 +6,6 @@ and of ``lvmogp.ground``, whose functions wrap others, and calls of ``lvmogp.alg
 every formula ends.
 """
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,8 +13,6 @@ from contextlib import contextmanager
 from itertools import groupby
 from types import FrameType
 from typing import Any, NamedTuple
-
-os.environ["LVMOGP_KEEP_PROGRAMS"] = "0"  # a program from an earlier run would spare the walk
 
 import numpy as np
 
