@@ -266,7 +266,7 @@ def test_equal_outputs_work_with_a_warning():
 
 @pytest.mark.parametrize("column", ["input", "output"])
 def test_what_differs_in_its_last_digits_only_is_told_of(monkeypatch, column):
-    monkeypatch.setattr("lvmogp.estimator.train", failing(NumericalError("far enough")))
+    monkeypatch.setattr("lvmogp.pipeline._at_once", failing(NumericalError("far enough")))
     hardly = 1e9 + 1e-7 * np.arange(N)
     data = (hardly[:, None], X[:, 0]) if column == "input" else (X, hardly)
     with (
@@ -348,7 +348,7 @@ def test_warnings_are_where_the_user_called(tmp_path):
     script.write_text(
         "import lvmogp.estimator\n"
         "def leave(*_): raise SystemExit\n"
-        "lvmogp.estimator.train = leave\n"
+        "lvmogp.pipeline._at_once = leave\n"
         "lvmogp.estimator.LVMOGPRegressor().fit([[0.0], [1.0]], [0.0, 1.0], conditions=['a', 'a'])\n"
     )
     found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=120)

@@ -47,10 +47,8 @@ def model():
     ],
 )
 def test_few_observations_have_many_short_chains(asked, n_observations, expected):
-    given = LVMOGPRegressor(inference="nuts", random_state=7, **asked).get_params()
-    options = Options(**{name: given[name] for name in Options._fields})
-    _, settings = sampling_settings(options, n_observations)
-    assert settings == SamplerSettings(*expected, seed=options.seed)
+    _, settings = sampling_settings(Options(inference="nuts", random_state=7, **asked), n_observations)
+    assert settings == SamplerSettings(*expected, seed=7)
 
 
 @pytest.mark.parametrize(("few", "expected"), [(N * D, [1, 3]), (N * D - 1, [])], ids=["few", "many"])
