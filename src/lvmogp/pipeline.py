@@ -15,16 +15,8 @@ from lvmogp.ground.precision import in_precision
 from lvmogp.inference.minibatch.fit import fit_minibatches, shards_of
 from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.inference.optimise import Status
-from lvmogp.inference.options import (
-    AUTO,
-    NUTS,
-    Options,
-    checked,
-    is_stochastic,
-    output_transforms,
-    sampling_settings,
-)
-from lvmogp.inference.restarts import Outcome, Progress, chosen, search
+from lvmogp.inference.options import AUTO, NUTS, Options, checked, is_stochastic, output_transforms, sampling_settings
+from lvmogp.inference.restarts import Outcome, Report, chosen, search
 from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.parameters import of_conditions
 from lvmogp.model.posterior import Posterior, curve_moments, grid_means, posterior
@@ -45,7 +37,6 @@ _NOTABLE_ROUNDING = 1e-2
 _LEAST_GAIN_OF_A_TRANSFORM = 1.0
 # What a fit does not depend on, so that it can be resumed with other values.
 _BESIDE_THE_FIT = ("condition", "unseen", "verbose")
-Report = Callable[[Progress], None] | None
 _Opened = Callable[[tuple[Id, ...], dict[str, np.ndarray]], Checkpoints | None]
 
 
@@ -164,14 +155,8 @@ def _at_once(
         chains = Chains(None if draws is None else in_precision(draws, options.dtype), account)
         if not account.completed:
             fit = fit._replace(outcome=fit.outcome._replace(status=Status.INTERRUPTED))
-    return fitted_model(
-        _schema(observations),
-        scaling,
-        fit,
-        chains=chains,
-        observations=observations,
-        condition_features=condition_features,
-    )
+    kept = {"observations": observations, "condition_features": condition_features}
+    return fitted_model(_schema(observations), scaling, fit, chains=chains, **kept)
 
 
 def _schema(observations: Observations) -> Schema:

@@ -142,20 +142,16 @@ class Settings(NamedTuple):
 
 def is_stochastic(options: Options, given: Observations, *, beyond: str | None) -> bool:
     """Return whether to fit by minibatches; ``beyond`` names what was given that they know nothing of yet."""
-    if given.is_streamed and beyond is not None:
-        raise SettingError(
-            f"an ObservationStore is fitted by minibatches, which cannot take {beyond}; load the observations, or "
-            "leave that out"
-        )
     if given.is_streamed and options.inference not in (AUTO, "stochastic"):
         raise SettingError(
             f'an ObservationStore is fitted by minibatches; use inference="stochastic" or "auto", not '
             f"{options.inference!r}"
         )
-    if beyond is not None and options.inference == "stochastic":
+    must = given.is_streamed or options.inference == "stochastic"
+    if must and beyond is not None:
         raise SettingError(
-            f'inference="stochastic" cannot take {beyond}; use "auto", "collapsed", "kronecker" or "nuts", or leave '
-            "that out"
+            f"minibatches cannot take {beyond}; leave that out, or use arrays in memory with inference "
+            '"auto", "collapsed", "kronecker" or "nuts"'
         )
     most = _MOST_ON_A_GRID if given.is_complete_grid else _MOST_AT_ONCE
     too_many = given.n_rows > most
@@ -164,8 +160,7 @@ def is_stochastic(options: Options, given: Observations, *, beyond: str | None) 
             f'inference="nuts" looks at all observations in every step, here {given.n_rows:,}; it is limited to '
             f'{most:,}: use inference="auto"'
         )
-    by_choice = given.is_streamed or options.inference == "stochastic"
-    return by_choice or (beyond is None and too_many and options.inference == AUTO)
+    return must or (too_many and options.inference == AUTO and beyond is None)
 
 
 def latent_dimensions(options: Options, n_conditions: int, *, n_known: int = 0) -> list[int]:
