@@ -2,10 +2,10 @@
 
 import numbers
 import os
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -20,7 +20,7 @@ from lvmogp.fitted.absorb import absorbed
 from lvmogp.fitted.arviz_export import inference_data
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.fitted.calibration import calibration as calibration_of
-from lvmogp.fitted.model import FittedModel, Origin, without_condition
+from lvmogp.fitted.model import FittedModel, Origin, mapped_arrays, without_condition
 from lvmogp.fitted.model_file import load_model, save_model
 from lvmogp.fitted.queries import (
     NewCondition,
@@ -653,15 +653,15 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         if "model_" in state:
-            state["model_"] = pickle.dumps(state["model_"])
+            state["model_"] = mapped_arrays(state["model_"], np.asarray)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
         if "model_" in state:
             # Where float64 is switched off, JAX would read the arrays back in single precision.
             with double_precision():
-                state = state | {"model_": pickle.loads(state["model_"])}
-        super().__setstate__(state)
+                self.model_ = mapped_arrays(self.model_, jnp.asarray)
 
     # At the door
 

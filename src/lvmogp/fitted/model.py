@@ -2,8 +2,8 @@
 
 import dataclasses
 import platform
-from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -39,6 +39,7 @@ from lvmogp.typing import HostFloat
 
 METHODS = ("exact", "gaussian")
 _posterior = compiled(posterior)
+_Tree = TypeVar("_Tree")
 
 
 class Schema(NamedTuple):
@@ -182,6 +183,26 @@ def ensemble_given(model: FittedModel, data: Data, *, most_draws: int) -> Ensemb
     # Without a q(v) of its own the fit takes the optimal one for the data at hand, in double precision.
     plain = in_precision(dataclasses.replace(parameters, inducing=None), "float64")
     return ensemble_of_fit(_posterior(plain, data))
+
+
+def mapped_arrays(model: FittedModel, function: Callable[[Any], Any]) -> FittedModel:
+    """Return the model with a function applied to each of its device arrays."""
+
+    def mapped(tree: _Tree) -> _Tree:
+        return jax.tree.map(function, tree)
+
+    fit, chains = model.fit, model.chains
+    return model._replace(
+        fit=fit._replace(
+            posterior=mapped(fit.posterior),
+            outcome=fit.outcome._replace(parameters=mapped(fit.outcome.parameters)),
+            bounds_by_n_latent=dict(fit.bounds_by_n_latent),
+            bounds_by_transform=dict(fit.bounds_by_transform),
+        ),
+        chains=None if chains is None else chains._replace(draws=mapped(chains.draws)),
+        added={name: entry._replace(condition=mapped(entry.condition)) for name, entry in model.added.items()},
+        ensemble=mapped(model.ensemble),
+    )
 
 
 def find_condition(model: FittedModel, name: Id, *, unseen: str) -> Condition:
