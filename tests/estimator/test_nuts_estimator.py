@@ -85,17 +85,6 @@ def test_draws_explain_the_data(model):
     assert set(account.remarks) <= set(found.remarks)
 
 
-def test_a_file_keeps_the_draws_and_how_they_were_found(model, tmp_path):
-    model.save(tmp_path / "model.lvmogp")
-    loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
-    np.testing.assert_array_equal(loaded.predict(X, "b"), model.predict(X, "b"))
-    before, after = model.sampling_, loaded.sampling_
-    assert str(after) == str(before)
-    assert after._replace(statistics=None) == before._replace(statistics=None)
-    for one, other in zip(after.statistics, before.statistics, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_the_command_line_draws_from_the_posterior(tmp_path, model):
     table = pd.DataFrame({"x": np.repeat(X[:, 0], D), "y": outputs().ravel(), "tyre": np.tile(list("abcde"), N)})
     table.to_csv(tmp_path / "data.csv", index=False)

