@@ -136,6 +136,8 @@ def _at_once(
         best = attempts[0]
     scaling, data, outcomes, _ = best
     outcome = chosen(outcomes)
+    if attempts[-1].outcomes[-1].status is Status.INTERRUPTED:  # whichever is best, the search for it was cut short
+        outcome = outcome._replace(status=Status.INTERRUPTED)
     model = stored_in(_posterior(outcome.parameters, data), options.dtype)
     # With the conditions where the user has them.
     model = eqx.tree_at(lambda tree: tree.parameters, model, of_conditions(model.parameters, order.places))
@@ -204,11 +206,7 @@ def _attempts(
         bound = chosen(outcomes).bound + float(np.sum(scaling.log_slopes(observations.outputs)))
         attempts.append(_Attempt(scaling, data, outcomes, bound))
         if outcomes[-1].status is Status.INTERRUPTED:
-            # Whichever is best, the search for it was cut short.
-            return [
-                each._replace(outcomes=[outcome._replace(status=Status.INTERRUPTED) for outcome in each.outcomes])
-                for each in attempts
-            ]
+            break
     return attempts
 
 

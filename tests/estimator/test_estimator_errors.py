@@ -19,6 +19,7 @@ from lvmogp import (
     LVMOGPRegressor,
     LVMOGPWarning,
     NumericalError,
+    ObservationStore,
     Priors,
     SettingError,
     UnknownConditionError,
@@ -27,6 +28,7 @@ from lvmogp import (
 nan, inf = np.nan, np.inf
 Y1 = Y[:, 0]
 IDS = NAMES * 2  # one a row of X
+STORE = ObservationStore(X, Y1, np.arange(N) % D)
 
 
 @pytest.fixture
@@ -87,6 +89,9 @@ BEFORE_ANY_WORK = [
     ({}, (X, Y1, [None, *IDS[1:]]), "a condition id is missing .None or NaN.; drop those rows or give"),
     *(({name: value}, (X, Y), WHOLE.format(name, value)) for name, values in COUNTS.items() for value in values),
     *(({name: "no such"}, (X, Y), text) for name, text in CHOICES.items()),
+    ({}, (STORE, Y1), "an ObservationStore holds the outputs and conditions itself; pass nothing beside it"),
+    ({"inference": "collapsed"}, (STORE,), 'an ObservationStore is fitted by minibatches; use inference="stochastic"'),
+    ({"random_state": -1}, (X, Y), "random_state must not be negative, got -1"),
     *(({"inference": "nuts", "priors": priors}, (X, Y), text) for priors, text in PRIORS),
     ({"inference": "full", "n_inducing_inputs": 150, "n_inducing_latents": 20}, MANY, FULL),
 ]
