@@ -28,10 +28,10 @@ from jaxtyping import install_import_hook
 jax.config.update("jax_enable_x64", True)
 
 # Must come before the first import of lvmogp. Left out: the estimator, since beartype knows no typing.Self in methods,
-# and the command line, whose functions typer calls in its own way.
+# its options, which are checked in words, and the command line, whose functions typer calls in its own way.
 PACKAGE = Path(importlib.util.find_spec("lvmogp").origin).parent
 NAMES = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")]
-CHECKED = [name for name in NAMES if name.split(".")[-1] not in ("__init__", "estimator", "app")]
+CHECKED = [name for name in NAMES if name.split(".")[-1] not in ("__init__", "estimator", "options", "app")]
 # Where a container is made, beartype looks at its hints and catches warnings meanwhile. Threads that do so at the same
 # time restore what another has put there, and warnings of a fit are lost.
 for module in [each for name, each in sys.modules.items() if name.startswith(f"{beartype.__name__}.")]:

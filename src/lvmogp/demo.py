@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -15,7 +16,7 @@ from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.metrics import r_squared_of_line, rmse
 from lvmogp.plots import plot_curve, plot_data, plot_latents
 from lvmogp.plots.saving import save_figure
-from lvmogp.plots.style import style, tidy
+from lvmogp.plots.style import COLOURS, style, tidy
 from lvmogp.simulate import BRAKING_NOISE, SPEEDS, Braking, braking, braking_distance
 from lvmogp.typing import HostFloat
 
@@ -23,17 +24,17 @@ NEW = "new tyre"
 _NEW_FRICTION = 0.35
 _NEW_SPEED = 22.0
 _GRID = np.linspace(*SPEEDS, 200)
+Band = tuple[HostFloat, HostFloat]
 
 
 class DemoResult(NamedTuple):
-    """What the demo shows, as numbers and as files."""
+    """What the demo shows, as numbers and as files.
+
+    ``curves`` of the new condition have a row for each speed; ``together`` is the one curve through all data.
+    """
 
     model: LVMOGPRegressor
-    truth: HostFloat
-    predicted: HostFloat
-    lower: HostFloat
-    upper: HostFloat
-    together: HostFloat
+    curves: pd.DataFrame
     error: float
     error_together: float
     r_squared: float
@@ -52,15 +53,12 @@ def run(out: Path, *, seed: int = 1) -> DemoResult:
     truth = braking_distance(_GRID, _NEW_FRICTION)
     predicted = model.predict(_GRID[:, None], NEW)
     lower, upper = model.predict_interval(_GRID[:, None], NEW, include_noise=False)
-    everything = np.ones(len(data.speed), dtype=bool)
-    together, *alone = (_plain_gp(data.speed[rows], data.distance[rows]) for rows in (everything, *_by_condition(data)))
+    conditions = [data.condition == number for number in range(len(data.friction))]
+    together, *alone = (_plain_gp(data.speed[rows], data.distance[rows]) for rows in (slice(None), *conditions))
+    curves = {"truth": truth, "predicted": predicted, "lower": lower, "upper": upper, "together": together[0]}
     return DemoResult(
         model=model,
-        truth=truth,
-        predicted=predicted,
-        lower=lower,
-        upper=upper,
-        together=together[0],
+        curves=pd.DataFrame({"speed": _GRID, **curves}),
         error=rmse(predicted, truth),
         error_together=rmse(together[0], truth),
         r_squared=r_squared_of_line(model.latents_["mean_1"].to_numpy()[:-1], 1 / data.friction),
@@ -68,7 +66,7 @@ def run(out: Path, *, seed: int = 1) -> DemoResult:
     )
 
 
-def _plain_gp(speed: HostFloat, distance: HostFloat) -> tuple[HostFloat, HostFloat]:
+def _plain_gp(speed: HostFloat, distance: HostFloat) -> Band:
     # Mean and standard deviation on the grid.
     kernel = ConstantKernel(1.0, (1e-2, 1e3)) * RBF(10.0, (1.0, 1e3)) + WhiteKernel(0.1, (1e-6, 1e1))
     gp = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2, random_state=0)
@@ -79,19 +77,15 @@ def _plain_gp(speed: HostFloat, distance: HostFloat) -> tuple[HostFloat, HostFlo
     return np.asarray(mean), np.asarray(deviation)
 
 
-def _by_condition(data: Braking) -> list[HostFloat]:
-    return [data.condition == number for number in range(len(data.friction))]
-
-
-Band = tuple[HostFloat, HostFloat]
-
-
 def _figures(out: Path, data: Braking, model: LVMOGPRegressor, together: Band, alone: list[Band]) -> tuple[Path, ...]:
     # Four pictures, each in a file of its own, and all in one.
     out.mkdir(parents=True, exist_ok=True)
     drawings: dict[str, tuple[str, Callable[[Axes], None]]] = {
-        "together.png": ("All data regressed together", lambda ax: _draw_together(ax, data, together)),
-        "alone.png": ("Each condition alone", lambda ax: _draw_alone(ax, data, alone)),
+        "together.png": ("All data regressed together", lambda ax: _draw_bands(ax, model, {"0.25": together})),
+        "alone.png": (
+            "Each condition alone",
+            lambda ax: _draw_bands(ax, model, dict(zip(COLOURS, alone, strict=True))),
+        ),
         "joint.png": ("All conditions jointly, a new one from one observation", lambda ax: _draw_joint(ax, model)),
         "latent.png": ("What the latent found", lambda ax: _draw_latent(ax, data, model)),
     }
@@ -107,47 +101,30 @@ def _figures(out: Path, data: Braking, model: LVMOGPRegressor, together: Band, a
     return tuple(files)
 
 
-def _draw_observations(ax: Axes, data: Braking) -> None:
-    for number, chosen in enumerate(_by_condition(data)):
-        look = style(number)
-        common: dict[str, Any] = {"linestyle": "none", "markersize": 5, "markeredgecolor": "white"}
-        ax.plot(data.speed[chosen], data.distance[chosen], marker=look.marker, color=look.colour, **common)
-    _label_axes(ax)
-
-
-def _label_axes(ax: Axes) -> None:
+def _draw_data(ax: Axes, model: LVMOGPRegressor) -> None:
+    for number, name in enumerate(model.conditions_[:-1]):
+        plot_data(model, name, colour=style(number).colour, marker=style(number).marker, ax=ax)
     ax.set(xlabel="speed (m/s)", ylabel="braking distance (m)")
 
 
-def _draw_band(ax: Axes, band: Band, colour: str) -> None:
-    mean, deviation = band
-    ax.fill_between(_GRID, mean - 1.96 * deviation, mean + 1.96 * deviation, color=colour, alpha=0.15, linewidth=0)
-    ax.plot(_GRID, mean, color=colour, linewidth=1.2)
-
-
-def _draw_together(ax: Axes, data: Braking, together: Band) -> None:
-    _draw_band(ax, together, "0.25")
-    _draw_observations(ax, data)
-
-
-def _draw_alone(ax: Axes, data: Braking, alone: list[Band]) -> None:
-    for number, band in enumerate(alone):
-        _draw_band(ax, band, style(number).colour)
-    _draw_observations(ax, data)
-    ax.set_ylim(min(0.0, data.distance.min()) - 20, data.distance.max() + 30)
+def _draw_bands(ax: Axes, model: LVMOGPRegressor, bands: dict[str, Band]) -> None:
+    # By colour.
+    for colour, (mean, deviation) in bands.items():
+        ax.fill_between(_GRID, mean - 1.96 * deviation, mean + 1.96 * deviation, color=colour, alpha=0.15, linewidth=0)
+        ax.plot(_GRID, mean, color=colour, linewidth=1.2)
+    _draw_data(ax, model)
+    ax.set_ylim(-50, 200)  # where the data are
 
 
 def _draw_joint(ax: Axes, model: LVMOGPRegressor) -> None:
     for number, name in enumerate(model.conditions_[:-1]):
-        look = style(number)
-        plot_curve(model, name, inputs=_GRID, colour=look.colour, label="", ax=ax)
-        plot_data(model, name, colour=look.colour, marker=look.marker, ax=ax)
+        plot_curve(model, name, inputs=_GRID, colour=style(number).colour, label="", ax=ax)
     plot_curve(model, NEW, inputs=_GRID, colour="black", label="new condition, 95 % band", ax=ax)
     ax.plot(_GRID, braking_distance(_GRID, _NEW_FRICTION), color="black", linestyle=":", label="its true curve")
+    _draw_data(ax, model)
     plot_data(model, NEW, colour="black", marker="*", ax=ax)
     ax.lines[-1].set(markersize=14, label="its only observation")
     ax.legend(frameon=False, fontsize=9, loc="upper left")
-    _label_axes(ax)
 
 
 def _draw_latent(ax: Axes, data: Braking, model: LVMOGPRegressor) -> None:

@@ -44,28 +44,18 @@ from lvmogp.ground.compiling import forget_many_programs
 from lvmogp.ground.precision import double_precision, in_double_precision
 from lvmogp.inference.minibatch.fit import CHECKPOINT_SECONDS
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
-from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.inference.options import Options
 from lvmogp.inference.restarts import Outcome, Progress
 from lvmogp.kernels.covariances import Kernel
-from lvmogp.pipeline import (
-    CheckpointOptions,
-    checked_store,
-    train,
-    warn_of_jitter,
-    warn_of_little_to_learn,
-    warn_unless_converged,
-)
+from lvmogp.pipeline import train, warn_of_outcome
 from lvmogp.progress import progress_bar
 from lvmogp.tables.columns import as_pandas
-from lvmogp.tables.features import read_features
 from lvmogp.tables.ids import Id
-from lvmogp.tables.observations import ObservationStore
-from lvmogp.tables.reading import read_outputs, read_training
+from lvmogp.tables.reading import read_outputs
 from lvmogp.typing import HostFloat
 
 
-class LVMOGPRegressor(RegressorMixin, BaseEstimator):
+class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
     """Regression on data from many conditions, each a point in a latent space that is learnt with the curves.
 
     Parameters
@@ -151,51 +141,6 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     2.5
     """
 
-    def __init__(
-        self,
-        n_latent: int | str = 2,
-        *,
-        condition: str | None = None,
-        input_kernel: str | Kernel = "rbf",
-        latent_kernel: str | Kernel = "rbf",
-        n_inducing_inputs: int | str = "auto",
-        n_inducing_latents: int | str = "auto",
-        noise: str = "shared",
-        inference: str = "auto",
-        n_restarts: int | str = "auto",
-        max_iter: int | str = "auto",
-        batch_size: int | str = "auto",
-        priors: Priors | None = None,
-        n_chains: int | str = "auto",
-        n_warmup: int | str = "auto",
-        n_draws: int | str = "auto",
-        output_transform: str | None = None,
-        unseen: str = "error",
-        dtype: str = "float64",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.n_latent = n_latent
-        self.condition = condition
-        self.input_kernel = input_kernel
-        self.latent_kernel = latent_kernel
-        self.n_inducing_inputs = n_inducing_inputs
-        self.n_inducing_latents = n_inducing_latents
-        self.noise = noise
-        self.inference = inference
-        self.n_restarts = n_restarts
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.priors = priors
-        self.n_chains = n_chains
-        self.n_warmup = n_warmup
-        self.n_draws = n_draws
-        self.output_transform = output_transform
-        self.unseen = unseen
-        self.dtype = dtype
-        self.random_state = random_state
-        self.verbose = verbose
-
     # Fitting
 
     @in_double_precision
@@ -242,38 +187,30 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             Go on from the checkpoints in that folder. The result is the same as that of an undisturbed fit.
         """
         forget_many_programs()
-        described = condition_features is not None
-        options = self._options().checked(described=described)
-        streamed = isinstance(X, ObservationStore)
-        if streamed:
-            beyond = "condition_features" if described else None if y_std is None else "y_std"
-            given = checked_store(X, y, conditions, options, beyond=beyond)
-        else:
-            given = read_training(X, y, conditions, condition=self.condition, y_std=y_std)
-        warn_of_little_to_learn(given)
-        known = read_features(condition_features, given.ids, self.condition) if described else None
-        saving = CheckpointOptions(checkpoint, checkpoint_seconds, resume)
         with progress_bar(shown=bool(self.verbose) and on_progress is None) as shown:
-            self.model_: FittedModel = train(given, options, on_progress or shown, saving, known)
-        self._note_features(None if streamed else X, self.model_.schema.n_columns)
-        warn_unless_converged(self.model_.fit.outcome)
-        warn_of_jitter(self.model_.fit.outcome)
+            self.model_: FittedModel = train(
+                self,
+                X,
+                y,
+                conditions,
+                condition_features=condition_features,
+                y_std=y_std,
+                on_progress=on_progress or shown,
+                checkpoint=checkpoint,
+                checkpoint_seconds=checkpoint_seconds,
+                resume=resume,
+            )
+        table = as_pandas(X)
+        self._note_columns(list(table.columns) if isinstance(table, pd.DataFrame) else None)
+        warn_of_outcome(self.model_.fit.outcome)
         return self
 
-    def _note_features(self, X: Any, n_columns: int) -> None:
+    def _note_columns(self, columns: list[Any] | None) -> None:
         # scikit-learn counts and names the columns of X as given, a condition column among them.
-        table = as_pandas(X)
         vars(self).pop("feature_names_in_", None)
-        if not isinstance(table, pd.DataFrame):
-            self.n_features_in_: int = n_columns
-            return
-        self.n_features_in_ = len(table.columns)
-        names: list[object] = list(table.columns)
-        if all(isinstance(name, str) for name in names):
-            self.feature_names_in_: np.ndarray = np.asarray(names, dtype=object)
-
-    def _options(self) -> Options:
-        return Options(**{name: getattr(self, name) for name in Options._fields})
+        self.n_features_in_: int = self.model_.schema.n_columns if columns is None else len(columns)
+        if columns is not None and all(isinstance(name, str) for name in columns):
+            self.feature_names_in_: np.ndarray = np.asarray(columns, dtype=object)
 
     # What was learnt
 
@@ -710,10 +647,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise ModelFileError(f"{path} holds a setting that this version does not know ({error})") from error
         estimator.model_ = model
         own = [] if estimator.condition is None else [estimator.condition]
-        estimator._note_features(
-            None if model.schema.columns is None else pd.DataFrame(columns=[*model.schema.columns, *own]),
-            model.schema.n_columns,
-        )
+        estimator._note_columns(None if model.schema.columns is None else [*model.schema.columns, *own])
         return estimator
 
     def __getstate__(self) -> dict[str, Any]:

@@ -15,16 +15,17 @@ from lvmogp.ground.precision import in_precision
 from lvmogp.inference.minibatch.fit import fit_minibatches, shards_of
 from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.inference.optimise import Status
-from lvmogp.inference.options import AUTO, NUTS, Options, is_stochastic, output_transforms, sampling_settings
-from lvmogp.inference.restarts import Outcome, Progress, chosen, search
+from lvmogp.inference.options import AUTO, NUTS, Options, checked, is_stochastic, output_transforms, sampling_settings
+from lvmogp.inference.restarts import Outcome, Report, chosen, search
 from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.parameters import of_conditions
 from lvmogp.model.posterior import Posterior, curve_moments, grid_means, posterior
 from lvmogp.storage.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.storage.codec import encode_id
-from lvmogp.tables.features import ConditionFeatures, FeatureCoordinates
+from lvmogp.tables.features import ConditionFeatures, FeatureCoordinates, read_features
 from lvmogp.tables.ids import Id
-from lvmogp.tables.observations import Observations, canonical_order, in_order
+from lvmogp.tables.observations import Observations, ObservationStore, canonical_order, in_order
+from lvmogp.tables.reading import read_training
 from lvmogp.tables.scaling import Scaling, differs_in_last_digits_only, scaling_of
 from lvmogp.tables.transforms import TRANSFORMS
 from lvmogp.typing import Array, Float
@@ -34,49 +35,54 @@ _posterior = compiled(posterior)
 _NOTABLE_ROUNDING = 1e-2
 # What a bound must gain for a transform of the output.
 _LEAST_GAIN_OF_A_TRANSFORM = 1.0
-Report = Callable[[Progress], None] | None
+# What a fit does not depend on, so that it can be resumed with other values.
+_BESIDE_THE_FIT = ("condition", "unseen", "verbose")
+_Opened = Callable[[tuple[Id, ...], dict[str, np.ndarray]], Checkpoints | None]
 
 
-class CheckpointOptions(NamedTuple):
-    """Where a fit keeps its checkpoints, if anywhere, how often, and whether it goes on from those that are there."""
+def train(
+    options: Options,
+    X: Any,
+    y: Any,
+    conditions: Any,
+    *,
+    condition_features: Any,
+    y_std: Any,
+    on_progress: Report,
+    checkpoint: str | os.PathLike[str] | None,
+    checkpoint_seconds: float,
+    resume: bool,
+) -> FittedModel:
+    """Return the model of all observations; those of a store are not kept with it, since they were never loaded."""
+    options = checked(options, described=condition_features is not None)
+    if isinstance(X, ObservationStore):
+        if y is not None or conditions is not None:
+            raise DataError("an ObservationStore holds the outputs and conditions itself; pass nothing beside it")
+        given = X.as_store()
+    else:
+        given = read_training(X, y, conditions, condition=options.condition, y_std=y_std)
+    _warn_of_little_to_learn(given)
+    beyond = "condition_features" if condition_features is not None else None if y_std is None else "y_std"
+    by_minibatches = is_stochastic(options, given, beyond=beyond)
+    if checkpoint is None and resume:
+        raise SettingError("resume=True needs to know the folder of the checkpoints: pass checkpoint= as well")
 
-    folder: str | os.PathLike[str] | None
-    seconds: float
-    resume: bool
-
-    def opened(self, options: Options, ids: tuple[Id, ...], arrays: dict[str, np.ndarray]) -> Checkpoints | None:
-        """The checkpoints of a fit with these options to these data."""
-        if self.folder is None:
-            if self.resume:
-                raise SettingError("resume=True needs to know the folder of the checkpoints: pass checkpoint= as well")
+    def opened(ids: tuple[Id, ...], arrays: dict[str, np.ndarray]) -> Checkpoints | None:
+        # The checkpoints of a fit with these options to these data.
+        if checkpoint is None:
             return None
-        # What an unseen condition is answered with is no matter of the fit.
-        settings = {name: encode_setting(value) for name, value in options._asdict().items() if name != "unseen"}
+        settings = {name: encode_setting(value) for name, value in vars(options).items() if name not in _BESIDE_THE_FIT}
         about = fingerprint({"settings": settings, "ids": [encode_id(each) for each in ids]}, arrays)
-        return checkpoints(self.folder, about, resume=self.resume)
+        return checkpoints(checkpoint, about, resume=resume)
+
+    if by_minibatches:
+        return _by_minibatches(given, options, on_progress, opened, checkpoint_seconds)
+    known = None if condition_features is None else read_features(condition_features, given.ids, options.condition)
+    return _at_once(given, options, on_progress, opened, known)
 
 
-def checked_store(
-    store: Observations, y: Any, conditions: Any, options: Options, *, beyond: str | None = None
-) -> Observations:
-    """Check that a store can be fitted as the options say; ``beyond`` as in the options."""
-    if beyond is not None:
-        raise SettingError(
-            f"an ObservationStore is fitted by minibatches, which cannot take {beyond}; load the observations, or "
-            "leave that out"
-        )
-    if y is not None or conditions is not None:
-        raise DataError("an ObservationStore holds the outputs and conditions itself; pass nothing beside it")
-    if options.inference not in (AUTO, "stochastic"):
-        raise SettingError(
-            f'an ObservationStore is fitted by minibatches; use inference="stochastic" or "auto", not '
-            f"{options.inference!r}"
-        )
-    return store.as_store()
-
-
-def warn_of_little_to_learn(given: Observations) -> None:
-    """Warn of a single condition, of what differs by rounding only, and of outputs that are all the same."""
+def _warn_of_little_to_learn(given: Observations) -> None:
+    # A single condition, what differs by rounding only, and outputs that are all the same.
     if len(given.ids) == 1:
         warn("there is one condition only, so nothing can be shared between conditions; this is a plain sparse GP")
     if given.is_streamed:
@@ -90,55 +96,27 @@ def warn_of_little_to_learn(given: Observations) -> None:
         warn(f"all {given.n_rows} outputs equal {given.outputs[0]:g}; there is nothing to learn")
 
 
-def warn_unless_converged(outcome: Outcome) -> None:
-    """Say what to do about a fit that did not converge."""
-    if outcome.converged:
-        return
-    advice = "let it run" if outcome.status is Status.INTERRUPTED else "raise max_iter"
-    warn(
-        f"the fit did not converge: {outcome.status.value} ({outcome.n_iterations} iterations in all). "
-        f"Predictions can be used, but {advice} for a better fit",
-        ConvergenceWarning,
-    )
-
-
-def warn_of_jitter(outcome: Outcome) -> None:
-    """Say what had to be added to a diagonal, where that is worth knowing."""
-    if outcome.notable_jitter is None:
-        return
-    warn(
-        f"{outcome.notable_jitter:.0e} of the variance had to be added to a diagonal to keep the algebra stable, and "
-        "predictions are that much less sharp: inducing points crowd, use fewer of them"
-    )
-
-
-def train(
-    given: Observations,
-    options: Options,
-    on_progress: Report,
-    saving: CheckpointOptions,
-    condition_features: ConditionFeatures | None = None,
-) -> FittedModel:
-    """The model of all observations; those of a store are not kept with it, since they were never loaded."""
-    # Drawn once: a RandomState would give each part of the fit another seed, and none to write down.
-    options = options._replace(random_state=options.seed)
-    origin = origin_here(options.seed)
-    beyond = "y_std" if given.errors is not None else None if condition_features is None else "condition_features"
-    by_minibatches = given.is_streamed or is_stochastic(
-        options, given.n_rows, is_complete_grid=given.is_complete_grid, beyond=beyond
-    )
-    if by_minibatches:
-        found = _by_minibatches(given, options, on_progress, saving)
-    else:
-        found = _at_once(given, options, on_progress, saving, condition_features)
-    return found._replace(fit=found.fit._replace(origin=origin))
+def warn_of_outcome(outcome: Outcome) -> None:
+    """Say what to do about a fit that did not converge, or that needed a jitter worth knowing of."""
+    if not outcome.converged:
+        advice = "let it run" if outcome.status is Status.INTERRUPTED else "raise max_iter"
+        warn(
+            f"the fit did not converge: {outcome.status.value} ({outcome.n_iterations} iterations in all). "
+            f"Predictions can be used, but {advice} for a better fit",
+            ConvergenceWarning,
+        )
+    if outcome.notable_jitter is not None:
+        warn(
+            f"{outcome.notable_jitter:.0e} of the variance had to be added to a diagonal to keep the algebra stable, "
+            "and predictions are that much less sharp: inducing points crowd, use fewer of them"
+        )
 
 
 def _at_once(
     observations: Observations,
     options: Options,
     on_progress: Report,
-    saving: CheckpointOptions,
+    opened: _Opened,
     condition_features: ConditionFeatures | None,
 ) -> FittedModel:
     coordinates = None if condition_features is None else condition_features.coordinates(len(observations.ids))
@@ -146,14 +124,20 @@ def _at_once(
     ordered = in_order(observations, order)
     if coordinates is not None:
         coordinates = coordinates._replace(values=coordinates.values[order.conditions])
-    checkpoints = saving.opened(options, ordered.ids, _arrays(ordered, coordinates))
-    attempts = _attempts(ordered, options, on_progress, checkpoints, coordinates)
+    arrays = {"inputs": ordered.inputs, "outputs": ordered.outputs, "conditions": ordered.conditions}
+    if ordered.errors is not None:
+        arrays["errors"] = ordered.errors
+    if coordinates is not None:
+        arrays["coordinates"] = coordinates.values
+    attempts = _attempts(ordered, options, on_progress, opened(ordered.ids, arrays), coordinates)
     # The first, which is the output itself, unless another is clearly better.
     best = max(attempts, key=lambda each: each.bound)
     if best.bound < attempts[0].bound + _LEAST_GAIN_OF_A_TRANSFORM:
         best = attempts[0]
     scaling, data, outcomes, _ = best
     outcome = chosen(outcomes)
+    if attempts[-1].outcomes[-1].status is Status.INTERRUPTED:  # whichever is best, the search for it was cut short
+        outcome = outcome._replace(status=Status.INTERRUPTED)
     model = stored_in(_posterior(outcome.parameters, data), options.dtype)
     # With the conditions where the user has them.
     model = eqx.tree_at(lambda tree: tree.parameters, model, of_conditions(model.parameters, order.places))
@@ -164,6 +148,7 @@ def _at_once(
         bounds_by_n_latent={each.parameters.latent_mean.shape[1]: each.bound for each in outcomes},
         # A square has an infinite density at zero, of which there is nothing to say.
         bounds_by_transform={each.scaling.transform_name: each.bound for each in attempts if np.isfinite(each.bound)},
+        origin=origin_here(options.random_state),
     )
     chains = None
     if options.inference == NUTS and outcome.status is not Status.INTERRUPTED:
@@ -172,14 +157,8 @@ def _at_once(
         chains = Chains(None if draws is None else in_precision(draws, options.dtype), account)
         if not account.completed:
             fit = fit._replace(outcome=fit.outcome._replace(status=Status.INTERRUPTED))
-    return fitted_model(
-        _schema(observations),
-        scaling,
-        fit,
-        chains=chains,
-        observations=observations,
-        condition_features=condition_features,
-    )
+    kept = {"observations": observations, "condition_features": condition_features}
+    return fitted_model(_schema(observations), scaling, fit, chains=chains, **kept)
 
 
 def _schema(observations: Observations) -> Schema:
@@ -227,11 +206,7 @@ def _attempts(
         bound = chosen(outcomes).bound + float(np.sum(scaling.log_slopes(observations.outputs)))
         attempts.append(_Attempt(scaling, data, outcomes, bound))
         if outcomes[-1].status is Status.INTERRUPTED:
-            # Whichever is best, the search for it was cut short.
-            return [
-                each._replace(outcomes=[outcome._replace(status=Status.INTERRUPTED) for outcome in each.outcomes])
-                for each in attempts
-            ]
+            break
     return attempts
 
 
@@ -256,18 +231,8 @@ def _trained_means(model: Posterior) -> Float[Array, "M_X D"]:
     return grid_means(model.input_basis, curves, model.input_basis.points)
 
 
-def _arrays(observations: Observations, coordinates: FeatureCoordinates | None) -> dict[str, np.ndarray]:
-    # All that a fit looks at.
-    found = {"inputs": observations.inputs, "outputs": observations.outputs, "conditions": observations.conditions}
-    if observations.errors is not None:
-        found["errors"] = observations.errors
-    if coordinates is not None:
-        found["coordinates"] = coordinates.values
-    return found
-
-
 def _by_minibatches(
-    observations: Observations, options: Options, on_progress: Report, saving: CheckpointOptions
+    observations: Observations, options: Options, on_progress: Report, opened: _Opened, checkpoint_seconds: float
 ) -> FittedModel:
     if options.output_transform == AUTO:
         raise SettingError(
@@ -283,10 +248,10 @@ def _by_minibatches(
         shards,
         options,
         on_progress=on_progress,
-        checkpoints=saving.opened(options, ids, arrays),
-        checkpoint_seconds=saving.seconds,
+        checkpoints=opened(ids, arrays),
+        checkpoint_seconds=checkpoint_seconds,
     )
     model = in_precision(model, options.dtype)
-    fit = Fit(model, outcome._replace(parameters=model.parameters), {}, {})
+    fit = Fit(model, outcome._replace(parameters=model.parameters), {}, {}, origin_here(options.random_state))
     kept = None if observations.is_streamed else observations
     return fitted_model(_schema(observations)._replace(ids=ids), scaling, fit, observations=kept)

@@ -19,7 +19,7 @@ from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Progress
 from lvmogp.insight.summary import leave_out_calibration, summary
-from lvmogp.progress import in_words, time_left
+from lvmogp.progress import in_words, shares_done
 
 SETTINGS = {"n_latent": 1, "n_restarts": 1, "n_inducing_inputs": 6, "random_state": 0}
 
@@ -447,17 +447,16 @@ def test_ctrl_c_otherwise_leaves_nothing(folder, tmp_path, ctrl_c, kept):
 # Time left
 
 
-def test_time_left_follows_the_starts_before():
-    estimate = time_left()
+def test_the_share_done_follows_the_starts_before():
+    share_done = shares_done()
 
-    def report(restart: int, iteration: int, ended: set[int], n_latent: int = 2) -> Progress:
-        return Progress(n_latent, restart, 4, "x", iteration, 0.0, ended=frozenset(ended))
+    def report(restart: int, iteration: int, ended: set[int], share: float | None = None) -> Progress:
+        return Progress(2, restart, 4, "x", iteration, 0.0, share, frozenset(ended))
 
-    estimate(report(1, 1, set()), 0.0)
-    estimate(report(1, 100, set()), 100.0)
+    assert share_done(report(1, 100, set())) == pytest.approx(100 / 150 / 4)
     # half of a start that will need 100, then a fifth of another beside it
-    assert estimate(report(2, 50, {1}), 150.0) == pytest.approx((1.5 / 4, 150.0 * 2.5 / 1.5))
-    assert estimate(report(3, 20, {1}), 160.0) == pytest.approx((1.7 / 4, 160.0 * 2.3 / 1.7))
-    assert estimate(report(1, 1, set()), 161.0)[0] < 0.01  # another kernel begins anew
-    assert estimate(report(1, 1, set(), n_latent=3), 162.0)[0] < 0.01  # as does another number of latents
+    assert share_done(report(2, 50, {1})) == pytest.approx(1.5 / 4)
+    assert share_done(report(3, 20, {1})) == pytest.approx(1.7 / 4)
+    assert share_done(report(2, 51, set())) < 0.1  # another search begins anew, wherever it reports from first
+    assert share_done(report(1, 1, set(), 0.3)) == 0.3  # where it is known
     assert [in_words(seconds) for seconds in (0.4, 61, 600, 7200)] == ["0 s", "61 s", "10 min", "2.0 h"]

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from drawn_models import of_kind
 
-from benchmarks.endurance import State as MemoryState
-from benchmarks.endurance import endured, growth, same
+from benchmarks.endurance import endured, same
 from lvmogp import LVMOGPRegressor
 from lvmogp.ground import compiling
 from lvmogp.ground.compiling import cache_folder
@@ -241,13 +240,6 @@ def test_fits_of_varying_shapes_keep_few_programs_and_change_no_answer(monkeypat
     assert max(each.n_programs for each in states) <= most + most_of_a_call
     # Single operations outside of compiled functions are programs too, about two for each of these.
     assert n_alive() - alive_before <= 3 * (most + most_of_a_call)
-
-
-def test_growth_is_that_from_the_second_quarter_to_the_last():
-    def at(resident):
-        return MemoryState(0, 0, 0.0, resident, 0, 0, 0)
-
-    assert growth([at(each) for each in (10, 50, 100, 100, 120, 130, 150, 150)]) == 1.5
 
 
 def test_eight_threads_predict_as_one_bit_for_bit_even_while_programs_are_forgotten(monkeypatch):

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import pickle
 import warnings
 
 import jax
@@ -18,7 +17,6 @@ from drawn_models import with_draws
 from lvmogp import LVMOGPRegressor
 from lvmogp.cli.files.roles import read_features
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditionError
-from lvmogp.fitted.model import added_latents
 from lvmogp.ground.compiling import compiled
 from lvmogp.insight.relevance import feature_relevance, latent_relevance
 from lvmogp.model.bounds import collapsed
@@ -171,29 +169,6 @@ def test_a_condition_without_data_is_predicted_from_its_features_and_the_prior_o
 
 
 @pytest.mark.long
-def test_a_model_with_features_survives_saving_pickling_and_absorbing(slopes, tmp_path):
-    full = copy.copy(slopes[0])
-    full.add_condition("known", [[0.1], [0.5]], [0.3, 0.6], features=[0.4])
-    full.add_condition("unknown", [[-0.9], [0.1], [0.9]], [-0.7, 0.0, 0.8])
-    full.save(tmp_path / "model.lvmogp")
-    X, later = np.linspace(-1, 1, 4)[:, None], {"never": {"slope": None}}
-    expected = full.predict(X, "never", condition_features=later)
-    for other in (LVMOGPRegressor.load(tmp_path / "model.lvmogp"), pickle.loads(pickle.dumps(full))):
-        for name in ("known", "unknown", 3, 0):
-            np.testing.assert_allclose(other.predict(X, name), full.predict(X, name), rtol=1e-12)
-        pd.testing.assert_frame_equal(other.condition_features_, full.condition_features_)
-        np.testing.assert_allclose(other.predict(X, "never", condition_features=later), expected, rtol=1e-12)
-    absorbed = copy.copy(full).absorb()
-    np.testing.assert_allclose(absorbed.latents_["mean_1"], full.latents_["mean_1"], rtol=1e-12)
-    latents = absorbed.model_.posterior.parameters.latents
-    added = [added_latents(full.model_, full.model_.added[name]) for name in ("known", "unknown")]
-    np.testing.assert_allclose(latents.mean[-2:], np.vstack([each.mean for each in added]), rtol=1e-12)
-    np.testing.assert_allclose(latents.variance[-2:], np.vstack([each.variance for each in added]), atol=1e-20)
-    assert absorbed.condition_features_["slope"].tolist()[-2:] == [0.4, pytest.approx(np.nan, nan_ok=True)]
-    assert not absorbed.condition_features_["added"].any()
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("method", ["exact", "gaussian"])
 def test_latents_beside_many_features_may_have_any_kernel(method, tmp_path):
     """One latent and five coordinates of features under a kernel that only quadrature can integrate."""
@@ -202,17 +177,22 @@ def test_latents_beside_many_features_may_have_any_kernel(method, tmp_path):
     model.fit(frame, y, condition_features=table)
     measured = np.sin(4 * np.array([0.2, 0.9]) + 0.7)  # as motor B turns without a screw
     model.add_condition("new", [[0.2], [0.9]], measured, features={"motor": "B", "screw": False}, method=method)
+    model.add_condition("unknown", [[0.2]], measured[:1])
     model.save(tmp_path / "model.lvmogp")
     loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
     X = np.linspace(0, 1, 4)[:, None]
-    for name in ("new", "u"):
+    for name in ("new", "unknown", "u"):
         np.testing.assert_allclose(loaded.predict(X, name), model.predict(X, name), rtol=1e-12)
+    pd.testing.assert_frame_equal(loaded.condition_features_, model.condition_features_)
     near = model.similarities().loc["new"]
     pd.testing.assert_series_equal(loaded.similarities().loc["new"], near, rtol=1e-10)
     assert near["y"] == near.drop("new").max()  # the other condition with motor B and no screw
     before = model.predict(X, "new")
     np.testing.assert_allclose(before, np.sin(4 * X[:, 0] + 0.7), atol=0.2)
-    np.testing.assert_allclose(copy.copy(model).absorb().predict(X, "new"), before, atol=0.1)
+    absorbed = copy.copy(model).absorb()
+    np.testing.assert_allclose(absorbed.predict(X, "new"), before, atol=0.1)
+    assert absorbed.condition_features_["motor"].fillna("missing").tolist()[-2:] == ["B", "missing"]
+    assert not absorbed.condition_features_["added"].any()
 
 
 # What people see

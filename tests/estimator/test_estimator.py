@@ -1,11 +1,7 @@
 """The estimator as users meet it: forms of data, predictions in their units, new conditions, files."""
 
 import copy
-import datetime
 import functools
-import pickle
-import subprocess
-import sys
 
 import equinox as eqx
 import numpy as np
@@ -78,12 +74,6 @@ def with_new():
     return copy.copy(grid_model()).add_condition("new", *few_points(0.9, 2))
 
 
-def assert_same_answers(found, expected, names):
-    for name in names:
-        for one, other in zip(all_predictions(found, name), all_predictions(expected, name), strict=True):
-            assert_array_equal(one, other)
-
-
 def all_predictions(model, name):
     return (
         *model.predict(X_NEW, name, return_std=True),
@@ -144,17 +134,6 @@ def test_a_grid_with_gaps_equals_its_observed_cells_in_long_form():
     assert_allclose(hidden, curve(X[[0, 3, 3, 11], 0], FACTORS[[1, 0, 5, 2]]), atol=0.15)
 
 
-def test_ids_of_any_type_with_gaps_and_in_any_order(fitted):
-    names = [("b", 2), 3, "ä", ("a", 10), datetime.datetime(2020, 1, 1), 0.5]
-    x, y, ids = long_form(names=names)
-    model = regressor().fit(x, y, conditions=pd.Series(ids, dtype=object))
-    assert set(model.conditions_) == set(names)
-    assert list(model.latents_["condition"]) == list(model.similarities().index) == list(model.conditions_)
-    for column, name in enumerate(names):
-        # The order of the names decides where the optimiser starts, so equal to its tolerance only.
-        assert_allclose(model.predict(X_NEW, name), fitted.predict(X_NEW, NAMES[column]), atol=1e-3 * SPREAD)
-
-
 @pytest.mark.parametrize(("of_x", "of_y"), [((1e6, 1e9), (-1e-5, -4.0)), ((1e-5, -4.0), (1e6, 1e9))])
 def test_answers_are_in_the_units_of_the_user_and_do_not_depend_on_them(fitted, of_x, of_y):
     (x_scale, x_shift), (scale, shift) = of_x, of_y
@@ -203,16 +182,6 @@ def test_moments_of_many_conditions_are_made_when_they_are_asked_for(model):
         assert_allclose(model.predict(X_NEW, **asked, return_std=True), before, rtol=1e-10)
 
 
-def test_latents_come_once_or_one_a_row(fitted):
-    rows = np.array([[-1.0], [0.0], [1.0], [0.0]])
-    mean, std = fitted.predict_at_latent(X_NEW, rows, return_std=True)
-    for row in range(4):
-        one = fitted.predict_at_latent(X_NEW[[row]], rows[row], return_std=True)
-        assert_allclose((mean[row], std[row]), np.ravel(one), rtol=1e-9)
-    _, without = fitted.predict_at_latent(X_NEW, rows, return_std=True, include_noise=False)
-    assert_allclose(std**2 - without**2, noise_variance(fitted, "a"), rtol=1e-6)
-
-
 def test_the_tables_of_latents_and_similarities_name_each_condition(with_new, fitted):
     table = with_new.latents_
     assert list(table.columns) == ["condition", "mean_1", "sd_1", "added"]
@@ -226,21 +195,6 @@ def test_the_tables_of_latents_and_similarities_name_each_condition(with_new, fi
     similarities = with_new.similarities()
     assert list(similarities.index) == list(similarities.columns) == [*NAMES, "new"]
     assert np.all(np.diff(similarities.to_numpy()[0, :D]) < 0)
-
-
-# Conditions never seen
-
-
-def test_an_unseen_condition_is_predicted_from_the_prior(model):
-    model.set_params(unseen="prior")
-    mean, std = model.predict(X_NEW, "never seen", return_std=True)
-    _, trained_std = model.predict(X_NEW, "c", return_std=True)
-    assert np.all(std > 2 * trained_std)
-    everything = curve(X_NEW, FACTORS)
-    assert np.all((mean > everything.min(axis=1) - 0.2) & (mean < everything.max(axis=1) + 0.2))
-    low, high = model.predict_interval(X_NEW, "never seen")
-    assert np.all((low < everything.T) & (high > everything.T))
-    assert "never seen" not in model.conditions_
 
 
 def test_a_condition_added_from_no_points_is_the_prior(model):
@@ -259,20 +213,14 @@ def test_a_condition_added_from_no_points_is_the_prior(model):
 # New conditions
 
 
-@pytest.mark.parametrize(("count", "factor"), [(1, -1.2), (4, 1.1)])
-def test_a_few_points_tell_what_a_new_condition_is(model, count, factor):
-    x, y = few_points(factor, count)
-    prior = copy.copy(model).set_params(unseen="prior")
+def test_a_few_points_tell_what_a_new_condition_is(model):
+    x, y = few_points(1.1, 4)
     model.add_condition("new", x, y)
     assert model.conditions_ == (*NAMES, "new")
     mean, std = model.predict(X_NEW, "new", return_std=True)
-    truth = curve(X_NEW[:, 0], factor)
+    truth = curve(X_NEW[:, 0], 1.1)
     assert np.all(np.abs(mean - truth) < 4 * std)
-    assert np.mean((mean - truth) ** 2) < np.mean((prior.predict(X_NEW, "new") - truth) ** 2)
-    near, near_std = model.predict(x, "new", return_std=True)
-    assert np.all(np.abs(near - y) < 3 * near_std)
-    if count == 4:
-        assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.1
+    assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.1
 
 
 def test_several_conditions_at_once_are_the_same_as_one_after_the_other(model):
@@ -288,91 +236,34 @@ def test_several_conditions_at_once_are_the_same_as_one_after_the_other(model):
         assert_array_equal(column.predict(pd.DataFrame({"x": X_NEW[:, 0], "tyre": name})), expected[0])
 
 
-@pytest.mark.parametrize("method", ["exact", "gaussian"])
-def test_a_new_condition_leaves_the_others_as_they_are(model, method):
-    before = model.predict(X_NEW, return_std=True), model.predict_interval(X_NEW), model.latents_
-    model.add_condition("new", *few_points(0.7, 3), method=method)
-    assert_array_equal(model.predict(X_NEW, return_std=True), before[0])
-    assert_array_equal(model.predict_interval(X_NEW), before[1])
-    pd.testing.assert_frame_equal(model.latents_[:D], before[2])
-
-
-def test_a_removed_condition_is_forgotten(model, fitted):
+def test_a_removed_condition_is_forgotten(model):
     x, y = few_points(0.7, 3)
-    model.add_condition("new", x, y).add_condition("other", x, y).remove_condition("new")
+    before = model.add_condition("new", x, y).predict(X_NEW, "new")
+    model.add_condition("other", x, y).remove_condition("new")
     assert model.conditions_ == (*NAMES, "other")
     with pytest.raises(UnknownConditionError, match="condition 'new' is not known"):
         model.predict(X_NEW, "new")
-    assert_array_equal(model.predict(X_NEW), fitted.predict(X_NEW))
-    again = copy.copy(fitted).add_condition("new", x, y)
-    assert_array_equal(model.add_condition("new", x, y).predict(X_NEW, "new"), again.predict(X_NEW, "new"))
-
-
-def test_absorbing_folds_new_conditions_into_the_model(model, fitted):
-    assert_array_equal(model.absorb().predict(X_NEW, return_std=True), fitted.predict(X_NEW, return_std=True))
-    model.add_condition("new", *few_points(0.7, 4))
-    before = model.predict(X_NEW, "new")
-    model.absorb()
-    assert model.conditions_ == (*NAMES, "new")
-    assert not model.latents_["added"].any()
-    mean = model.predict(X_NEW, "new")
-    assert np.sqrt(np.mean((mean - curve(X_NEW[:, 0], 0.7)) ** 2)) < 0.1
-    assert np.all(mean != before)
-    of_a = model.predict(X_NEW, "a"), fitted.predict(X_NEW, "a")
-    assert_allclose(*of_a, atol=0.05)
-    assert np.any(of_a[0] != of_a[1])
-    with pytest.raises(DataError, match="condition 'new' was part of the training and cannot be removed"):
-        model.remove_condition("new")
-
-
-HUNG = """
-import numpy as np
-from lvmogp import LVMOGPRegressor
-x = np.linspace(0, 100, 120)[:, None]
-y = np.sin(x + np.linspace(-1, 1, 6))
-model = LVMOGPRegressor(1, n_restarts=1, max_iter=30, n_inducing_inputs=64).fit(x, y)
-model.add_condition("new", x[:100], y[:100, 0] + 0.1)
-print(model.conditions_[-1])
-"""
-
-
-@pytest.mark.long
-def test_many_points_beside_many_inducing_inputs_come_to_an_end():
-    # Batches of LAPACK calls wait for each other for ever in jaxlib 0.10.
-    command = [sys.executable, "-W", "ignore", "-c", HUNG]
-    finished = subprocess.run(command, check=True, timeout=200, stdout=subprocess.PIPE, text=True)
-    assert finished.stdout.split() == ["new"]
+    assert_array_equal(model.add_condition("new", x, y).predict(X_NEW, "new"), before)
 
 
 # Files
 
 
-def test_a_loaded_model_is_the_same_bit_by_bit(with_new, path):
+def test_a_loaded_model_is_the_same_bit_by_bit_and_takes_in_new_conditions(with_new, path):
     model = copy.copy(with_new)
     model.save(path)
     loaded = LVMOGPRegressor.load(path)
-    assert loaded.conditions_ == model.conditions_
-    assert_same_answers(loaded, model, ("a", "new"))
-    pd.testing.assert_frame_equal(loaded.latents_, model.latents_)
-    pd.testing.assert_frame_equal(loaded.similarities(), model.similarities())
-    assert_array_equal(loaded.predict_at_latent(X_NEW, [[0.3]]), model.predict_at_latent(X_NEW, [[0.3]]))
-    assert str(loaded.outcome_) == str(model.outcome_)
-    assert loaded.outcome_.history == model.outcome_.history
-    assert loaded.bounds_by_n_latent_ == model.bounds_by_n_latent_
-    assert (loaded.n_latent_, loaded.n_features_in_) == (model.n_latent_, model.n_features_in_)
-    # It takes in new conditions, as the one that was saved.
     x, y = few_points(-0.6, 3)
     for each in (model, loaded):
         each.add_condition("other", x, y).add_condition("new", x[:1], y[:1])
-    for name in ("other", "new"):
-        assert_array_equal(loaded.predict(X_NEW, name, return_std=True), model.predict(X_NEW, name, return_std=True))
+    for name in ("a", "other", "new"):
+        for found, expected in zip(all_predictions(loaded, name), all_predictions(model, name), strict=True):
+            assert_array_equal(found, expected)
+    pd.testing.assert_frame_equal(loaded.latents_, model.latents_)
+    pd.testing.assert_frame_equal(loaded.similarities(), model.similarities())
+    assert loaded.outcome_.history == model.outcome_.history
+    assert loaded.bounds_by_n_latent_ == model.bounds_by_n_latent_
     assert_array_equal(loaded.absorb().predict(X_NEW), model.absorb().predict(X_NEW))
-
-
-def test_a_fitted_estimator_can_be_copied_and_pickled_by_others(with_new):
-    """Not our file format, but what joblib does in a parallel search."""
-    for same in (copy.deepcopy(with_new), pickle.loads(pickle.dumps(with_new))):
-        assert_array_equal(same.predict(X_NEW, "new", return_std=True), with_new.predict(X_NEW, "new", return_std=True))
 
 
 # Settings
@@ -414,16 +305,6 @@ def test_kernels_are_in_the_units_of_the_inputs():
     assert_allclose(plain.predict(X_NEW + 2 * np.pi), curve(X_NEW, FACTORS), atol=0.25)
 
 
-def test_single_precision_agrees_with_double(fitted):
-    single = regressor(dtype="float32").fit(X, Y, conditions=NAMES)
-    mean, std = single.predict(X_NEW, return_std=True)
-    expected_mean, expected_std = fitted.predict(X_NEW, return_std=True)
-    assert single.outcome_.bound == pytest.approx(fitted.outcome_.bound, abs=2)
-    assert single.model_.posterior.mean.dtype == np.float32
-    assert_allclose(mean, expected_mean, atol=1e-2 * SPREAD)
-    assert_allclose(std, expected_std, rtol=0.05)
-
-
 @pytest.mark.parametrize("inference", [pytest.param("full", marks=pytest.mark.long), "kronecker"])
 def test_explicit_inference_predicts_like_the_collapsed(fitted, inference):
     model = regressor(inference=inference, n_inducing_inputs=8).fit(X, Y, conditions=NAMES)
@@ -442,7 +323,6 @@ def test_a_fit_cut_short_says_so_in_words_and_leaves_everything_else_alone(capfd
         model = regressor(max_iter=2, random_state=None).fit(x, y, conditions=ids)
     assert not model.outcome_.converged
     assert len(model.outcome_.history) == 2
-    assert np.all(np.isfinite(model.predict(X_NEW)))
     assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
     assert_array_equal(x, X)
     assert_array_equal(y, Y)
@@ -465,29 +345,8 @@ def test_the_outcome_accounts_for_the_fit(fitted):
     assert other.outcome_.history[0] != fitted.outcome_.history[0]  # another seed starts elsewhere
 
 
-def test_parameters_can_be_read_set_and_cloned(fitted):
-    settings = fitted.get_params()
-    assert settings["n_latent"] == 1
-    assert settings["random_state"] == 0
-    assert len(settings) == 20
-    copied = clone(fitted)
-    assert copied.get_params() == settings
-    assert not hasattr(copied, "model_")
-    assert copied.set_params(n_latent=3).get_params() == settings | {"n_latent": 3}
+def test_parameters_can_be_read_and_cloned(fitted):
+    assert len(fitted.get_params()) == 20
+    assert clone(fitted).get_params() == fitted.get_params()
     kernel = RBF(2.0) + Periodic(24.0)
     assert eqx.tree_equal(clone(regressor(input_kernel=kernel)).input_kernel, kernel)
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore:the fit did not converge")  # exact data can always be had more exactly
-def test_exact_data_are_learnt_exactly():
-    """Where there is no noise, rounding errors are all that a search could be misled by."""
-    rng = np.random.default_rng(0)
-    x, (shift, scale) = np.sort(rng.uniform(0, 10, 100)), rng.normal(size=(2, 50))
-
-    def curves(x):
-        return np.sin(x[:, None] + shift) * np.exp(0.3 * scale)
-
-    model = LVMOGPRegressor(2, n_restarts=2).fit(x[:, None], curves(x))
-    between = np.linspace(0.5, 9.5, 40)
-    np.testing.assert_allclose(model.predict(between[:, None]), curves(between), atol=2e-3)

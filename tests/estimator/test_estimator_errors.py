@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-from test_estimator import FACTORS, NAMES, SPREAD, X_NEW, D, N, X, Y, curve, few_points, grid_model, regressor
+from test_estimator import NAMES, SPREAD, X_NEW, D, N, X, Y, few_points, grid_model, regressor
 
 from lvmogp import (
     RBF,
@@ -19,6 +19,7 @@ from lvmogp import (
     LVMOGPRegressor,
     LVMOGPWarning,
     NumericalError,
+    ObservationStore,
     Priors,
     SettingError,
     UnknownConditionError,
@@ -27,6 +28,7 @@ from lvmogp import (
 nan, inf = np.nan, np.inf
 Y1 = Y[:, 0]
 IDS = NAMES * 2  # one a row of X
+STORE = ObservationStore(X, Y1, np.arange(N) % D)
 
 
 @pytest.fixture
@@ -87,6 +89,9 @@ BEFORE_ANY_WORK = [
     ({}, (X, Y1, [None, *IDS[1:]]), "a condition id is missing .None or NaN.; drop those rows or give"),
     *(({name: value}, (X, Y), WHOLE.format(name, value)) for name, values in COUNTS.items() for value in values),
     *(({name: "no such"}, (X, Y), text) for name, text in CHOICES.items()),
+    ({}, (STORE, Y1), "an ObservationStore holds the outputs and conditions itself; pass nothing beside it"),
+    ({"inference": "collapsed"}, (STORE,), 'an ObservationStore is fitted by minibatches; use inference="stochastic"'),
+    ({"random_state": -1}, (X, Y), "random_state must not be negative, got -1"),
     *(({"inference": "nuts", "priors": priors}, (X, Y), text) for priors, text in PRIORS),
     ({"inference": "full", "n_inducing_inputs": 150, "n_inducing_latents": 20}, MANY, FULL),
 ]
@@ -113,24 +118,8 @@ def test_a_kernel_that_does_not_fit_the_inputs_fails_in_words():
         regressor(input_kernel=RBF(columns=3)).fit(X, Y)
 
 
-def test_errors_are_value_errors_of_the_library():
-    for kind in (DataError, SettingError, UnknownConditionError, NumericalError):
-        assert issubclass(kind, LVMOGPError)
-        assert issubclass(kind, ValueError)
-
-
 # Calls
 
-# Questions about rows: whatever is asked, rows are looked at in the same way.
-ROWS = {
-    "predict": lambda model, *rows: model.predict(*rows),
-    "return_cov": lambda model, *rows: model.predict(*rows, return_cov=True),
-    "predict_interval": lambda model, *rows: model.predict_interval(*rows),
-    "predict_gradient": lambda model, *rows: model.predict_gradient(*rows),
-    "sample": lambda model, *rows: model.sample(*rows),
-    "log_predictive_density": lambda model, x, *rows: model.log_predictive_density(x, np.zeros(len(x)), *rows),
-    "score": lambda model, x, ids: model.score(x, np.zeros(len(x)), conditions=ids),
-}
 BAD_ROWS = [
     ((X_NEW[:, 0], "a"), "X must be two-dimensional .* a single column with X.reshape"),
     ((np.zeros((4, 2)), "a"), "X has 2 features, but LVMOGPRegressor is expecting 1 features"),
@@ -147,17 +136,14 @@ BAD_ROWS = [
 ]
 
 
-@pytest.mark.parametrize("ask", ROWS.values(), ids=ROWS.keys())
-def test_rows_that_cannot_be_predicted_fail_in_words(ask, model):
+@pytest.mark.parametrize("name", ["predict", "predict_interval", "predict_gradient", "sample"])
+def test_rows_that_cannot_be_predicted_fail_in_words_and_no_rows_are_fine(name, model):
     model.add_condition("tyre-K", [[1.0]], [0.5])
+    ask = getattr(model, name)
     for rows, text in BAD_ROWS:
         with pytest.raises(UnknownConditionError if "not known" in text else DataError, match=text):
-            ask(model, *rows)
-
-
-@pytest.mark.parametrize("ask", [ROWS[name] for name in ("predict", "predict_interval", "predict_gradient")])
-def test_no_rows_give_no_predictions(ask, fitted):
-    assert np.size(ask(fitted, np.empty((0, 1)), "a")) == 0
+            ask(*rows)
+    assert np.size(ask(np.empty((0, 1)), "a")) == 0
 
 
 LEVEL, LEVELS = "level must lie between 0 and 1, got {!r}", "levels must be numbers between 0 and 1, at least one, got"
@@ -216,16 +202,11 @@ def test_calls_that_make_no_sense_fail_in_words_and_change_nothing(model, monkey
     assert_unchanged(model, before)
 
 
-def test_an_unknown_keyword_fails(fitted):
-    for call, text in (
-        (lambda: LVMOGPRegressor(n_latents=2), "unexpected keyword argument 'n_latents'"),
-        (lambda: regressor().fit(X, Y, condition="tyre"), "unexpected keyword argument 'condition'"),
-        (lambda: LVMOGPRegressor(2, "tyre"), "positional argument"),
-        (lambda: regressor().set_params(n_latents=2), "Invalid parameter 'n_latents'"),
-        (lambda: fitted.predict(X_NEW, "a", return_var=True), "unexpected keyword argument 'return_var'"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=text):
-            call()
+def test_settings_are_named_and_known():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'n_latents'"):
+        LVMOGPRegressor(n_latents=2)
+    with pytest.raises(TypeError, match="positional argument"):
+        LVMOGPRegressor(2, "tyre")
 
 
 def test_use_before_the_fit_fails_in_words():
@@ -266,7 +247,7 @@ def test_equal_outputs_work_with_a_warning():
 
 @pytest.mark.parametrize("column", ["input", "output"])
 def test_what_differs_in_its_last_digits_only_is_told_of(monkeypatch, column):
-    monkeypatch.setattr("lvmogp.estimator.train", failing(NumericalError("far enough")))
+    monkeypatch.setattr("lvmogp.pipeline._at_once", failing(NumericalError("far enough")))
     hardly = 1e9 + 1e-7 * np.arange(N)
     data = (hardly[:, None], X[:, 0]) if column == "input" else (X, hardly)
     with (
@@ -314,41 +295,13 @@ def test_one_condition_is_a_plain_gp_with_a_warning():
     assert_array_equal(mean, model.predict(x, "only"))
 
 
-def test_one_observation_works():
-    with pytest.warns(LVMOGPWarning, match="there is one condition only"):
-        model = regressor().fit([[2.0]], [5.0])
-    mean, std = model.predict([[2.0], [3.0]], return_std=True)
-    assert_allclose(mean, 5.0, atol=0.5)
-    assert np.all(np.isfinite(std))
-    assert np.all(std > 0)
-
-
-def test_one_point_a_condition_works_with_wide_bands():
-    x = np.linspace(0, 10, D)[:, None]
-    y = curve(x[:, 0], FACTORS)
-    model = regressor().fit(x, y, conditions=NAMES)
-    for place, name in enumerate(NAMES):
-        mean, std = model.predict(x, name, return_std=True)
-        assert np.all(np.isfinite(mean))
-        away = np.abs(np.arange(D) - place) > 1
-        assert std[away].min() > 0.4 * y.std()
-        assert np.all(np.abs(curve(x[:, 0], FACTORS[place]) - mean) < 4 * std)
-
-
-def test_inputs_that_repeat_work():
-    x = np.repeat(X[::2], 2, axis=0)
-    y = curve(x, FACTORS) + np.tile([[0.1], [-0.1]], (N // 2, 1))
-    model = regressor().fit(x, y, conditions=NAMES)
-    assert_allclose(model.predict(X[::2]), curve(X[::2], FACTORS), atol=0.1)
-
-
 def test_warnings_are_where_the_user_called(tmp_path):
     """In a process of its own: where shapes are checked, each call of ours goes through another module."""
     script = tmp_path / "script.py"
     script.write_text(
         "import lvmogp.estimator\n"
         "def leave(*_): raise SystemExit\n"
-        "lvmogp.estimator.train = leave\n"
+        "lvmogp.pipeline._at_once = leave\n"
         "lvmogp.estimator.LVMOGPRegressor().fit([[0.0], [1.0]], [0.0, 1.0], conditions=['a', 'a'])\n"
     )
     found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=120)

@@ -79,10 +79,7 @@ def test_the_bound_chooses(transform, tmp_path):
     assert_array_equal(model.predict(X_NEW), same.predict(X_NEW))
     assert model.bounds_by_transform_[transform] == same.bounds_by_transform_[transform]
     model.save(tmp_path / "chosen.lvmogp")
-    loaded = LVMOGPRegressor.load(tmp_path / "chosen.lvmogp")
-    assert loaded.output_transform_ == transform
-    assert loaded.bounds_by_transform_ == model.bounds_by_transform_
-    assert_array_equal(loaded.predict(X_NEW), model.predict(X_NEW))
+    assert LVMOGPRegressor.load(tmp_path / "chosen.lvmogp").bounds_by_transform_ == model.bounds_by_transform_
 
 
 def test_bounds_of_transforms_are_in_the_units_of_the_output():
@@ -92,12 +89,12 @@ def test_bounds_of_transforms_are_in_the_units_of_the_output():
 
 
 def test_what_is_tried_depends_on_the_outputs_and_on_who_answers():
-    options = Options(**{name: getattr(regressor(output_transform="auto"), name) for name in Options._fields})
     positive, with_zero = np.array([1.0, 2.0]), np.array([0.0, 2.0])
-    assert output_transforms(options, positive) == [None, Logarithm(), SquareRoot()]
-    assert output_transforms(options._replace(inference="nuts"), positive) == [None, SquareRoot()]
-    assert output_transforms(options, with_zero) == [None]
-    assert output_transforms(options._replace(output_transform="sqrt"), with_zero) == [SquareRoot()]
+    auto = Options(output_transform="auto")
+    assert output_transforms(auto, positive) == [None, Logarithm(), SquareRoot()]
+    assert output_transforms(Options(output_transform="auto", inference="nuts"), positive) == [None, SquareRoot()]
+    assert output_transforms(auto, with_zero) == [None]
+    assert output_transforms(Options(output_transform="sqrt"), with_zero) == [SquareRoot()]
 
 
 @pytest.mark.filterwarnings("ignore:the fit did not converge")

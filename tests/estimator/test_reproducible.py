@@ -61,6 +61,7 @@ def test_a_second_process_finds_the_same_parameters_bit_for_bit(folder, first):
     assert [name for name in ours if ours[name].tobytes() != theirs[name].tobytes()] == []
 
 
+@pytest.mark.long
 def test_another_order_of_sums_changes_predictions_by_less_than_is_promised(folder, first):
     ours, theirs = (LVMOGPRegressor.load(path) for path in (first, model_file(folder, "other", TWO_THREADS)))
     points = np.random.default_rng(1).uniform(0, 3, (200, 2))

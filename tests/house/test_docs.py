@@ -1,7 +1,6 @@
 """The documentation builds without warnings, its links lead somewhere, its examples run, and it names what there is."""
 
 import ast
-import importlib.util
 import inspect
 import os
 import re
@@ -13,15 +12,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
-import pandas as pd
 import pytest
 from typer.main import get_command
 
 import lvmogp
 import lvmogp.errors
 from lvmogp.cli.app import app
-from lvmogp.simulate import braking
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -119,15 +115,6 @@ def python_blocks(page):
     return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
-def test_the_example_files_are_fifty_braking_tests():
-    drawn = braking(np.random.default_rng(1))
-    table = pd.read_csv(DOCS / "data" / "braking.csv")
-    np.testing.assert_allclose(table["speed"], drawn.speed, atol=0.05)
-    np.testing.assert_allclose(table["distance"], drawn.distance, atol=0.05 + 1e-9)
-    assert table["tyre"].nunique() == 10
-    assert not pd.read_csv(DOCS / "data" / "new-tyre.csv")["tyre"].isin(table["tyre"]).any()
-
-
 LONG_PAGES = ("next-measurement", "condition-features", "fully-bayesian", "large-data", "troubleshooting")
 PAGES = {
     "short": ("calibration.md",),
@@ -166,41 +153,33 @@ def test_examples_run_in_the_order_of_reading(tmp_path, pages):
 # Troubleshooting
 
 
-def spoken(paths):
-    """Every message of an error with the error's name, and every warning, with what varies replaced by …."""
-    errors, warned = [], []
-    for path in paths:
-        tree = ast.parse(path.read_text())
-        constants = {ast.unparse(line.targets[0]): line.value for line in tree.body if isinstance(line, ast.Assign)}
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Call) or not node.args:
-                continue
-            called = ast.unparse(node.func)
-            text = constants.get(ast.unparse(node.args[0]), node.args[0])
-            if called in ("warnings.warn", "warn"):
-                warned.append(template(text))
-            elif called in vars(lvmogp.errors) and not isinstance(text, ast.Name):  # one of a table of faults
-                errors.append((called, template(text)))
-    return errors, warned
-
-
 def template(text):
     """A text with … for what varies."""
     if isinstance(text, ast.Constant):
-        return text.value
+        return str(text.value)
     return "".join(part.value if isinstance(part, ast.Constant) else "…" for part in text.values)
 
 
+def texts_in(tree):
+    """Every text in a tree, with what varies replaced by …."""
+    texts = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr | ast.Constant)]
+    parts = {part for text in texts if isinstance(text, ast.JoinedStr) for part in text.values}
+    return [template(text) for text in texts if text not in parts]
+
+
+def said(paths, names):
+    """Texts that functions or classes of these names are called with first."""
+    calls = [node for path in paths for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    first = [call.args[0] for call in calls if call.args and ast.unparse(call.func) in names]
+    return [template(text) for text in first if not isinstance(text, ast.Name)]  # which is one of a table of faults
+
+
 def remarked():
-    """Every remark of the diagnostics, of chains and of calibration, with what varies replaced by …."""
-    found = []
-    trees = [ast.parse((SOURCE / f"{module}.py").read_text()) for module in REMARKS]
-    for function in (node for tree in trees for node in tree.body):
-        if isinstance(function, ast.FunctionDef) and function.name.startswith(("_about", "_remarks")):
-            texts = [node for node in ast.walk(function) if isinstance(node, ast.JoinedStr | ast.Constant)]
-            parts = {part for text in texts if isinstance(text, ast.JoinedStr) for part in text.values}
-            found += [str(template(text)) for text in texts if text not in parts]
-    return [text for text in found if text.endswith(".")]
+    """Every remark of the diagnostics, of chains and of calibration."""
+    bodies = [ast.parse((SOURCE / f"{module}.py").read_text()).body for module in REMARKS]
+    functions = [node for body in bodies for node in body if isinstance(node, ast.FunctionDef)]
+    texts = [texts_in(each) for each in functions if each.name.startswith(("_about", "_remarks"))]
+    return [text for some in texts for text in some if text.endswith(".")]
 
 
 def section(title):
@@ -225,12 +204,13 @@ def unexplained(messages, phrases):
     ("paths", "title", "least"), [(OF_THE_LIBRARY, "Errors", 60), (ABOUT_FILES, "Files on the command line", 30)]
 )
 def test_every_error_is_explained(paths, title, least):
-    said, _ = spoken(paths)
     # All that can be wrong inside of a model file has one remedy.
-    messages = [message for error, message in said if error != "ModelFileError"]
+    messages = said(paths, vars(lvmogp.errors).keys() - {"ModelFileError", "warn"})
     assert len(messages) > least
     silent, _ = unexplained(messages, first_cells(title))
-    _, stale = unexplained([message for _, message in said], first_cells(title))
+    _, stale = unexplained(
+        [text for path in paths for text in texts_in(ast.parse(path.read_text()))], first_cells(title)
+    )
     assert (silent, stale) == ([], [])
 
 
@@ -240,7 +220,7 @@ def test_every_remark_is_explained():
 
 
 def test_every_warning_is_quoted():
-    _, messages = spoken(OF_THE_LIBRARY)
+    messages = said(OF_THE_LIBRARY, ["warn"])
     quotes = re.findall(r"^> .*(?:\n> .*)*", section("Warnings"), flags=re.MULTILINE)
     texts = [quote[2:].replace("\n> ", " ") for quote in quotes]
     patterns = [re.escape(message).replace("…", ".+") for message in messages]
@@ -280,15 +260,6 @@ def test_a_script_becomes_a_page_of_the_site(path, site, pages):
     images = [Path(link) for link in pages[page].loads if f"images/{path.stem}" in link]
     assert sorted(image.name for image in images) == shown_by(path) != []
     assert max((path.parent / "images" / image.name).stat().st_size for image in images) < 150_000
-
-
-def test_figures_are_those_a_cell_saves():
-    pytest.importorskip("mkdocs")
-    spec = importlib.util.spec_from_file_location("tutorials", DOCS / "hooks" / "tutorials.py")
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
-    code = "save(first, 3)\nsave(again, 3)\nprint('tea-2.png')\nfigure.savefig(f'{HERE}/tea-1.png', dpi=150)"
-    assert hook.figures(code, "tea") == ["tea-3.png", "tea-1.png"]
 
 
 @pytest.mark.long

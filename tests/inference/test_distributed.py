@@ -32,6 +32,7 @@ from lvmogp.inference.minibatch.distributed import (
 )
 from lvmogp.inference.minibatch.fit import fit_minibatches
 from lvmogp.inference.minibatch.minibatches import Feed, Shards, minibatch
+from lvmogp.inference.options import checked
 from lvmogp.tables.ids import numbers_of
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling, scaling_from
@@ -102,7 +103,7 @@ def in_one_process(data: Path):
         counts = np.zeros(len(ids), int)
         for store, own in zip((first, second), numbers, strict=True):
             counts[own] += store.counts
-        return fit_minibatches(Shards((first, second), numbers, counts, scaling, 2, 0), model._options())
+        return fit_minibatches(Shards((first, second), numbers, counts, scaling, 2, 0), checked(model))
 
 
 @pytest.fixture(scope="module")

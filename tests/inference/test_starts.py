@@ -8,9 +8,8 @@ import references
 from scipy.spatial.distance import pdist
 from small_models import INDUCING_INPUTS, Case, grid_case, long_case, number, rbf
 
-from lvmogp import LVMOGPRegressor
 from lvmogp.ground.compiling import compiled
-from lvmogp.inference.options import fit_settings
+from lvmogp.inference.options import Options, checked, fit_settings
 from lvmogp.inference.starts import (
     RECIPES,
     Embedding,
@@ -180,9 +179,6 @@ def test_points_that_differ_by_rounding_are_clustered_without_a_warning():
 # Many observations
 
 
-OPTIONS = LVMOGPRegressor(2, random_state=0)._options()
-
-
 def scattered_waves(n_observations, n_conditions=50):
     rng = np.random.default_rng(0)
     inputs = rng.uniform(-1, 1, (n_observations, 1))
@@ -192,7 +188,7 @@ def scattered_waves(n_observations, n_conditions=50):
 
 
 def settings_for(data, inputs, n_latent=2, **changes):
-    return fit_settings(OPTIONS._replace(**changes), data, inputs, n_latent=n_latent, latent_kernel=RBF())
+    return fit_settings(checked(Options(**changes)), data, inputs, n_latent=n_latent, latent_kernel=RBF())
 
 
 @pytest.mark.parametrize(("n", "n_restarts", "tolerance"), [(5_000, 6, 0.02), (50_000, 6, 1.5), (60_000, 1, 2.0)])

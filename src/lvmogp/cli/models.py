@@ -186,13 +186,10 @@ def report(screen: Screen, model: Path, *, out: Path | None) -> None:
 def demo(screen: Screen, *, out: Path, seed: int) -> None:
     """Run the braking example and show what it found."""
     from lvmogp.demo import NEW, run
-    from lvmogp.simulate import SPEEDS
 
     with Console(stderr=True).status("Simulating 50 braking experiments and fitting the joint model …"):
         found = run(out, seed=seed)
-    curves = {name: getattr(found, name) for name in ("truth", "predicted", "lower", "upper", "together")}
-    rows = pd.DataFrame({"speed": np.linspace(*SPEEDS, len(found.truth)), **curves})
-    rows = rows.iloc[[int((rows["speed"] - speed).abs().argmin()) for speed in _SHOWN_SPEEDS]]
+    rows = found.curves.iloc[[int((found.curves["speed"] - speed).abs().argmin()) for speed in _SHOWN_SPEEDS]]
     written = rows.map("{:.1f}".format)
     screen.say(f"10 tyres, 5 experiments each. {str(found.model.outcome_).capitalize()}.")
     screen.say("A new tyre from one observation: braking distance (m)\n")

@@ -1,6 +1,7 @@
 """The choices a user leaves open, made from the data, and those a user made, checked."""
 
 import numbers
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from lvmogp.inference.nuts.chains import FEW_OBSERVATIONS, SamplerSettings
 from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, named, rank
 from lvmogp.model.layouts import Data, GridData
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.transforms import TRANSFORMS, Logarithm, Transform
 from lvmogp.typing import HostFloat
 
@@ -54,57 +56,61 @@ _LEAST_STOCHASTIC_GAIN = 1e-4
 _START_INPUTS, _START_LATENTS, _START_ITERATIONS = 25, 16, 60
 
 
-class Options(NamedTuple):
-    """The settings of the estimator, as given."""
+@dataclass(eq=False, repr=False)  # compared and shown as scikit-learn does it with estimators
+class Options:
+    """The settings of the estimator as they are given; its docstring says what they mean."""
 
-    n_latent: int | str
-    input_kernel: str | Kernel
-    latent_kernel: str | Kernel
-    n_inducing_inputs: int | str
-    n_inducing_latents: int | str
-    noise: str
-    inference: str
-    n_restarts: int | str
-    max_iter: int | str
-    output_transform: str | None
-    unseen: str
-    dtype: str
-    random_state: Any
-    batch_size: int | str = AUTO
+    n_latent: int | str = 2
+    _: KW_ONLY
+    condition: str | None = None
+    input_kernel: str | Kernel = "rbf"
+    latent_kernel: str | Kernel = "rbf"
+    n_inducing_inputs: int | str = "auto"
+    n_inducing_latents: int | str = "auto"
+    noise: str = "shared"
+    inference: str = "auto"
+    n_restarts: int | str = "auto"
+    max_iter: int | str = "auto"
+    batch_size: int | str = "auto"
     priors: Priors | None = None
-    n_chains: int | str = AUTO
-    n_warmup: int | str = AUTO
-    n_draws: int | str = AUTO
+    n_chains: int | str = "auto"
+    n_warmup: int | str = "auto"
+    n_draws: int | str = "auto"
+    output_transform: str | None = None
+    unseen: str = "error"
+    dtype: str = "float64"
+    random_state: Any = None
+    verbose: bool = False
 
-    def checked(self, *, described: bool = False) -> "Options":
-        """Return the options once each is known to be one that can be honoured; conditions may be ``described``."""
-        for name, kind in Options.__annotations__.items():
-            value = getattr(self, name)
-            is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-            if name == "n_latent" and is_number and value == 0:
-                if not described:
-                    raise SettingError(
-                        "n_latent=0 leaves nothing to tell conditions apart; give their condition_features, or use 1"
-                    )
-            elif kind == int | str and value != AUTO and not (is_number and int(value) >= 1):
-                raise SettingError(f'{name} must be a whole number of at least 1 or "auto", got {value!r}')
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise SettingError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
-        if isinstance(self.random_state, numbers.Integral) and int(self.random_state) < 0:
-            raise SettingError(f"random_state must not be negative, got {self.random_state!r}")
-        named(self.input_kernel)
-        latent_kernels(self)
-        if not isinstance(self.priors, Priors | None):
-            raise SettingError(f"priors must be None or Priors(...), got {self.priors!r}")
-        return self._replace(priors=None if self.priors is None else self.priors.checked())
 
-    @property
-    def seed(self) -> int:
-        """A seed from ``random_state``; the same one when that is ``None``."""
-        if isinstance(self.random_state, numbers.Integral | None):
-            return int(self.random_state or 0)
-        return int(check_random_state(self.random_state).randint(2**31))
+def checked(options: Options, *, described: bool = False) -> Options:
+    """Return options that can be honoured, with a seed for ``random_state``; conditions may be ``described``."""
+    given = {field.name: getattr(options, field.name) for field in fields(Options)}
+    for name, kind in Options.__annotations__.items():
+        value = given.get(name, AUTO)
+        is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        if name == "n_latent" and is_number and value == 0:
+            if not described:
+                raise SettingError(
+                    "n_latent=0 leaves nothing to tell conditions apart; give their condition_features, or use 1"
+                )
+        elif kind == int | str and value != AUTO and not (is_number and int(value) >= 1):
+            raise SettingError(f'{name} must be a whole number of at least 1 or "auto", got {value!r}')
+    for name, choices in _CHOICES.items():
+        if given[name] not in choices:
+            raise SettingError(f"{name} must be one of {list(choices)}, got {given[name]!r}")
+    named(options.input_kernel)
+    latent_kernels(options)
+    if not isinstance(options.priors, Priors | None):
+        raise SettingError(f"priors must be None or Priors(...), got {options.priors!r}")
+    seed = options.random_state or 0
+    if not isinstance(seed, numbers.Integral):
+        # Drawn once: a RandomState would give each part of the fit another seed, and none to write down.
+        seed = check_random_state(seed).randint(2**31)
+    elif seed < 0:
+        raise SettingError(f"random_state must not be negative, got {seed!r}")
+    priors = None if options.priors is None else options.priors.checked()
+    return Options(**given | {"priors": priors, "random_state": int(seed)})
 
 
 class Settings(NamedTuple):
@@ -134,23 +140,27 @@ class Settings(NamedTuple):
         return data.n_observations * n_inputs**2 + conditions * (n_latents + n_inputs**2) + dense
 
 
-def is_stochastic(
-    options: Options, n_observations: int, *, is_complete_grid: bool = False, beyond: str | None = None
-) -> bool:
+def is_stochastic(options: Options, given: Observations, *, beyond: str | None) -> bool:
     """Return whether to fit by minibatches; ``beyond`` names what was given that they know nothing of yet."""
-    most = _MOST_ON_A_GRID if is_complete_grid else _MOST_AT_ONCE
-    if beyond is not None and options.inference == "stochastic":
+    if given.is_streamed and options.inference not in (AUTO, "stochastic"):
         raise SettingError(
-            f'inference="stochastic" cannot take {beyond}; use "auto", "collapsed", "kronecker" or "nuts", or leave '
-            "that out"
+            f'an ObservationStore is fitted by minibatches; use inference="stochastic" or "auto", not '
+            f"{options.inference!r}"
         )
-    if options.inference == NUTS and n_observations > most:
+    must = given.is_streamed or options.inference == "stochastic"
+    if must and beyond is not None:
         raise SettingError(
-            f'inference="nuts" looks at all observations in every step, here {n_observations:,}; it is limited to '
+            f"minibatches cannot take {beyond}; leave that out, or use arrays in memory with inference "
+            '"auto", "collapsed", "kronecker" or "nuts"'
+        )
+    most = _MOST_ON_A_GRID if given.is_complete_grid else _MOST_AT_ONCE
+    too_many = given.n_rows > most
+    if options.inference == NUTS and too_many:
+        raise SettingError(
+            f'inference="nuts" looks at all observations in every step, here {given.n_rows:,}; it is limited to '
             f'{most:,}: use inference="auto"'
         )
-    too_many = options.inference == AUTO and n_observations > most
-    return beyond is None and (options.inference == "stochastic" or too_many)
+    return must or (too_many and options.inference == AUTO and beyond is None)
 
 
 def latent_dimensions(options: Options, n_conditions: int, *, n_known: int = 0) -> list[int]:
@@ -203,7 +213,7 @@ def fit_settings(
         inference=_inference(options, most * n_latents, is_grid=is_grid),
         n_restarts=1,
         max_iterations=_or_default(options.max_iter, _MAX_ITERATIONS),
-        seed=options.seed,
+        seed=options.random_state,
         tolerance=max(_LEAST_GAIN, _LEAST_GAIN_PER_OBSERVATION * (n_scattered - _MANY_OBSERVATIONS)),
     )
     if options.n_restarts != AUTO:
@@ -220,7 +230,7 @@ def sampling_settings(options: Options, n_observations: int) -> tuple[Priors, Sa
     n_chains = _or_default(options.n_chains, usual)
     n_warmup, n_draws = _LONG_CHAINS if n_chains < _CHAINS_WITH_FEW_OBSERVATIONS else _SHORT_CHAINS
     n_warmup, n_draws = _or_default(options.n_warmup, n_warmup), _or_default(options.n_draws, n_draws)
-    return options.priors or Priors(), SamplerSettings(n_chains, n_warmup, n_draws, seed=options.seed)
+    return options.priors or Priors(), SamplerSettings(n_chains, n_warmup, n_draws, seed=options.random_state)
 
 
 def minibatch_settings(options: Options, n_observations: int) -> tuple[int, int, float]:
@@ -238,7 +248,8 @@ def minibatch_inducing(options: Options, n_conditions: int, *, n_latent: int, la
 def minibatch_start_options(options: Options, data: Data, inputs: HostFloat) -> Options:
     """Return the options of the small fit that minibatches start from."""
     n_inputs, n_latents = options.n_inducing_inputs, options.n_inducing_latents
-    return options._replace(
+    return replace(
+        options,
         inference="collapsed",
         n_inducing_inputs=min(_or_default(n_inputs, _START_INPUTS), _START_INPUTS, len(np.unique(inputs, axis=0))),
         n_inducing_latents=min(_or_default(n_latents, _START_LATENTS), _START_LATENTS, data.n_conditions),

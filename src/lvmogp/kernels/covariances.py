@@ -26,7 +26,7 @@ Values = Annotated[Any, Float[Array, "..."]]
 
 def _positive(name: str, *, per_column: bool = False, optional: bool = False) -> Any:
     # Numbers a user gives stay NumPy arrays, so that describing a kernel starts no backend.
-    wanted = "a positive number or one positive number a column" if per_column else "a positive number"
+    more = " or one positive number a column" if per_column else ""
 
     def convert(value: Any) -> Any:
         if isinstance(value, jax.Array) or (optional and value is None):
@@ -36,7 +36,7 @@ def _positive(name: str, *, per_column: bool = False, optional: bool = False) ->
         except (TypeError, ValueError):
             array = np.array(np.nan)
         if array.ndim > int(per_column) or not np.all(np.isfinite(array) & (array > 0)):
-            raise SettingError(f"{name} must be {wanted}, got {value!r}")
+            raise SettingError(f"{name} must be a positive number{more}, got {value!r}")
         return array
 
     return convert

@@ -9,6 +9,7 @@ inputs; what it computes at latents that people choose is the variational fit's.
 """
 
 import base64
+import re
 from itertools import islice
 from typing import Any
 
@@ -135,15 +136,7 @@ def _search(fit: Ensemble, n_latent: int) -> Document:
         "starts": encoded(starts),
         "nodes": encoded(np.column_stack([nodes[:, :1], normal[:, 1:]])),
         "priorNodes": encoded(normal_nodes(MOST_PARTICLES, n_theta)),
-        "nParticles": SEARCH.n_particles,
-        "nScouts": SEARCH.n_scouts,
-        "nStarts": SEARCH.n_starts,
-        "nStartsOfManyPoints": SEARCH.n_starts_of_many_points,
-        "manyPoints": SEARCH.many_points,
-        "newtonSteps": SEARCH.newton_steps,
-        "stepFractions": SEARCH.step_fractions,
-        "widening": SEARCH.widening,
-        "priorShare": SEARCH.prior_share,
+        **{re.sub("_(.)", lambda found: found[1].upper(), name): value for name, value in SEARCH._asdict().items()},
         "paddedSizes": PLACES,
         "mostPoints": MOST_EXACT,
     }

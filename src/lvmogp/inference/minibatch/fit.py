@@ -77,7 +77,7 @@ def fit_minibatches(
             share = max(running.schedule.share, running.step / most_steps)
             on_progress(Progress(n_latent, 1, 1, MINIBATCHES, running.step, running.history[-1].mean, share))
 
-    feed = Feed(shards, batch_size, jax.local_device_count(), options.dtype, options.seed)
+    feed = Feed(shards, batch_size, jax.local_device_count(), options.dtype, options.random_state)
     running, posterior, bound, status = run(
         running, start.shared, feed, most_steps=most_steps, least_gain=least_gain, on_window=after_window
     )
@@ -95,7 +95,7 @@ def _started(shards: Shards, options: Options, on_progress: Report) -> Start:
     # About as many observations of each condition, all of those that have fewer.
     chances = np.minimum(points_per_condition(n_conditions) / np.maximum(shards.counts, 1), 1.0)
     some = [
-        part.sample(chances[own], options.seed + shards.first_shard + place)
+        part.sample(chances[own], options.random_state + shards.first_shard + place)
         for place, (part, own) in enumerate(zip(shards.parts, shards.numbers, strict=True))
     ]
     drawn = gathered_rows(shards.joined(some))

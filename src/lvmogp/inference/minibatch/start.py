@@ -45,7 +45,7 @@ def start_from(
     rows: Observations, n_conditions: int, input_scale: HostFloat, options: Options, on_progress: Report = None
 ) -> Start:
     """Fit some of the conditions, place the others, and choose inducing points; rows are in standardised units."""
-    few, fitted = some_conditions(rows, n_conditions, options.seed)
+    few, fitted = some_conditions(rows, n_conditions, options.random_state)
     data = long_data(few.inputs, few.outputs, few.conditions, len(fitted))
     reduced = minibatch_start_options(options, data, few.inputs)
     found = chosen(search(reduced, data, few.inputs, input_scale, on_progress)).parameters
@@ -58,8 +58,8 @@ def start_from(
     shared = Shared(
         input_kernel=found.input_kernel,
         latent_kernel=found.latent_kernel,
-        inducing_inputs=jnp.asarray(representatives(rows.inputs, n_inputs, options.seed)),
-        inducing_latents=jnp.asarray(representatives(means, n_latents, options.seed)),
+        inducing_inputs=jnp.asarray(representatives(rows.inputs, n_inputs, options.random_state)),
+        inducing_latents=jnp.asarray(representatives(means, n_latents, options.random_state)),
         noise_variance=jnp.zeros(0) if own_noise else found.noise_variance,
     )
     columns = [means, np.log(np.asarray(latents.variance))]
