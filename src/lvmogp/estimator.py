@@ -23,7 +23,6 @@ from lvmogp.fitted.calibration import calibration as calibration_of
 from lvmogp.fitted.model import FittedModel, Origin, mapped_arrays, without_condition
 from lvmogp.fitted.model_file import load_model, save_model
 from lvmogp.fitted.queries import (
-    NewCondition,
     Query,
     asked_features,
     asked_id,
@@ -35,10 +34,10 @@ from lvmogp.fitted.queries import (
     condition_feature_table,
     features_by_id,
     latent_table,
-    new_conditions,
     similarity_table,
     with_described,
-    with_new_conditions,
+    with_long_form,
+    with_observations,
 )
 from lvmogp.ground.compiling import forget_many_programs
 from lvmogp.ground.precision import double_precision, in_double_precision
@@ -607,8 +606,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             The exact posterior over the latents as weighted particles, or the paper's single Gaussian.
         """
         model = self._fitted()
-        new = NewCondition(name, X, y, asked_features(model, features), y_std)
-        self.model_ = with_new_conditions(model, [new], method)
+        values = asked_features(model, features)
+        self.model_ = with_observations(model, name, X, y, y_std, features=values, method=method)
         return self
 
     @in_double_precision
@@ -627,8 +626,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
             raise DataError("add_conditions needs to know the condition of each row: pass conditions=, one id a row")
         model = self._fitted()
         rows = asked_rows(model, X, conditions, self.condition)
-        new = new_conditions(model, rows, y, y_std, features_by_id(model, condition_features, self.condition))
-        self.model_ = with_new_conditions(model, new, method)
+        features = features_by_id(model, condition_features, self.condition)
+        self.model_ = with_long_form(model, rows, y, y_std, features=features, method=method)
         return self
 
     def remove_condition(self, name: Id) -> Self:

@@ -1,7 +1,6 @@
 """Conditions that were added, folded into the trained model for good."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -18,8 +17,7 @@ from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import LongData, long_data
 from lvmogp.model.parameters import Parameters, known_coordinates
 from lvmogp.model.posterior import Posterior, updated
-from lvmogp.tables.observations import Observations
-from lvmogp.typing import HostFloat
+from lvmogp.tables.observations import joined
 
 _MOST_DENSE = 4_000
 
@@ -42,36 +40,27 @@ def absorbed(model: FittedModel) -> FittedModel:
         )
     entries = list(model.added.values())
     new_only = _parameters_of(model, entries)
-    scaling = model.scaling
-    numbers = np.repeat(np.arange(len(entries)), [len(entry.outputs) for entry in entries])
-    outputs, errors = np.concatenate([entry.outputs for entry in entries]), _errors(entries)
+    scaling, schema = model.scaling, model.schema
+    new = joined([entry.observations(number) for number, entry in enumerate(entries)])
     data = long_data(
-        scaling.inputs(np.vstack([entry.inputs for entry in entries])),
-        scaling.outputs(outputs),
-        numbers,
+        scaling.inputs(new.inputs),
+        scaling.outputs(new.outputs),
+        new.conditions,
         len(entries),
         str(posterior.mean.dtype),
-        error_variances=None if errors is None else scaling.error_variances(errors, outputs),
+        error_variances=None if new.errors is None else scaling.error_variances(new.errors, new.outputs),
     )
     refreshed = _updated(posterior, new_only, data)
     refreshed = eqx.tree_at(lambda tree: tree.parameters, refreshed, _joined(posterior.parameters, new_only))
-    observations = model.observations
-    if observations is not None:
-        observations = observations._replace(
-            inputs=np.vstack([observations.inputs, *(entry.inputs for entry in entries)]),
-            outputs=np.concatenate([observations.outputs, outputs]),
-            conditions=np.concatenate([observations.conditions, len(model.ids) + numbers]),
-            ids=model.all_ids,
-            errors=_errors([observations, *entries]),
-        )
+    if model.observations is not None:
+        schema = joined([schema, new._replace(conditions=len(model.ids) + new.conditions)])
     condition_features = model.condition_features
     if condition_features is not None:
         condition_features = condition_features.with_trained({name: features_of(model, name) for name in model.all_ids})
     return model._replace(
-        schema=model.schema._replace(ids=model.all_ids),
+        schema=schema._replace(ids=model.all_ids),
         condition_features=condition_features,
         fit=model.fit._replace(posterior=refreshed),
-        observations=observations,
         added={},
         ensemble=ensemble_of_fit(refreshed),
     )
@@ -113,10 +102,3 @@ def _joined(trained: Parameters, new: Parameters) -> Parameters:
     names = ["latent_mean", "latent_variance"] + ["noise_variance"] * (trained.noise_variance.shape[0] > 1)
     both = {name: jnp.concatenate([getattr(trained, name), getattr(new, name)]) for name in names}
     return dataclasses.replace(trained, **both, inducing=None, known=known)
-
-
-def _errors(parts: Sequence[Observations | AddedCondition]) -> HostFloat | None:
-    # Standard deviations of all measurements, zero where none were given.
-    if all(part.errors is None for part in parts):
-        return None
-    return np.concatenate([np.zeros(len(part.outputs)) if part.errors is None else part.errors for part in parts])

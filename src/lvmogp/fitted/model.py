@@ -24,7 +24,7 @@ from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.fitted.similarity import trained_latents
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
-from lvmogp.ground.rules import Along
+from lvmogp.ground.rules import NOT_KEPT
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.restarts import Outcome
 from lvmogp.kernels.psi_statistics import LatentGaussians, of_all_conditions
@@ -33,24 +33,13 @@ from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.posterior import Posterior, posterior
 from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id, unknown_condition
-from lvmogp.tables.observations import Observations
+from lvmogp.tables.observations import Observations, joined
 from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import HostFloat
 
 METHODS = ("exact", "gaussian")
 _posterior = compiled(posterior)
 _Tree = TypeVar("_Tree")
-
-
-class Schema(NamedTuple):
-    """What the training data looked like: ids of the conditions, columns of the inputs, name of the output."""
-
-    ids: Annotated[tuple[Id, ...], Along("D")]
-    columns: Annotated[tuple[str, ...], Along("Q_X")] | None
-    n_columns: int
-    date_columns: tuple[str, ...]
-    output_name: str | None
-    is_grid: bool
 
 
 class Origin(NamedTuple):
@@ -109,18 +98,29 @@ class AddedCondition(NamedTuple):
     method: str
     condition: Condition
 
+    def observations(self, number: int = 0) -> Observations:
+        """Return the observations as those of a condition of this number."""
+        return Observations(self.inputs, self.outputs, np.full(len(self.outputs), number), errors=self.errors)
+
 
 class FittedModel(NamedTuple):
-    """Everything needed to answer. The ensemble follows from the rest: it is one process for a fit, many for draws."""
+    """Everything needed to answer. The ensemble follows from the rest: it is one process for a fit, many for draws.
 
-    schema: Schema
+    ``schema`` says what the training data looked like, and holds their rows unless these were not kept.
+    """
+
+    schema: Observations
     scaling: Scaling
     fit: Fit
     chains: Chains | None
-    observations: Observations | None
     condition_features: ConditionFeatures | None
-    added: Mapping[Id, AddedCondition]
-    ensemble: Ensemble
+    added: Annotated[Mapping[Id, AddedCondition], NOT_KEPT]
+    ensemble: Annotated[Ensemble, NOT_KEPT]
+
+    @property
+    def observations(self) -> Observations | None:
+        """Return the training data, where they were kept."""
+        return self.schema if self.schema.n_rows else None
 
     @property
     def ids(self) -> tuple[Id, ...]:
@@ -149,30 +149,29 @@ class FittedModel(NamedTuple):
 
 
 def fitted_model(
-    schema: Schema,
+    schema: Observations,
     scaling: Scaling,
     fit: Fit,
     *,
     chains: Chains | None = None,
-    observations: Observations | None = None,
     condition_features: ConditionFeatures | None = None,
 ) -> FittedModel:
     """Put a fitted model together; with posterior draws it answers from these, conditioned on its observations."""
     draws = None if chains is None else chains.draws
     if draws is None:
         ensemble = ensemble_of_fit(fit.posterior)
-    elif observations is None:
+    elif schema.n_rows == 0:
         raise DataError(
             "a model with posterior draws predicts from its training data, which this one has not kept; fit in memory"
         )
     else:
-        ensemble = ensemble_of_draws(draws, standardised(observations, scaling), fit.posterior.parameters)
+        ensemble = ensemble_of_draws(draws, standardised(schema, scaling), fit.posterior.parameters)
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((fit.posterior.mean, ensemble.fit))):
         raise NumericalError(
             "the posterior of the fitted model is not finite; the inducing points lie too close together or the noise "
             'is vanishing: use fewer inducing points, or dtype="float64"'
         )
-    return FittedModel(schema, scaling, fit, chains, observations, condition_features, {}, ensemble)
+    return FittedModel(schema, scaling, fit, chains, condition_features, {}, ensemble)
 
 
 def ensemble_given(model: FittedModel, data: Data, *, most_draws: int) -> Ensemble:
@@ -262,40 +261,38 @@ def with_condition(
     name: Id,
     inputs: HostFloat,
     outputs: HostFloat,
+    errors: HostFloat | None,
     *,
+    features: HostFloat | None,
     method: str,
-    features: HostFloat | None = None,
-    errors: HostFloat | None = None,
 ) -> FittedModel:
     """Return the model with a condition added, or with more observations of one added earlier.
 
-    ``features`` are values of its features; without them, those known already. ``errors`` are standard deviations of
-    the measurements.
+    Outputs that are NaN do not count. ``errors`` are standard deviations of the measurements, if known. ``features``
+    are values of its features; without them, those known already.
     """
+    if method not in METHODS:
+        raise SettingError(f"method must be one of {list(METHODS)}, got {method!r}")
     if name in model.ids:
         raise DataError(
             f"condition {name!r} was part of the training; its curve is already learnt. Use another name, or refit "
             "with the new points"
         )
+    seen = Observations(inputs, outputs, np.zeros(len(outputs), dtype=int), errors=errors).some(np.isfinite(outputs))
+    transform = model.scaling.transform
+    if transform is not None and not np.all(transform.takes(seen.outputs)):
+        raise DataError(
+            f"condition {name!r} has outputs that are {transform.fault}; "
+            f'output_transform="{transform.name}" needs {transform.demand}'
+        )
     if name in model.added:
-        earlier = model.added[name]
-        errors = _together(earlier, errors, len(outputs))
-        inputs = np.vstack([earlier.inputs, inputs])
-        outputs = np.concatenate([earlier.outputs, outputs])
+        seen = joined([model.added[name].observations(), seen])
     features = features_of(model, name) if features is None else features
-    seen, known = observations_of(model, inputs, outputs, errors), known_of(model, features)
-    entry = AddedCondition(inputs, outputs, errors, features, method, _inferred(model.ensemble, seen, known, method))
-    if not np.all(np.isfinite(entry.condition.weights)):
+    rows = seen.inputs, seen.outputs, seen.errors
+    condition = _inferred(model.ensemble, observations_of(model, *rows), known_of(model, features), method)
+    if not np.all(np.isfinite(condition.weights)):
         raise NumericalError(f"the posterior of condition {name!r} is not finite; are its points of extreme size?")
-    return model._replace(added={**model.added, name: entry})
-
-
-def _together(earlier: AddedCondition, errors: HostFloat | None, n_new: int) -> HostFloat | None:
-    # Errors of earlier and new measurements, zero where none were given.
-    if earlier.errors is None and errors is None:
-        return None
-    before = np.zeros(len(earlier.outputs)) if earlier.errors is None else earlier.errors
-    return np.concatenate([before, np.zeros(n_new) if errors is None else errors])
+    return model._replace(added={**model.added, name: AddedCondition(*rows, features, method, condition)})
 
 
 def _inferred(ensemble: Ensemble, seen: FewObservations, known: KnownLatents, method: str) -> Condition:

@@ -19,67 +19,23 @@ from lvmogp.conditions.infer import infer, summarised
 from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
 from lvmogp.fitted.model import (
     AddedCondition,
-    Chains,
-    Fit,
     FittedModel,
-    Origin,
-    Schema,
     fitted_model,
     known_of,
     observations_of,
 )
 from lvmogp.ground.rules import ANY_VALUE, LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Below
 from lvmogp.inference.nuts.parameters import Priors
-from lvmogp.inference.optimise import Status
-from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel, gram, leaves, plain_kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.expected_likelihood import Basis
 from lvmogp.model.layouts import standardised
-from lvmogp.model.parameters import Parameters
-from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
+from lvmogp.model.posterior import DenseCovariance
 from lvmogp.storage.codec import encode, planned
 from lvmogp.storage.tensor_file import opened, write
-from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id
-from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import Array, Float, Int, Scalar
 
 Setting = str | bool | int | float | Kernel | Priors | None
-
-
-class StoredPosterior(NamedTuple):
-    """Parameters, the factors of their gram matrices, and q(v)."""
-
-    parameters: Parameters
-    input_factor: Float[Array, "M_X M_X"]
-    latent_factor: Float[Array, "M_H M_H"]
-    mean: Float[Array, "M_X M_H"]
-    covariance: KroneckerCovariance | DenseCovariance
-
-
-class StoredFit(NamedTuple):
-    """How the fit went, without the parameters that it found."""
-
-    bound: float
-    status: Status
-    restarts: tuple[Restart, ...]
-    jitter_inputs: float
-    jitter_latents: float
-    seconds: float
-    bounds_by_n_latent: Mapping[int, float]
-    bounds_by_transform: Mapping[str | None, float]
-    origin: Origin | None
-
-
-class StoredData(NamedTuple):
-    """The training data, in the user's units."""
-
-    inputs: Float[np.ndarray, "n Q_X"]
-    outputs: Float[np.ndarray, " n"]
-    conditions: Annotated[Int[np.ndarray, " n"], Below("D")]
-    errors: Annotated[Float[np.ndarray, " n"], NOT_NEGATIVE] | None
 
 
 class StoredParticles(NamedTuple):
@@ -114,14 +70,8 @@ class StoredModel(NamedTuple):
 
     lvmogp: str
     settings: Mapping[str, Setting]
-    schema: Schema
-    scaling: Scaling
-    posterior: StoredPosterior
-    fit: StoredFit
-    chains: Chains | None
+    model: FittedModel
     answering: Annotated[Int[np.ndarray, " processes"], Below("draws")] | None
-    data: StoredData | None
-    condition_features: ConditionFeatures | None
     added: Mapping[Id, StoredCondition]
 
 
@@ -174,28 +124,15 @@ def _as_given(setting: Setting) -> Setting:
 
 
 def _stored(model: FittedModel, settings: dict[str, Any], *, include_data: bool) -> StoredModel:
-    posterior, outcome, observed = model.posterior, model.fit.outcome, model.observations
-    about = {name: getattr(model.fit, name) for name in ("bounds_by_n_latent", "bounds_by_transform", "origin")}
-    found = {name: getattr(outcome, name) for name in StoredFit._fields if name not in about}
+    fit = model.fit
+    # q(v) is in the mean and the covariance.
+    parameters = dataclasses.replace(fit.posterior.parameters, inducing=None)
+    fit = fit._replace(posterior=dataclasses.replace(fit.posterior, parameters=parameters))
     return StoredModel(
         lvmogp=__version__,
         settings={name: _setting(value) for name, value in settings.items()},
-        schema=model.schema,
-        scaling=model.scaling,
-        posterior=StoredPosterior(
-            dataclasses.replace(posterior.parameters, inducing=None),  # q(v) is in the mean and the covariance
-            posterior.input_basis.factor,
-            posterior.latent_basis.factor,
-            posterior.mean,
-            posterior.covariance,
-        ),
-        fit=StoredFit(**found, **about),
-        chains=model.chains,
+        model=model._replace(fit=fit, schema=model.schema if include_data else model.schema.without_rows()),
         answering=_answering(model),
-        data=StoredData(observed.inputs, observed.outputs, observed.conditions, observed.errors)
-        if include_data and observed is not None
-        else None,
-        condition_features=model.condition_features,
         added={name: _stored_condition(entry) for name, entry in model.added.items()},
     )
 
@@ -222,42 +159,13 @@ def _stored_condition(entry: AddedCondition) -> StoredCondition:
 
 def _restored(stored: StoredModel) -> FittedModel:
     _check(stored)
-    parameters, input_factor, latent_factor, mean, covariance = stored.posterior
-    posterior = Posterior(
-        parameters,
-        Basis(parameters.input_kernel, parameters.inducing_inputs, input_factor),
-        Basis(parameters.latent_kernel, parameters.inducing_latents, latent_factor),
-        mean,
-        covariance,
-    )
-    told = stored.fit._asdict()
-    about = {name: told.pop(name) for name in ("bounds_by_n_latent", "bounds_by_transform", "origin")}
-    model = fitted_model(
-        stored.schema,
-        stored.scaling,
-        Fit(posterior, Outcome(parameters=parameters, **told), **about),
-        chains=stored.chains,
-        observations=_restored_data(stored),
-        condition_features=stored.condition_features,
-    )
+    schema, scaling, fit, chains, condition_features = stored.model[:5]
+    fit = fit._replace(outcome=fit.outcome._replace(parameters=fit.posterior.parameters))
+    model = fitted_model(schema, scaling, fit, chains=chains, condition_features=condition_features)
     answering = _answering(model)
     is_same = answering is None or np.array_equal(answering, np.asarray(stored.answering))
     added = {name: _restored_condition(model, entry, is_same=is_same) for name, entry in stored.added.items()}
     return model._replace(added=added)
-
-
-def _restored_data(stored: StoredModel) -> Observations | None:
-    if stored.data is None:
-        return None
-    schema = stored.schema
-    return Observations(
-        **stored.data._asdict(),
-        ids=schema.ids,
-        columns=schema.columns,
-        output_name=schema.output_name,
-        date_columns=schema.date_columns,
-        is_grid=schema.is_grid,
-    )
 
 
 def _restored_condition(model: FittedModel, entry: StoredCondition, *, is_same: bool) -> AddedCondition:
@@ -279,14 +187,15 @@ def _restored_latents(model: FittedModel, entry: StoredCondition, *, is_same: bo
 
 def _check(stored: StoredModel) -> None:
     # What the annotations of single fields cannot say.
-    parameters, draws = stored.posterior.parameters, None if stored.chains is None else stored.chains.draws
+    model, draws = stored.model, stored.model.draws
+    parameters, covariance = model.posterior.parameters, model.posterior.covariance
     (n_inputs, n_columns), (n_latents, n_coordinates) = (
         points.shape for points in (parameters.inducing_inputs, parameters.inducing_latents)
     )
     n_conditions, n_latent = parameters.latent_mean.shape
     n_known = 0 if parameters.known is None else parameters.known.values.shape[1]
-    names = () if stored.condition_features is None else stored.condition_features.coordinate_names
-    covariance, precisions = stored.posterior.covariance, {leaf.dtype for leaf in _reals(stored.posterior)}
+    names = () if model.condition_features is None else model.condition_features.coordinate_names
+    reals = [leaf.dtype for leaf in jax.tree.leaves(model.posterior) if leaf.dtype.kind == "f"]
     faults = {
         "there are no conditions, inputs or inducing points": 0 in (n_inputs, n_columns, n_latents, n_conditions),
         "posterior.parameters.noise_variance fits neither one nor all conditions": parameters.noise_variance.shape[0]
@@ -296,10 +205,8 @@ def _check(stored: StoredModel) -> None:
         f"condition_features name {len(names)} coordinates of {n_known}": len(names) != n_known,
         "posterior.covariance is not of all inducing points": isinstance(covariance, DenseCovariance)
         and len(covariance.matrix) != n_inputs * n_latents,
-        "posterior mixes precisions": len(precisions) > 1,
-        "data holds no rows": stored.data is not None and not len(stored.data.outputs),
+        "posterior mixes precisions": len(set(reals)) > 1,
         "draws and answering do not go together": (draws is None) != (stored.answering is None),
-        "draws need the data": draws is not None and stored.data is None,
         "added holds conditions of another kind of model": any(
             isinstance(entry.latents, StoredGaussian) != (entry.method == "gaussian")
             or (isinstance(entry.latents, StoredGaussian) and draws is not None)
@@ -307,8 +214,7 @@ def _check(stored: StoredModel) -> None:
             or not entry.latents.noise.size
             for entry in stored.added.values()
         ),
-        "a condition is both trained and added": not stored.added.keys().isdisjoint(stored.schema.ids),
-        f"schema tells of {stored.schema.n_columns} columns": stored.schema.n_columns != n_columns,
+        "a condition is both trained and added": not stored.added.keys().isdisjoint(model.ids),
     }
     for fault, is_there in faults.items():
         if is_there:
@@ -317,10 +223,6 @@ def _check(stored: StoredModel) -> None:
         if kernels is not None:
             _check_kernel(kernels.input_kernel, n_columns, leading)
             _check_kernel(kernels.latent_kernel, n_coordinates, leading)
-
-
-def _reals(tree: Any) -> list[Array]:
-    return [leaf for leaf in jax.tree.leaves(tree) if leaf.dtype.kind == "f"]
 
 
 def _check_kernel(kernel: Kernel, n_columns: int, leading: tuple[int, ...]) -> None:

@@ -24,7 +24,7 @@ from jaxtyping import AbstractArray
 
 from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
 from lvmogp.ground.precision import in_double_precision
-from lvmogp.ground.rules import FINITE, RULE, Along, Below, Rule
+from lvmogp.ground.rules import FINITE, NOT_KEPT, RULE, Along, Below, Rule
 from lvmogp.kernels.covariances import COMPOSITES, KERNELS, Kernel
 from lvmogp.tables.ids import check_kinds, plain_id
 from lvmogp.tables.transforms import TRANSFORMS, Transform
@@ -127,12 +127,21 @@ def _names(kind: Any) -> dict[str, Any]:
 
 @cache
 def _fields(kind: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
-    """Type and rules of each field of a container."""
+    """Type and rules of each field of a container that files hold."""
     hints = get_type_hints(kind, include_extras=True)
-    if not dataclasses.is_dataclass(kind):
-        return {name: (hints[name], ()) for name in kind._fields}
-    declared = {field.name: field.metadata.get(RULE) for field in dataclasses.fields(kind)}
-    return {name: (hints[name], () if rule is None else (rule,)) for name, rule in declared.items()}
+    declared = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    rules = {field.name: field.metadata.get(RULE) for field in declared} or dict.fromkeys(getattr(kind, "_fields", ()))
+    return {
+        name: (hints[name], () if rule is None else (rule,))
+        for name, rule in rules.items()
+        if NOT_KEPT not in get_args(hints[name])
+    }
+
+
+def _to_be_filled(kind: Any) -> list[str]:
+    # Fields without a default that files do not hold.
+    told = {*_fields(kind), *getattr(kind, "_field_defaults", ())}
+    return [name for name in getattr(kind, "_fields", ()) if name not in told]
 
 
 def _element_kinds(kind: Any, length: int) -> tuple[Any, ...]:
@@ -350,7 +359,7 @@ def _decoded_container(entry: Any, kind: Any, place: str, file: _File) -> Any:
         name: _decoded(entries[name], each, _below(place, name), file, own) for name, (each, own) in fields.items()
     }
     try:
-        return None if file.tensors is None else kind(**values)
+        return None if file.tensors is None else kind(**dict.fromkeys(_to_be_filled(kind)), **values)
     except (TypeError, ValueError) as error:
         raise ModelFileError(f"{place}: {error}") from error
 
