@@ -102,8 +102,8 @@ ARRAY_CHANGES = [
     (f"{POSTERIOR}.covariance.matrix", lambda values: values[:5, :5], "covariance is not of all inducing points"),
     ("model.schema.conditions", lambda values: values + 1, "schema.conditions counts beyond the 5 there are"),
     ("model.schema.errors", lambda values: -values, "schema.errors holds negative values"),
-    ("added.0.1.latents.latents", lambda values: values[:, :1], r"noise has the shape \(1, 5\), where \(1, 1\)"),
-    ("added.0.1.latents.log_weights", lambda values: values + 1, "log_weights holds numbers that are no logarithms"),
+    ("added.0.1.latents", lambda values: values[:, :1], r"noise has the shape \(1, 5\), where \(1, 1\)"),
+    ("added.0.1.log_weights", lambda values: values + 1, "log_weights holds numbers that are no logarithms"),
 ]
 
 
@@ -133,7 +133,7 @@ DOCUMENT_CHANGES = [
     (N_INPUTS, 5, "n_inputs has the length 5, where 4"),
     (f"{PARAMETERS}.latent_kernel", {"sum": {"terms": []}}, "which this version|does not know"),
     (f"{PARAMETERS}.input_kernel.rbf.columns", [7], r"columns \(7,\) of 2"),
-    ("added.0.1.method", "gaussian", "added holds conditions of another kind of model"),
+    ("added.0.1.entry.method", "gaussian", "added holds conditions of another kind of model"),
 ]
 
 

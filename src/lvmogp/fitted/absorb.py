@@ -2,17 +2,13 @@
 
 import dataclasses
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from lvmogp.conditions.condition import mean_noise
 from lvmogp.conditions.ensemble import ensemble_of_fit
 from lvmogp.errors import DataError
-from lvmogp.fitted.model import AddedCondition, FittedModel, added_latents, features_of
+from lvmogp.fitted.model import FittedModel, all_features, all_latents
 from lvmogp.ground.compiling import compiled
-from lvmogp.kernels.psi_statistics import of_all_conditions
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import LongData, long_data
 from lvmogp.model.parameters import Parameters, known_coordinates
@@ -38,28 +34,22 @@ def absorbed(model: FittedModel) -> FittedModel:
             f"absorb needs a dense covariance over all {n_inducing} pairs of inducing points; it is limited to "
             f"{_MOST_DENSE}: refit with the new conditions instead"
         )
-    entries = list(model.added.values())
-    new_only = _parameters_of(model, entries)
-    scaling, schema = model.scaling, model.schema
-    new = joined([entry.observations(number) for number, entry in enumerate(entries)])
+    scaling, schema, parameters = model.scaling, model.schema, _all_parameters(model)
+    new = joined([entry.observations(number) for number, entry in enumerate(model.added.values(), len(model.ids))])
     data = long_data(
         scaling.inputs(new.inputs),
         scaling.outputs(new.outputs),
         new.conditions,
-        len(entries),
+        len(model.all_ids),
         str(posterior.mean.dtype),
         error_variances=None if new.errors is None else scaling.error_variances(new.errors, new.outputs),
     )
-    refreshed = _updated(posterior, new_only, data)
-    refreshed = eqx.tree_at(lambda tree: tree.parameters, refreshed, _joined(posterior.parameters, new_only))
+    refreshed = _updated(posterior, parameters, data)
     if model.observations is not None:
-        schema = joined([schema, new._replace(conditions=len(model.ids) + new.conditions)])
-    condition_features = model.condition_features
-    if condition_features is not None:
-        condition_features = condition_features.with_trained({name: features_of(model, name) for name in model.all_ids})
+        schema = joined([schema, new])
     return model._replace(
         schema=schema._replace(ids=model.all_ids),
-        condition_features=condition_features,
+        condition_features=all_features(model),
         fit=model.fit._replace(posterior=refreshed),
         added={},
         ensemble=ensemble_of_fit(refreshed),
@@ -67,38 +57,24 @@ def absorbed(model: FittedModel) -> FittedModel:
 
 
 @compiled
-def _updated(posterior: Posterior, new_only: Parameters, data: LongData) -> Posterior:
-    return updated(posterior, quadratic(new_only, data, careful=True))
+def _updated(posterior: Posterior, parameters: Parameters, data: LongData) -> Posterior:
+    found = updated(posterior, quadratic(parameters, data, careful=True))
+    return dataclasses.replace(found, parameters=parameters)
 
 
-def _parameters_of(model: FittedModel, entries: list[AddedCondition]) -> Parameters:
-    # Those of the new conditions alone.
-    trained, condition_features = model.posterior.parameters, model.condition_features
-    latents, noise, known = of_all_conditions([added_latents(model, entry) for entry in entries]), None, None
-    if trained.noise_variance.shape[0] > 1:
-        noise = jnp.asarray([mean_noise(model.ensemble, each.condition) for each in entries], latents.mean.dtype)
-    mean, variance = (jnp.split(part, [model.n_latent], axis=1) for part in (latents.mean, latents.variance))
-    if condition_features is not None:  # what the features say; what was found where they are missing
-        nothing = np.full(condition_features.n_coordinates, np.nan)
-        values = np.stack([nothing if entry.features is None else entry.features for entry in entries])
-        known = known_coordinates(condition_features.standardised(values), mean[1], variance[1])
-    return dataclasses.replace(
-        trained,
-        latent_mean=mean[0],
-        latent_variance=variance[0],
-        noise_variance=trained.noise_variance if noise is None else noise,
-        inducing=None,
-        known=known,
+def _all_parameters(model: FittedModel) -> Parameters:
+    # Those of trained and added conditions together; kernels and inducing points are those of the fit.
+    trained, features, latents, known = model.posterior.parameters, all_features(model), all_latents(model), None
+    (mean, known_mean), (variance, known_variance) = (
+        jnp.split(part, [model.n_latent], axis=1) for part in (latents.mean, latents.variance)
     )
-
-
-def _joined(trained: Parameters, new: Parameters) -> Parameters:
-    # The conditions of both; kernels and inducing points are the same.
-    known = None
-    if trained.known is not None and new.known is not None:
-        places = new.known.missing_condition + len(trained.latent_mean)
-        moved = dataclasses.replace(new.known, missing_condition=places)
-        known = jax.tree.map(lambda *both: jnp.concatenate(both), trained.known, moved)
-    names = ["latent_mean", "latent_variance"] + ["noise_variance"] * (trained.noise_variance.shape[0] > 1)
-    both = {name: jnp.concatenate([getattr(trained, name), getattr(new, name)]) for name in names}
-    return dataclasses.replace(trained, **both, inducing=None, known=known)
+    if features is not None:  # what the features say; what was found where they are missing
+        values = features.standardised(features.values[: len(mean)])
+        known = known_coordinates(values, known_mean, known_variance)
+    noise = trained.noise_variance
+    if len(noise) > 1:
+        added = [mean_noise(model.ensemble, entry.condition) for entry in model.added.values()]
+        noise = jnp.concatenate([noise, jnp.asarray(added, noise.dtype)])
+    return dataclasses.replace(
+        trained, latent_mean=mean, latent_variance=variance, noise_variance=noise, inducing=None, known=known
+    )

@@ -1,6 +1,6 @@
 """What a fitted model answers for rows of conditions, in the user's units."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +30,7 @@ from lvmogp.conditions.predictive import (
 )
 from lvmogp.fitted.model import FittedModel, find_condition
 from lvmogp.fitted.queries import Query
+from lvmogp.tables.ids import Id
 from lvmogp.typing import HostFloat, HostInt
 
 
@@ -38,13 +39,12 @@ def _closed_form(model: FittedModel) -> ClosedForm | None:
     return model.ensemble.fit if model.scaling.transform is None else None
 
 
-def _others(model: FittedModel, rows: Query) -> Iterator[tuple[HostInt, Condition]]:
-    # Rows of each condition that was not part of the training, with that condition.
-    trained = set(model.ids)
-    if trained.issuperset(rows.ids.distinct):
+def _conditions(model: FittedModel, rows: Query, but: Collection[Id] = ()) -> Iterator[tuple[HostInt, Condition]]:
+    # Rows of each condition but some, with that condition.
+    if but and set(but).issuperset(rows.ids.distinct):
         return
     for name, places in rows.ids.rows().items():
-        if name not in trained:
+        if name not in but:
             yield places, find_condition(model, name, unseen=rows.unseen)
 
 
@@ -55,7 +55,7 @@ def _parts(model: FittedModel, rows: Query, *, slopes: bool = False) -> Iterator
     order = np.argsort(numbers, kind="stable")
     for some in pieces(order[numbers[order] >= 0]):
         yield some, trained_curves(ensemble, points[some], numbers[some], slopes=slopes)
-    for places, condition in _others(model, rows):
+    for places, condition in _conditions(model, rows, but=model.ids):
         for some in pieces(places):
             yield some, condition_curves(ensemble, condition, points[some], slopes=slopes)
 
@@ -91,24 +91,26 @@ def moments(
 
 def _row_moments(model: FittedModel, rows: Query, *, include_noise: bool) -> tuple[HostFloat, HostFloat]:
     fit, scaling = _closed_form(model), model.scaling
-    if fit is None:
-        return moments_in_units(_ask(model, rows, include_noise=include_noise), scaling, len(rows.ids))
-    points, found = scaling.inputs(rows.inputs), np.empty((2, len(rows.ids)))
-    numbers, noise = rows.ids.numbers_in(model.ids), np.asarray(model.ensemble.noise[0], dtype=float)
-    known = slice(None) if np.all(numbers >= 0) else numbers >= 0
-    if len(numbers[known]):
-        found[:, known] = closed_form.trained_row_moments(fit, points[known], numbers[known])
-        found[1, known] += noise[numbers[known]] * include_noise
-    for places, condition in _others(model, rows):
-        if condition.gaussian is not None:
-            found[:, places] = closed_form.gaussian_row_moments(fit, condition.gaussian, points[places])
-            found[1, places] += mean_noise(model.ensemble, condition) * include_noise
-            continue
-        for some in pieces(places):
-            curves = condition_curves(model.ensemble, condition, points[some])
-            standard = np.broadcast_to([0.0, 1.0], (len(some), 2))  # in standardised units, as the others
-            found[:, some] = statistic_of(curves, standard, OutputMoments(None), include_noise=include_noise).T
-    return scaling.location(found[0]), scaling.variance(found[1])
+    found, left = np.empty((2, len(rows.ids))), np.ones(len(rows.ids), dtype=bool)
+    if fit is not None:
+        points, noise = scaling.inputs(rows.inputs), np.asarray(model.ensemble.noise[0], dtype=float)
+        numbers = rows.ids.numbers_in(model.ids)
+        left = numbers < 0
+        known = ~left if left.any() else slice(None)
+        if not left.all():
+            found[:, known] = closed_form.trained_row_moments(fit, points[known], numbers[known])
+            found[1, known] += noise[numbers[known]] * include_noise
+        for name, places in rows.ids.rows().items() if left.any() else ():
+            condition = model.added[name].condition if name in model.added else None
+            if condition is not None and condition.gaussian is not None:
+                found[:, places] = closed_form.gaussian_row_moments(fit, condition.gaussian, points[places])
+                found[1, places] += mean_noise(model.ensemble, condition) * include_noise
+                left[places] = False
+        found = np.stack([scaling.location(found[0]), scaling.variance(found[1])])
+    if left.any():
+        ask = _ask(model, rows.some(np.flatnonzero(left)), include_noise=include_noise)
+        found[:, left] = moments_in_units(ask, scaling, int(left.sum()))
+    return found[0], found[1]
 
 
 def quantiles(model: FittedModel, rows: Query, levels: Sequence[float], *, include_noise: bool) -> HostFloat:
@@ -134,18 +136,17 @@ def moments_and_covariance(model: FittedModel, rows: Query, *, include_noise: bo
     mean, variance = _row_moments(model, rows, include_noise=with_noise)
     if len(inputs) == 0:
         return mean, np.empty((0, 0))
-    groups = rows.ids.rows()
-    points = [scaling.inputs(inputs[places]) for places in groups.values()]
-    conditions = [find_condition(model, name, unseen=rows.unseen) for name in groups]
+    groups, conditions = zip(*_conditions(model, rows), strict=True)
+    points = [scaling.inputs(inputs[places]) for places in groups]
     if fit is not None:
-        blocks = closed_form.joint_covariance(model.ensemble, fit, conditions, points)
+        blocks = closed_form.joint_covariance(model.ensemble, fit, list(conditions), points)
     else:
-        means = [mean[places] for places in groups.values()]
+        means = [mean[places] for places in groups]
         output = None if transform is None else joint.relative_output(scaling, means, include_noise=include_noise)
         blocks = joint.joint_covariance(model.ensemble, conditions, points, output)
     covariance = np.empty((len(inputs), len(inputs)))
-    for first, row in zip(groups.values(), blocks, strict=True):
-        for second, block in zip(groups.values(), row, strict=True):
+    for first, row in zip(groups, blocks, strict=True):
+        for second, block in zip(groups, row, strict=True):
             covariance[np.ix_(first, second)] = block
     if transform is not None:
         return mean, with_variances(covariance * np.outer(mean, mean), variance)
@@ -153,7 +154,7 @@ def moments_and_covariance(model: FittedModel, rows: Query, *, include_noise: bo
     if fit is None:
         covariance = with_variances(covariance, variance)
     np.fill_diagonal(covariance, variance)
-    for places, condition in zip(groups.values(), conditions, strict=True):
+    for places, condition in zip(groups, conditions, strict=True):
         covariance[places, places] += include_noise * scaling.output_scale**2 * mean_noise(model.ensemble, condition)
     return mean, covariance
 
@@ -164,13 +165,11 @@ def sample(
     """Draw the output jointly at all rows, of shape (n_draws, rows)."""
     if len(rows.ids) == 0:
         return np.empty((n_draws, 0))
-    groups, points = rows.ids.rows(), model.scaling.inputs(rows.inputs)
-    conditions = [find_condition(model, name, unseen=rows.unseen) for name in groups]
-    curves, noises = joint.draw_curves(
-        model.ensemble, conditions, [points[places] for places in groups.values()], n_draws=n_draws, rng=rng
-    )
-    draws = np.empty((n_draws, len(points)))
-    for places, values, noise in zip(groups.values(), curves, noises, strict=True):
+    groups, conditions = zip(*_conditions(model, rows), strict=True)
+    points = [model.scaling.inputs(rows.inputs[places]) for places in groups]
+    curves, noises = joint.draw_curves(model.ensemble, conditions, points, n_draws=n_draws, rng=rng)
+    draws = np.empty((n_draws, len(rows.ids)))
+    for places, values, noise in zip(groups, curves, noises, strict=True):
         extra = np.sqrt(noise)[:, None] * rng.standard_normal(values.shape) if include_noise else 0.0
         draws[:, places] = values + extra
     return model.scaling.quantity(draws)
@@ -180,8 +179,7 @@ def moment_gradients(model: FittedModel, rows: Query, *, include_noise: bool) ->
     """Return derivatives of the mean and the variance of the output in each input column."""
     fit, scaling, inputs = _closed_form(model), model.scaling, rows.inputs
     found, left = np.empty((2, *inputs.shape)), np.ones(len(inputs), dtype=bool)
-    for name, places in rows.ids.rows().items() if fit is not None else ():
-        condition = find_condition(model, name, unseen=rows.unseen)
+    for places, condition in _conditions(model, rows) if fit is not None else ():
         if fit is not None and condition.gaussian is not None:
             slopes = closed_form.gaussian_slopes(fit, condition.gaussian, scaling.inputs(inputs[places]))
             found[:, places] = scaling.output_scale * slopes[0], scaling.variance(slopes[1])

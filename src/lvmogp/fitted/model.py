@@ -3,7 +3,8 @@
 import dataclasses
 import platform
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 import jax
 import numpy as np
@@ -24,7 +25,7 @@ from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.fitted.similarity import trained_latents
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
-from lvmogp.ground.rules import NOT_KEPT
+from lvmogp.ground.rules import ANY_VALUE, NOT_KEPT, NOT_NEGATIVE
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.restarts import Outcome
 from lvmogp.kernels.psi_statistics import LatentGaussians, of_all_conditions
@@ -35,11 +36,10 @@ from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id, unknown_condition
 from lvmogp.tables.observations import Observations, joined
 from lvmogp.tables.scaling import Scaling
-from lvmogp.typing import HostFloat
+from lvmogp.typing import Float, HostFloat
 
-METHODS = ("exact", "gaussian")
+Method = Literal["exact", "gaussian"]
 _posterior = compiled(posterior)
-_Tree = TypeVar("_Tree")
 
 
 class Origin(NamedTuple):
@@ -57,13 +57,8 @@ class Origin(NamedTuple):
 
 def origin_here(seed: int) -> Origin:
     """Return the origin of a fit with this seed that this process makes."""
-    versions = {
-        "lvmogp": __version__,
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-    }
+    versions = {"lvmogp": __version__, "python": platform.python_version()}
+    versions |= {module.__name__: module.__version__ for module in (jax, np, scipy)}
     return Origin(seed, versions, f"{platform.machine()} {jax.default_backend()}")
 
 
@@ -91,12 +86,12 @@ class AddedCondition(NamedTuple):
     measurements.
     """
 
-    inputs: HostFloat
-    outputs: HostFloat
-    errors: HostFloat | None
-    features: HostFloat | None
-    method: str
-    condition: Condition
+    inputs: Float[np.ndarray, "m Q_X"]
+    outputs: Float[np.ndarray, " m"]
+    errors: Annotated[Float[np.ndarray, " m"], NOT_NEGATIVE] | None
+    features: Annotated[Float[np.ndarray, " Q_F"], ANY_VALUE] | None
+    method: Method
+    condition: Annotated[Condition, NOT_KEPT]
 
     def observations(self, number: int = 0) -> Observations:
         """Return the observations as those of a condition of this number."""
@@ -186,17 +181,11 @@ def ensemble_given(model: FittedModel, data: Data, *, most_draws: int) -> Ensemb
 
 def mapped_arrays(model: FittedModel, function: Callable[[Any], Any]) -> FittedModel:
     """Return the model with a function applied to each of its device arrays."""
-
-    def mapped(tree: _Tree) -> _Tree:
-        return jax.tree.map(function, tree)
-
-    fit, chains = model.fit, model.chains
+    fit, chains, mapped = model.fit, model.chains, partial(jax.tree.map, function)
     return model._replace(
         fit=fit._replace(
             posterior=mapped(fit.posterior),
             outcome=fit.outcome._replace(parameters=mapped(fit.outcome.parameters)),
-            bounds_by_n_latent=dict(fit.bounds_by_n_latent),
-            bounds_by_transform=dict(fit.bounds_by_transform),
         ),
         chains=None if chains is None else chains._replace(draws=mapped(chains.draws)),
         added={name: entry._replace(condition=mapped(entry.condition)) for name, entry in model.added.items()},
@@ -221,6 +210,13 @@ def features_of(model: FittedModel, name: Id) -> HostFloat | None:
     if name in model.added:
         return model.added[name].features
     return None if model.condition_features is None else model.condition_features.row(name)
+
+
+def all_features(model: FittedModel) -> ConditionFeatures | None:
+    """Return the features of all conditions, trained and added, NaN where nothing is known, then of others."""
+    if model.condition_features is None:
+        return None
+    return model.condition_features.with_trained({name: features_of(model, name) for name in model.all_ids})
 
 
 def known_of(model: FittedModel, features: HostFloat | None) -> KnownLatents:
@@ -271,8 +267,8 @@ def with_condition(
     Outputs that are NaN do not count. ``errors`` are standard deviations of the measurements, if known. ``features``
     are values of its features; without them, those known already.
     """
-    if method not in METHODS:
-        raise SettingError(f"method must be one of {list(METHODS)}, got {method!r}")
+    if method not in get_args(Method):
+        raise SettingError(f"method must be one of {list(get_args(Method))}, got {method!r}")
     if name in model.ids:
         raise DataError(
             f"condition {name!r} was part of the training; its curve is already learnt. Use another name, or refit "
@@ -289,21 +285,19 @@ def with_condition(
         seen = joined([model.added[name].observations(), seen])
     features = features_of(model, name) if features is None else features
     rows = seen.inputs, seen.outputs, seen.errors
-    condition = _inferred(model.ensemble, observations_of(model, *rows), known_of(model, features), method)
-    if not np.all(np.isfinite(condition.weights)):
-        raise NumericalError(f"the posterior of condition {name!r} is not finite; are its points of extreme size?")
-    return model._replace(added={**model.added, name: AddedCondition(*rows, features, method, condition)})
-
-
-def _inferred(ensemble: Ensemble, seen: FewObservations, known: KnownLatents, method: str) -> Condition:
+    few, known, fit = observations_of(model, *rows), known_of(model, features), model.ensemble.fit
     if method == "exact":
-        return infer(ensemble, seen, known)
-    if ensemble.fit is None:
+        condition = infer(model.ensemble, few, known)
+    elif fit is not None:
+        condition = infer_gaussian(model.ensemble, fit, few, known)
+    else:
         raise SettingError(
             f"method={method!r} is an answer of the variational fit, and this model answers from posterior draws; "
             'leave it at method="exact"'
         )
-    return infer_gaussian(ensemble, ensemble.fit, seen, known)
+    if not np.all(np.isfinite(condition.weights)):
+        raise NumericalError(f"the posterior of condition {name!r} is not finite; are its points of extreme size?")
+    return model._replace(added={**model.added, name: AddedCondition(*rows, features, cast(Method, method), condition)})
 
 
 def without_condition(model: FittedModel, name: Id) -> FittedModel:

@@ -7,13 +7,14 @@ first. Factors of gram matrices do not: a model in single precision has those of
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.__about__ import __version__
-from lvmogp.conditions.condition import Condition, condition_of_gaussian, condition_of_particles
+from lvmogp.conditions.condition import condition_of_gaussian, condition_of_particles
 from lvmogp.conditions.ensemble import answering_places
 from lvmogp.conditions.infer import infer, summarised
 from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
@@ -24,7 +25,7 @@ from lvmogp.fitted.model import (
     known_of,
     observations_of,
 )
-from lvmogp.ground.rules import ANY_VALUE, LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Below
+from lvmogp.ground.rules import LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Below
 from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.kernels.covariances import Kernel, gram, leaves, plain_kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
@@ -33,36 +34,22 @@ from lvmogp.model.posterior import DenseCovariance
 from lvmogp.storage.codec import encode, planned
 from lvmogp.storage.tensor_file import opened, write
 from lvmogp.tables.ids import Id
-from lvmogp.typing import Array, Float, Int, Scalar
+from lvmogp.typing import Array, Float, Int
 
 Setting = str | bool | int | float | Kernel | Priors | None
 
 
-class StoredParticles(NamedTuple):
-    """Weighted latents of an added condition under each process that answers: one of a fit, many of draws."""
+class StoredCondition(NamedTuple):
+    """A condition that was added after the fit, with its weighted latents under each process that answers.
 
+    Where ``variance`` is there, the one latent is the mean of q(h); coordinates that are known have no variance.
+    """
+
+    entry: AddedCondition
     latents: Float[Array, "processes P Q_H"]
     noise: Annotated[Float[Array, "processes P"], POSITIVE]
     log_weights: Annotated[Float[Array, "processes P"], LOG_WEIGHTS]
-
-
-class StoredGaussian(NamedTuple):
-    """q(h) of an added condition; coordinates that are known have no variance."""
-
-    mean: Float[Array, "1 Q_H"]
-    variance: Annotated[Float[Array, "1 Q_H"], NOT_NEGATIVE]
-    noise: Annotated[Scalar, POSITIVE]
-
-
-class StoredCondition(NamedTuple):
-    """A condition that was added after the fit: its observations in the user's units, and its latents."""
-
-    inputs: Float[np.ndarray, "m Q_X"]
-    outputs: Float[np.ndarray, " m"]
-    errors: Annotated[Float[np.ndarray, " m"], NOT_NEGATIVE] | None
-    features: Annotated[Float[np.ndarray, " Q_F"], ANY_VALUE] | None
-    method: Literal["exact", "gaussian"]
-    latents: StoredParticles | StoredGaussian
+    variance: Annotated[Float[Array, "1 Q_H"], NOT_NEGATIVE] | None
 
 
 class StoredModel(NamedTuple):
@@ -147,11 +134,9 @@ def _answering(model: FittedModel) -> Int[np.ndarray, " processes"] | None:
 def _stored_condition(entry: AddedCondition) -> StoredCondition:
     found = entry.condition
     if found.gaussian is None:
-        latents = StoredParticles(found.latents, found.noise, found.log_weights)
-    else:
-        latents = StoredGaussian(found.gaussian.mean, found.gaussian.variance, found.noise[0, 0])
-    method = cast(Literal["exact", "gaussian"], entry.method)
-    return StoredCondition(entry.inputs, entry.outputs, entry.errors, entry.features, method, latents)
+        return StoredCondition(entry, found.latents, found.noise, found.log_weights, None)
+    mean, variance, noise = found.gaussian.mean, found.gaussian.variance, found.noise[:, :1]
+    return StoredCondition(entry, mean[None], noise, jnp.zeros_like(noise), variance)
 
 
 # Reading
@@ -168,21 +153,17 @@ def _restored(stored: StoredModel) -> FittedModel:
     return model._replace(added=added)
 
 
-def _restored_condition(model: FittedModel, entry: StoredCondition, *, is_same: bool) -> AddedCondition:
-    found = _restored_latents(model, entry, is_same=is_same)
-    return AddedCondition(entry.inputs, entry.outputs, entry.errors, entry.features, entry.method, found)
-
-
-def _restored_latents(model: FittedModel, entry: StoredCondition, *, is_same: bool) -> Condition:
-    known, latents, ensemble = known_of(model, entry.features), entry.latents, model.ensemble
-    if isinstance(latents, StoredGaussian):
-        gaussian = LatentGaussians(latents.mean, latents.variance, known.n_uncertain)
-        return condition_of_gaussian(ensemble, gaussian, latents.noise)
+def _restored_condition(model: FittedModel, stored: StoredCondition, *, is_same: bool) -> AddedCondition:
+    entry, ensemble, known = stored.entry, model.ensemble, known_of(model, stored.entry.features)
     seen = observations_of(model, entry.inputs, entry.outputs, entry.errors)
-    # Particles belong to processes. When the file was written other draws may have been chosen for answers.
-    if not is_same:
-        return infer(ensemble, seen, known)
-    return condition_of_particles(ensemble, *latents, summarised(ensemble, seen))
+    if stored.variance is not None:
+        gaussian = LatentGaussians(stored.latents[0], stored.variance, known.n_uncertain)
+        found = condition_of_gaussian(ensemble, gaussian, stored.noise[0, 0])
+    elif is_same:
+        found = condition_of_particles(ensemble, *stored[1:4], summarised(ensemble, seen))
+    else:  # Particles belong to processes, and when the file was written other draws were chosen for answers.
+        found = infer(ensemble, seen, known)
+    return entry._replace(condition=found)
 
 
 def _check(stored: StoredModel) -> None:
@@ -208,11 +189,11 @@ def _check(stored: StoredModel) -> None:
         "posterior mixes precisions": len(set(reals)) > 1,
         "draws and answering do not go together": (draws is None) != (stored.answering is None),
         "added holds conditions of another kind of model": any(
-            isinstance(entry.latents, StoredGaussian) != (entry.method == "gaussian")
-            or (isinstance(entry.latents, StoredGaussian) and draws is not None)
-            or (isinstance(entry.latents, StoredParticles) and draws is None and len(entry.latents.noise) != 1)
-            or not entry.latents.noise.size
-            for entry in stored.added.values()
+            (each.variance is None) != (each.entry.method == "exact")
+            or (each.variance is not None and (draws is not None or each.noise.size > 1))
+            or (draws is None and len(each.noise) != 1)
+            or each.noise.size == 0
+            for each in stored.added.values()
         ),
         "a condition is both trained and added": not stored.added.keys().isdisjoint(model.ids),
     }

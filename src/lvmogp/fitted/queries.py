@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.errors import DataError, NumericalError, SettingError
-from lvmogp.fitted.model import FittedModel, all_latents, features_of, with_condition
+from lvmogp.fitted.model import FittedModel, all_features, all_latents, features_of, with_condition
 from lvmogp.fitted.similarity import similarities
 from lvmogp.tables.columns import as_pandas
 from lvmogp.tables.features import ConditionFeatures, read_feature_row, read_later_features
@@ -215,13 +215,8 @@ def latent_table(model: FittedModel) -> pd.DataFrame:
 
 def condition_feature_table(model: FittedModel) -> pd.DataFrame | None:
     """Return a row for each condition: its id and known features, whether it was added; ``None`` without features."""
-    if model.condition_features is None:
-        return None
-    nothing = np.full(model.condition_features.n_coordinates, np.nan)
-    rows = [features_of(model, name) for name in model.all_ids]
-    return _by_condition(
-        model, model.condition_features.decoded(np.stack([nothing if row is None else row for row in rows]))
-    )
+    features = all_features(model)
+    return None if features is None else _by_condition(model, features.decoded(features.values[: len(model.all_ids)]))
 
 
 def similarity_table(model: FittedModel) -> pd.DataFrame:

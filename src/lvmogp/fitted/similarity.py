@@ -46,20 +46,17 @@ def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> Ho
     kernel, latents = ensemble.source.draws.latent_kernel, ensemble.latents
     n_trained, base = latents.shape[1], ensemble.weights
     between = np.eye(n_trained + len(added))
-    trained = np.asarray(_correlations(kernel, latents, latents))
-    between[:n_trained, :n_trained] = np.tensordot(base, trained, axes=1)
-    for i, first in enumerate(added):
-        place, own = n_trained + i, first.weights
+    between[:n_trained, :n_trained] = np.tensordot(base, np.asarray(_correlations(kernel, latents, latents)), axes=1)
+    for place, first in enumerate(added, n_trained):
         # Σ_k w_sk k(h_k, h_d)/√… is a sum over processes and particles at once.
         to_trained = np.asarray(_correlations(kernel, first.latents, latents))
-        between[place, :n_trained] = between[:n_trained, place] = np.einsum("sk,skd->d", own, to_trained)
-        for j, second in enumerate(added[:i]):
-            pairs = np.asarray(
-                _averaged(kernel, first.latents, jnp.asarray(own), second.latents, jnp.asarray(second.weights))
-            )
-            shared = own.sum(axis=1) * second.weights.sum(axis=1) / base
-            value = np.sum(pairs / base) / np.sum(shared)
-            between[place, n_trained + j] = between[n_trained + j, place] = value
+        between[place, :n_trained] = np.einsum("sk,skd->d", first.weights, to_trained)
+        for other, second in enumerate(added[: place - n_trained], n_trained):
+            own, theirs = first.weights, second.weights
+            pairs = _averaged(kernel, first.latents, jnp.asarray(own), second.latents, jnp.asarray(theirs))
+            shared = own.sum(axis=1) * theirs.sum(axis=1) / base
+            between[place, other] = np.sum(np.asarray(pairs) / base) / np.sum(shared)
+        between[:place, place] = between[place, :place]
     np.fill_diagonal(between, 1.0)
     return between
 
@@ -78,17 +75,11 @@ def _correlation(kernel: Kernel, first: Float[Array, "n Q_H"], second: Float[Arr
 
 
 @compiled
-def _averaged(
-    kernel: Kernel,
-    first: Float[Array, "S K Q_H"],
-    first_weights: Float[Array, "S K"],
-    second: Float[Array, "S L Q_H"],
-    second_weights: Float[Array, "S L"],
-) -> Float[Array, " S"]:
-    """Return Σ_kl w_k w_l ρ(h_k, h_l) under each process."""
+def _averaged(kernel: Kernel, *weighted: Float[Array, "S ..."]) -> Float[Array, " S"]:
+    """Return Σ_kl w_k w_l ρ(h_k, h_l) under each process, given h_k, w_k, h_l and w_l."""
 
     def one(draw: tuple[Kernel, Array, Array, Array, Array]) -> Array:
         own_kernel, here, own, there, other = draw
         return own @ _correlation(own_kernel, here, there) @ other
 
-    return jax.lax.map(one, (kernel, first, first_weights, second, second_weights))
+    return jax.lax.map(one, (kernel, *weighted))

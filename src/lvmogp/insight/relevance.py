@@ -24,8 +24,7 @@ _MOST_DRAWS = 16
 
 def input_names(model: LVMOGPRegressor) -> list[str]:
     """Return the names of the inputs; numbered where the training data had none."""
-    schema = fitted_model(model).schema
-    return list(schema.columns or (f"input {q + 1}" for q in range(schema.n_columns)))
+    return list(fitted_model(model).schema.input_names)
 
 
 class Relevances(NamedTuple):

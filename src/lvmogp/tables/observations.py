@@ -77,6 +77,11 @@ class Observations(NamedTuple):
         return self.inputs.shape[1]
 
     @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the columns of the inputs; numbered where they have none."""
+        return tuple(self.columns or (f"input {place + 1}" for place in range(self.n_columns)))
+
+    @property
     def counts(self) -> HostInt:
         """Observations of each condition."""
         counts = np.zeros(len(self.ids), dtype=np.int64)
