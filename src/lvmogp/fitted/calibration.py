@@ -111,10 +111,10 @@ def _sums(values: HostFloat, clusters: HostInt) -> HostFloat:
     return np.stack([np.bincount(clusters, weights=column) for column in values.T], axis=1)
 
 
-def _standard_errors(deviations: HostFloat, variance: Any, clusters: HostInt) -> tuple[HostFloat, float]:
+def _standard_errors(deviations: HostFloat, variance: HostFloat, clusters: HostInt) -> tuple[HostFloat, float]:
     """Return standard errors of means, and their degrees of freedom (equation 49).
 
-    ``variance`` is that of one observation if predictions are right.
+    ``variance`` is that of one observation of each column if predictions are right.
     """
     n, n_clusters = len(deviations), int(clusters.max()) + 1
     independent = np.sqrt(variance / n)
@@ -185,7 +185,7 @@ def _about_intervals(coverage: pd.DataFrame, n: int) -> list[str]:
 
 def _about_predictions(below: HostFloat, clusters: HostInt) -> list[str]:
     # A t-test of the mean of the probabilities, which is one half where predictions are right.
-    errors, n_free = _standard_errors(below[:, None] - 0.5, 1 / 12, clusters)
+    errors, n_free = _standard_errors(below[:, None] - 0.5, np.array([1 / 12]), clusters)
     shift = float(np.mean(below)) - 0.5
     if abs(shift) < t.ppf(1 - _FALSE_ALARMS / 10, n_free) * float(np.max(errors)):
         return []

@@ -15,7 +15,6 @@ import numpy as np
 
 from lvmogp.__about__ import __version__
 from lvmogp.conditions.condition import condition_of_gaussian, condition_of_particles
-from lvmogp.conditions.ensemble import answering_places
 from lvmogp.conditions.infer import infer, summarised
 from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
 from lvmogp.fitted.model import (
@@ -25,16 +24,15 @@ from lvmogp.fitted.model import (
     known_of,
     observations_of,
 )
-from lvmogp.ground.rules import LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Below
+from lvmogp.ground.rules import LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE
 from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.kernels.covariances import Kernel, gram, leaves, plain_kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.layouts import standardised
 from lvmogp.model.posterior import DenseCovariance
 from lvmogp.storage.codec import encode, planned
 from lvmogp.storage.tensor_file import opened, write
 from lvmogp.tables.ids import Id
-from lvmogp.typing import Array, Float, Int
+from lvmogp.typing import Array, Float
 
 Setting = str | bool | int | float | Kernel | Priors | None
 
@@ -53,12 +51,11 @@ class StoredCondition(NamedTuple):
 
 
 class StoredModel(NamedTuple):
-    """All that a model file holds. ``answering`` are the places of the draws that answer."""
+    """All that a model file holds."""
 
     lvmogp: str
     settings: Mapping[str, Setting]
     model: FittedModel
-    answering: Annotated[Int[np.ndarray, " processes"], Below("draws")] | None
     added: Mapping[Id, StoredCondition]
 
 
@@ -119,16 +116,8 @@ def _stored(model: FittedModel, settings: dict[str, Any], *, include_data: bool)
         lvmogp=__version__,
         settings={name: _setting(value) for name, value in settings.items()},
         model=model._replace(fit=fit, schema=model.schema if include_data else model.schema.without_rows()),
-        answering=_answering(model),
         added={name: _stored_condition(entry) for name, entry in model.added.items()},
     )
-
-
-def _answering(model: FittedModel) -> Int[np.ndarray, " processes"] | None:
-    if model.draws is None or model.observations is None:
-        return None
-    data = standardised(model.observations, model.scaling)
-    return np.asarray(answering_places(model.draws, data, model.posterior.parameters))
 
 
 def _stored_condition(entry: AddedCondition) -> StoredCondition:
@@ -145,21 +134,18 @@ def _stored_condition(entry: AddedCondition) -> StoredCondition:
 def _restored(stored: StoredModel) -> FittedModel:
     _check(stored)
     schema, scaling, fit, chains, condition_features = stored.model[:5]
-    fit = fit._replace(outcome=fit.outcome._replace(parameters=fit.posterior.parameters))
+    fit = fit._replace(outcome=fit.outcome._replace(parameters=fit.posterior.parameters, runners_up=()))
     model = fitted_model(schema, scaling, fit, chains=chains, condition_features=condition_features)
-    answering = _answering(model)
-    is_same = answering is None or np.array_equal(answering, np.asarray(stored.answering))
-    added = {name: _restored_condition(model, entry, is_same=is_same) for name, entry in stored.added.items()}
-    return model._replace(added=added)
+    return model._replace(added={name: _restored_condition(model, entry) for name, entry in stored.added.items()})
 
 
-def _restored_condition(model: FittedModel, stored: StoredCondition, *, is_same: bool) -> AddedCondition:
+def _restored_condition(model: FittedModel, stored: StoredCondition) -> AddedCondition:
     entry, ensemble, known = stored.entry, model.ensemble, known_of(model, stored.entry.features)
     seen = observations_of(model, entry.inputs, entry.outputs, entry.errors)
     if stored.variance is not None:
         gaussian = LatentGaussians(stored.latents[0], stored.variance, known.n_uncertain)
         found = condition_of_gaussian(ensemble, gaussian, stored.noise[0, 0])
-    elif is_same:
+    elif len(stored.noise) == ensemble.n_processes:
         found = condition_of_particles(ensemble, *stored[1:4], summarised(ensemble, seen))
     else:  # Particles belong to processes, and when the file was written other draws were chosen for answers.
         found = infer(ensemble, seen, known)
@@ -187,7 +173,6 @@ def _check(stored: StoredModel) -> None:
         "posterior.covariance is not of all inducing points": isinstance(covariance, DenseCovariance)
         and len(covariance.matrix) != n_inputs * n_latents,
         "posterior mixes precisions": len(set(reals)) > 1,
-        "draws and answering do not go together": (draws is None) != (stored.answering is None),
         "added holds conditions of another kind of model": any(
             (each.variance is None) != (each.entry.method == "exact")
             or (each.variance is not None and (draws is not None or each.noise.size > 1))
