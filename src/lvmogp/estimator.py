@@ -16,11 +16,10 @@ from sklearn.utils.validation import check_is_fitted
 import lvmogp.fitted.answers as answers
 import lvmogp.fitted.suggestions as suggestions
 from lvmogp.errors import DataError, ModelFileError, SettingError, warn
-from lvmogp.fitted.absorb import absorbed
 from lvmogp.fitted.arviz_export import inference_data
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.fitted.calibration import calibration as calibration_of
-from lvmogp.fitted.model import FittedModel, Origin, mapped_arrays, without_condition
+from lvmogp.fitted.model import FittedModel, Origin, absorbed, mapped_arrays, without_condition
 from lvmogp.fitted.model_file import load_model, save_model
 from lvmogp.fitted.queries import (
     Query,
@@ -31,10 +30,7 @@ from lvmogp.fitted.queries import (
     asked_rows,
     central_levels,
     checked_numbers,
-    condition_feature_table,
     features_by_id,
-    latent_table,
-    similarity_table,
     with_described,
     with_long_form,
     with_observations,
@@ -336,17 +332,17 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator):
     @in_double_precision
     def latents_(self) -> pd.DataFrame:
         """One row for each condition: its id, mean and sd of each latent dimension, whether it was added."""
-        return latent_table(self._fitted())
+        return answers.latent_table(self._fitted())
 
     @property
     def condition_features_(self) -> pd.DataFrame | None:
         """One row a condition: its id and known features, whether it was added; ``None`` without features."""
-        return condition_feature_table(self._fitted())
+        return answers.condition_feature_table(self._fitted())
 
     @in_double_precision
     def similarities(self) -> pd.DataFrame:
         """How alike the curves of each pair of conditions are expected to be: 1 the same, 0 unrelated."""
-        return similarity_table(self._fitted())
+        return answers.similarity_table(self._fitted())
 
     # Prediction
 

@@ -1,14 +1,17 @@
 """What a fitted model answers for rows of conditions, in the user's units."""
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 import lvmogp.conditions.closed_form as closed_form
 import lvmogp.conditions.joint as joint
 from lvmogp.conditions.condition import Condition, mean_noise
-from lvmogp.conditions.ensemble import ClosedForm
+from lvmogp.conditions.ensemble import ClosedForm, Ensemble
 from lvmogp.conditions.mixtures import (
     Ask,
     OutputMoments,
@@ -28,10 +31,15 @@ from lvmogp.conditions.predictive import (
     statistic_of,
     trained_curves,
 )
-from lvmogp.fitted.model import FittedModel, find_condition
+from lvmogp.fitted.model import FittedModel, all_features, all_latents, find_condition
 from lvmogp.fitted.queries import Query
+from lvmogp.ground.compiling import compiled
+from lvmogp.kernels.covariances import Kernel, cross, diagonal
+from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, psi0
 from lvmogp.tables.ids import Id
-from lvmogp.typing import HostFloat, HostInt
+from lvmogp.typing import Array, Float, HostFloat, HostInt
+
+_expected_cross = compiled(expected_cross)
 
 
 def _closed_form(model: FittedModel) -> ClosedForm | None:
@@ -209,3 +217,95 @@ def moments_at_latents(
         factors, statistic = output_factors(scaling, len(some)), OutputMoments(scaling.transform)
         found[some] = statistic_of(curves, factors, statistic, include_noise=include_noise)
     return found[:, 0], found[:, 1]
+
+
+# Tables of conditions
+
+
+def latent_table(model: FittedModel) -> pd.DataFrame:
+    """Return a row for each condition: its id, mean and deviation of each latent dimension, whether it was added."""
+    latents = all_latents(model)
+    means, deviations = np.asarray(latents.mean), np.sqrt(np.asarray(latents.variance))
+    columns: dict[str, Any] = {}
+    for dimension in range(model.n_latent):
+        columns[f"mean_{dimension + 1}"] = means[:, dimension]
+        columns[f"sd_{dimension + 1}"] = deviations[:, dimension]
+    return _by_condition(model, columns)
+
+
+def condition_feature_table(model: FittedModel) -> pd.DataFrame | None:
+    """Return a row for each condition: its id and known features, whether it was added; ``None`` without features."""
+    features = all_features(model)
+    return None if features is None else _by_condition(model, features.decoded(features.values[: len(model.all_ids)]))
+
+
+def similarity_table(model: FittedModel) -> pd.DataFrame:
+    """Return how alike the curves of each pair of conditions are expected to be, by their ids."""
+    names = pd.Index(list(model.all_ids), dtype=object, tupleize_cols=False)
+    added = [entry.condition for entry in model.added.values()]
+    return pd.DataFrame(_similarities(model.ensemble, all_latents(model), added), index=names, columns=names)
+
+
+def _by_condition(model: FittedModel, columns: dict[str, Any]) -> pd.DataFrame:
+    ids = pd.Series(list(model.all_ids), dtype=object)
+    return pd.DataFrame({"condition": ids, **columns, "added": [name in model.added for name in model.all_ids]})
+
+
+def _similarities(ensemble: Ensemble, latents: LatentGaussians, added: Sequence[Condition]) -> HostFloat:
+    """Return the prior correlation of the curves of each pair of conditions, one on the diagonal.
+
+    ``latents`` are those of all conditions, trained and ``added``. In closed form, ⟨k_H(h, h')⟩/√(ψψ'), where latents
+    are Gaussian; else averaged over processes and particles.
+    """
+    if ensemble.fit is None:
+        return _averaged_correlations(ensemble, added)
+    kernel = ensemble.fit.posterior.parameters.latent_kernel
+    scale = np.sqrt(np.asarray(psi0(kernel, latents)))
+    between = np.array(_expected_cross(kernel, latents, latents)) / np.outer(scale, scale)
+    np.fill_diagonal(between, 1.0)
+    return between
+
+
+def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> HostFloat:
+    # A pair's processes count as much as what its added conditions have seen says: p(process) Π p(y_new | process).
+    assert ensemble.source is not None  # of draws
+    kernel, latents = ensemble.source.draws.latent_kernel, ensemble.latents
+    n_trained, base = latents.shape[1], ensemble.weights
+    between = np.eye(n_trained + len(added))
+    between[:n_trained, :n_trained] = np.tensordot(base, np.asarray(_correlations(kernel, latents, latents)), axes=1)
+    for place, first in enumerate(added, n_trained):
+        # Σ_k w_sk k(h_k, h_d)/√… is a sum over processes and particles at once.
+        to_trained = np.asarray(_correlations(kernel, first.latents, latents))
+        between[place, :n_trained] = np.einsum("sk,skd->d", first.weights, to_trained)
+        for other, second in enumerate(added[: place - n_trained], n_trained):
+            own, theirs = first.weights, second.weights
+            pairs = _averaged(kernel, first.latents, jnp.asarray(own), second.latents, jnp.asarray(theirs))
+            shared = own.sum(axis=1) * theirs.sum(axis=1) / base
+            between[place, other] = np.sum(np.asarray(pairs) / base) / np.sum(shared)
+        between[:place, place] = between[place, :place]
+    np.fill_diagonal(between, 1.0)
+    return between
+
+
+@compiled
+def _correlations(
+    kernel: Kernel, first: Float[Array, "S n Q_H"], second: Float[Array, "S m Q_H"]
+) -> Float[Array, "S n m"]:
+    return jax.lax.map(lambda draw: _correlation(*draw), (kernel, first, second))
+
+
+def _correlation(kernel: Kernel, first: Float[Array, "n Q_H"], second: Float[Array, "m Q_H"]) -> Float[Array, "n m"]:
+    # k_H(h, h')/√(k_H(h, h) k_H(h', h'))
+    scale = jnp.sqrt(jnp.outer(diagonal(kernel, first), diagonal(kernel, second)))
+    return cross(kernel, first, second) / scale
+
+
+@compiled
+def _averaged(kernel: Kernel, *weighted: Float[Array, "S ..."]) -> Float[Array, " S"]:
+    """Return Σ_kl w_k w_l ρ(h_k, h_l) under each process, given h_k, w_k, h_l and w_l."""
+
+    def one(draw: tuple[Kernel, Array, Array, Array, Array]) -> Array:
+        own_kernel, here, own, there, other = draw
+        return own @ _correlation(own_kernel, here, there) @ other
+
+    return jax.lax.map(one, (kernel, *weighted))

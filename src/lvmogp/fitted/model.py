@@ -7,6 +7,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy
 
@@ -16,13 +17,13 @@ from lvmogp.conditions.condition import (
     KnownLatents,
     known_latents,
     latent_gaussian,
+    mean_noise,
     trained_condition,
 )
 from lvmogp.conditions.ensemble import Ensemble, ensemble_of_draws, ensemble_of_fit
 from lvmogp.conditions.few_observations import FewObservations, few_observations, no_observations
 from lvmogp.conditions.infer import infer, infer_gaussian
 from lvmogp.errors import DataError, NumericalError, SettingError
-from lvmogp.fitted.similarity import trained_latents
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.ground.rules import ANY_VALUE, NOT_KEPT, NOT_NEGATIVE
@@ -30,8 +31,10 @@ from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.restarts import Outcome
 from lvmogp.kernels.psi_statistics import LatentGaussians, of_all_conditions
 from lvmogp.model.draws import Draws, thinned
-from lvmogp.model.layouts import Data, standardised
-from lvmogp.model.posterior import Posterior, posterior
+from lvmogp.model.expected_likelihood import quadratic
+from lvmogp.model.layouts import Data, LongData, long_data, standardised
+from lvmogp.model.parameters import Parameters, known_coordinates
+from lvmogp.model.posterior import Posterior, posterior, updated
 from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id, unknown_condition
 from lvmogp.tables.observations import Observations, joined
@@ -40,6 +43,7 @@ from lvmogp.typing import Float, HostFloat
 
 Method = Literal["exact", "gaussian"]
 _posterior = compiled(posterior)
+_MOST_DENSE = 4_000
 
 
 class Origin(NamedTuple):
@@ -237,6 +241,15 @@ def added_latents(model: FittedModel, entry: AddedCondition) -> LatentGaussians:
     return LatentGaussians(found.mean, found.variance, known_of(model, entry.features).n_uncertain)
 
 
+def trained_latents(ensemble: Ensemble) -> LatentGaussians:
+    """Return mean and variance of the aligned latents of the trained conditions."""
+    if ensemble.fit is not None:
+        return ensemble.fit.posterior.parameters.latents
+    weights, aligned = jnp.asarray(ensemble.weights), ensemble.latents @ ensemble.rotations
+    mean = jnp.tensordot(weights, aligned, axes=1)
+    return LatentGaussians(mean, jnp.tensordot(weights, (aligned - mean) ** 2, axes=1))
+
+
 def all_latents(model: FittedModel) -> LatentGaussians:
     """Return mean and variance of the latents of all conditions, trained and added; of draws, once they are aligned."""
     added = (added_latents(model, entry) for entry in model.added.values())
@@ -307,3 +320,65 @@ def without_condition(model: FittedModel, name: Id) -> FittedModel:
     if name not in model.added:
         raise unknown_condition(name, model.all_ids)
     return model._replace(added={other: entry for other, entry in model.added.items() if other != name})
+
+
+def absorbed(model: FittedModel) -> FittedModel:
+    """The model with its added conditions folded into q(U), hyperparameters as they are (equation 23)."""
+    if not model.added:
+        return model
+    if model.ensemble.fit is None:
+        raise DataError(
+            "absorb updates the variational posterior in closed form, but this model answers from posterior draws; "
+            "keep the new conditions added, or refit with them"
+        )
+    posterior = model.posterior
+    n_inducing = posterior.mean.size
+    if n_inducing > _MOST_DENSE:
+        raise DataError(
+            f"absorb needs a dense covariance over all {n_inducing} pairs of inducing points; it is limited to "
+            f"{_MOST_DENSE}: refit with the new conditions instead"
+        )
+    scaling, schema, parameters = model.scaling, model.schema, _all_parameters(model)
+    new = joined([entry.observations(number) for number, entry in enumerate(model.added.values(), len(model.ids))])
+    data = long_data(
+        scaling.inputs(new.inputs),
+        scaling.outputs(new.outputs),
+        new.conditions,
+        len(model.all_ids),
+        str(posterior.mean.dtype),
+        error_variances=None if new.errors is None else scaling.error_variances(new.errors, new.outputs),
+    )
+    refreshed = _updated(posterior, parameters, data)
+    if model.observations is not None:
+        schema = joined([schema, new])
+    return model._replace(
+        schema=schema._replace(ids=model.all_ids),
+        condition_features=all_features(model),
+        fit=model.fit._replace(posterior=refreshed),
+        added={},
+        ensemble=ensemble_of_fit(refreshed),
+    )
+
+
+@compiled
+def _updated(posterior: Posterior, parameters: Parameters, data: LongData) -> Posterior:
+    found = updated(posterior, quadratic(parameters, data, careful=True))
+    return dataclasses.replace(found, parameters=parameters)
+
+
+def _all_parameters(model: FittedModel) -> Parameters:
+    # Those of trained and added conditions together; kernels and inducing points are those of the fit.
+    trained, features, latents, known = model.posterior.parameters, all_features(model), all_latents(model), None
+    (mean, known_mean), (variance, known_variance) = (
+        jnp.split(part, [model.n_latent], axis=1) for part in (latents.mean, latents.variance)
+    )
+    if features is not None:  # what the features say; what was found where they are missing
+        values = features.standardised(features.values[: len(mean)])
+        known = known_coordinates(values, known_mean, known_variance)
+    noise = trained.noise_variance
+    if len(noise) > 1:
+        added = [mean_noise(model.ensemble, entry.condition) for entry in model.added.values()]
+        noise = jnp.concatenate([noise, jnp.asarray(added, noise.dtype)])
+    return dataclasses.replace(
+        trained, latent_mean=mean, latent_variance=variance, noise_variance=noise, inducing=None, known=known
+    )

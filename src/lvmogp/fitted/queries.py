@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.errors import DataError, NumericalError, SettingError
-from lvmogp.fitted.model import FittedModel, all_features, all_latents, features_of, with_condition
-from lvmogp.fitted.similarity import similarities
+from lvmogp.fitted.model import FittedModel, features_of, with_condition
 from lvmogp.tables.columns import as_pandas
 from lvmogp.tables.features import ConditionFeatures, read_feature_row, read_later_features
 from lvmogp.tables.ids import Id, RowIds, check_kinds, is_single_id, row_conditions
@@ -197,35 +196,3 @@ def with_long_form(
         seen = rows.inputs[own], outputs[own], None if errors is None else errors[own]
         model = with_condition(model, name, *seen, features=features.get(name), method=method)
     return model
-
-
-# Tables of conditions
-
-
-def latent_table(model: FittedModel) -> pd.DataFrame:
-    """Return a row for each condition: its id, mean and deviation of each latent dimension, whether it was added."""
-    latents = all_latents(model)
-    means, deviations = np.asarray(latents.mean), np.sqrt(np.asarray(latents.variance))
-    columns: dict[str, Any] = {}
-    for dimension in range(model.n_latent):
-        columns[f"mean_{dimension + 1}"] = means[:, dimension]
-        columns[f"sd_{dimension + 1}"] = deviations[:, dimension]
-    return _by_condition(model, columns)
-
-
-def condition_feature_table(model: FittedModel) -> pd.DataFrame | None:
-    """Return a row for each condition: its id and known features, whether it was added; ``None`` without features."""
-    features = all_features(model)
-    return None if features is None else _by_condition(model, features.decoded(features.values[: len(model.all_ids)]))
-
-
-def similarity_table(model: FittedModel) -> pd.DataFrame:
-    """Return how alike the curves of each pair of conditions are expected to be, by their ids."""
-    names = pd.Index(list(model.all_ids), dtype=object, tupleize_cols=False)
-    added = [entry.condition for entry in model.added.values()]
-    return pd.DataFrame(similarities(model.ensemble, all_latents(model), added), index=names, columns=names)
-
-
-def _by_condition(model: FittedModel, columns: dict[str, Any]) -> pd.DataFrame:
-    ids = pd.Series(list(model.all_ids), dtype=object)
-    return pd.DataFrame({"condition": ids, **columns, "added": [name in model.added for name in model.all_ids]})

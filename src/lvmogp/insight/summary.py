@@ -25,7 +25,7 @@ from lvmogp.model.layouts import Data, GridData, LongData, layout_for_bounds, st
 from lvmogp.model.process import Process
 from lvmogp.tables.ids import Id, listed
 from lvmogp.tables.observations import Observations
-from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
+from lvmogp.typing import Array, Float, HostFloat, Int
 
 LEVEL = 0.95
 _N_PAIRS = 4_096
@@ -97,9 +97,17 @@ def _total_effects(trained: FittedModel) -> HostFloat:
         data = standardised(trained.observations, trained.scaling)
         ensemble = ensemble_given(trained, data, most_draws=_DRAWS_OF_RELEVANCE)
     latents, rotations = np.asarray(ensemble.latents, dtype=float), np.asarray(ensemble.rotations, dtype=float)
-    inputs, conditions = _observed(trained)
-    pairs, moved = np.random.default_rng(0).integers(len(inputs), size=(2, _N_PAIRS)), _moved(trained)
-    effects = np.zeros(len(moved) - 1)
+    if trained.observations is not None:
+        inputs, conditions = trained.scaling.inputs(trained.observations.inputs), trained.observations.conditions
+    else:  # inducing inputs with each of the conditions
+        points, n_conditions = np.asarray(trained.posterior.parameters.inducing_inputs), len(trained.ids)
+        inputs, conditions = np.repeat(points, n_conditions, axis=0), np.tile(np.arange(n_conditions), len(points))
+    pairs = np.random.default_rng(0).integers(len(inputs), size=(2, _N_PAIRS))
+    # Which coordinates of a point are moved: none, then those of each input, latent and feature.
+    places = () if trained.condition_features is None else trained.condition_features.places
+    sizes = [1] * (inputs.shape[1] + trained.n_latent) + [place.stop - place.start for place in places]
+    moved = np.repeat(np.arange(len(sizes)), sizes) == np.arange(-1, len(sizes))[:, None]
+    effects = np.zeros(len(sizes))
     for some, processes in chunks(ensemble):
         for place, number in enumerate(some):
             aligned = latents[number] @ rotations[number]
@@ -120,21 +128,6 @@ def _means(processes: Process, place: Int[Array, ""], points: Float[Array, "n Q"
     process = picked(processes, place)
     inputs, latents = jnp.split(points, [process.inputs.points.shape[1]], axis=1)
     return jax.vmap(process.explained.mean)(process.inputs(inputs)[:, None, :], process.latents(latents))[:, 0]
-
-
-def _observed(trained: FittedModel) -> tuple[HostFloat, HostInt]:
-    # Inputs and conditions of all observations; without the data, inducing inputs with each of the conditions.
-    if trained.observations is not None:
-        return trained.scaling.inputs(trained.observations.inputs), trained.observations.conditions
-    inputs, numbers = np.asarray(trained.posterior.parameters.inducing_inputs), np.arange(len(trained.ids))
-    return np.repeat(inputs, len(numbers), axis=0), np.tile(numbers, len(inputs))
-
-
-def _moved(trained: FittedModel) -> np.ndarray:
-    # Which coordinates of a point are moved: none, then those of each input, latent and feature.
-    places = () if trained.condition_features is None else trained.condition_features.places
-    sizes = [1] * (trained.schema.n_columns + trained.n_latent) + [place.stop - place.start for place in places]
-    return np.repeat(np.arange(len(sizes)), sizes) == np.arange(-1, len(sizes))[:, None]
 
 
 # Observations left out
@@ -174,17 +167,11 @@ def leave_out_calibration(
 ) -> Calibration | None:
     """Return the calibration of predictions of each fold of the training data from the others, as in ``leave_out``."""
     asked, trained = checked_levels(levels), fitted_model(model)
+    observations, scaling = trained.observations, trained.scaling
     if not isinstance(n_folds, numbers.Integral) or n_folds < 2:
         raise SettingError(
             f"n_folds must be a whole number from 2 on, got {n_folds!r}: each is predicted from the others"
         )
-    forecasts = _forecasts(trained, n_folds)
-    return None if forecasts is None else calibration(forecasts, asked)
-
-
-def _forecasts(trained: FittedModel, n_folds: int) -> Forecasts | None:
-    # What is predicted of each observation from the other folds.
-    observations, scaling = trained.observations, trained.scaling
     if observations is None or trained.fit.outcome.restarts[0].recipe == MINIBATCHES:
         return None  # minibatches are for data that are too many to go through at once
     data = standardised(observations, scaling)
@@ -212,7 +199,7 @@ def _forecasts(trained: FittedModel, n_folds: int) -> Forecasts | None:
     ask, outputs = asked_of(Mixture(*(jnp.asarray(array) for array in (weights, *found)))), observations.outputs
     predicted, _ = moments_in_units(ask, scaling, len(outputs))
     density, below = scores_in_units(ask, scaling, outputs, np.zeros_like(outputs))
-    return Forecasts(below, density, predicted - outputs, observations.conditions, trained.ids)
+    return calibration(Forecasts(below, density, predicted - outputs, observations.conditions, trained.ids), asked)
 
 
 def _rest(trained: FittedModel, observations: Observations, data: Data, left_out: np.ndarray) -> Data:
