@@ -35,7 +35,7 @@ from lvmogp.fitted.model import FittedModel, all_features, all_latents, find_con
 from lvmogp.fitted.queries import Query
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import Kernel, cross, diagonal
-from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, psi0
+from lvmogp.kernels.psi_statistics import expected_cross, psi0
 from lvmogp.tables.ids import Id
 from lvmogp.typing import Array, Float, HostFloat, HostInt
 
@@ -239,31 +239,25 @@ def condition_feature_table(model: FittedModel) -> pd.DataFrame | None:
     return None if features is None else _by_condition(model, features.decoded(features.values[: len(model.all_ids)]))
 
 
-def similarity_table(model: FittedModel) -> pd.DataFrame:
-    """Return how alike the curves of each pair of conditions are expected to be, by their ids."""
-    names = pd.Index(list(model.all_ids), dtype=object, tupleize_cols=False)
-    added = [entry.condition for entry in model.added.values()]
-    return pd.DataFrame(_similarities(model.ensemble, all_latents(model), added), index=names, columns=names)
-
-
 def _by_condition(model: FittedModel, columns: dict[str, Any]) -> pd.DataFrame:
     ids = pd.Series(list(model.all_ids), dtype=object)
     return pd.DataFrame({"condition": ids, **columns, "added": [name in model.added for name in model.all_ids]})
 
 
-def _similarities(ensemble: Ensemble, latents: LatentGaussians, added: Sequence[Condition]) -> HostFloat:
-    """Return the prior correlation of the curves of each pair of conditions, one on the diagonal.
+def similarity_table(model: FittedModel) -> pd.DataFrame:
+    """Return the prior correlation of the curves of each pair of conditions, by their ids; one on the diagonal.
 
-    ``latents`` are those of all conditions, trained and ``added``. In closed form, ⟨k_H(h, h')⟩/√(ψψ'), where latents
-    are Gaussian; else averaged over processes and particles.
+    In closed form, ⟨k_H(h, h')⟩/√(ψψ'), where latents are Gaussian; else averaged over processes and particles.
     """
-    if ensemble.fit is None:
-        return _averaged_correlations(ensemble, added)
-    kernel = ensemble.fit.posterior.parameters.latent_kernel
-    scale = np.sqrt(np.asarray(psi0(kernel, latents)))
-    between = np.array(_expected_cross(kernel, latents, latents)) / np.outer(scale, scale)
+    names, fit = pd.Index(list(model.all_ids), dtype=object, tupleize_cols=False), model.ensemble.fit
+    if fit is None:
+        between = _averaged_correlations(model.ensemble, [entry.condition for entry in model.added.values()])
+    else:
+        kernel, latents = fit.posterior.parameters.latent_kernel, all_latents(model)
+        scale = np.sqrt(np.asarray(psi0(kernel, latents)))
+        between = np.array(_expected_cross(kernel, latents, latents)) / np.outer(scale, scale)
     np.fill_diagonal(between, 1.0)
-    return between
+    return pd.DataFrame(between, index=names, columns=names)
 
 
 def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> HostFloat:
@@ -283,7 +277,6 @@ def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> Ho
             shared = own.sum(axis=1) * theirs.sum(axis=1) / base
             between[place, other] = np.sum(np.asarray(pairs) / base) / np.sum(shared)
         between[:place, place] = between[place, :place]
-    np.fill_diagonal(between, 1.0)
     return between
 
 

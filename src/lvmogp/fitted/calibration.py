@@ -150,17 +150,10 @@ def _by_condition(given: Forecasts, names: list[Id], clusters: HostInt, levels: 
     counts = np.bincount(clusters)
     inside = np.abs(2 * given.probability_below - 1) <= levels.max()
     columns = np.stack([given.error**2, inside, given.log_density, given.probability_below], axis=1)
-    squares, covered, density, below = (_sums(columns, clusters) / counts[:, None]).T
-    return pd.DataFrame(
-        {
-            "condition": pd.Series(names, dtype=object),
-            "n": counts,
-            "rmse": np.sqrt(squares),
-            "coverage": covered,
-            "log_density": density,
-            "mean_probability_below": below,
-        }
-    )
+    means = _sums(columns, clusters) / counts[:, None]
+    means[:, 0] = np.sqrt(means[:, 0])
+    own = dict(zip(("rmse", "coverage", "log_density", "mean_probability_below"), means.T, strict=True))
+    return pd.DataFrame({"condition": pd.Series(names, dtype=object), "n": counts, **own})
 
 
 # Remarks

@@ -68,7 +68,16 @@ def save_model(
             "a model with posterior draws predicts from its training data, so its file must hold them; leave "
             "include_data=True"
         )
-    write(path, encode(_stored(model, settings, include_data=include_data), StoredModel))
+    # q(v) is in the mean and the covariance.
+    parameters = dataclasses.replace(model.posterior.parameters, inducing=None)
+    fit = model.fit._replace(posterior=dataclasses.replace(model.posterior, parameters=parameters))
+    stored = StoredModel(
+        lvmogp=__version__,
+        settings={name: _setting(value) for name, value in settings.items()},
+        model=model._replace(fit=fit, schema=model.schema if include_data else model.schema.without_rows()),
+        added={name: _stored_condition(entry) for name, entry in model.added.items()},
+    )
+    write(path, encode(stored, StoredModel))
 
 
 def load_model(path: str | os.PathLike[str]) -> tuple[FittedModel, dict[str, Any]]:
@@ -76,7 +85,11 @@ def load_model(path: str | os.PathLike[str]) -> tuple[FittedModel, dict[str, Any
     with opened(path) as file:
         try:
             stored = planned(file.sizes, file.document, StoredModel)(file.tensors())
-            return _restored(stored), {name: _as_given(value) for name, value in stored.settings.items()}
+            settings = {  # kernels that users describe hold NumPy's arrays
+                name: jax.tree.map(np.asarray, value) if isinstance(value, Kernel) else value
+                for name, value in stored.settings.items()
+            }
+            return _restored(stored), settings
         except LVMOGPError as error:
             raise ModelFileError(f"{path} does not hold what a model file must hold: {error}") from error
         # Its digest is right, so this was made by another program, which may have put anything into it.
@@ -99,36 +112,12 @@ def _setting(value: Any) -> Setting:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _as_given(setting: Setting) -> Setting:
-    # Kernels that users describe hold NumPy's arrays.
-    return jax.tree.map(np.asarray, setting) if isinstance(setting, Kernel) else setting
-
-
-# Writing
-
-
-def _stored(model: FittedModel, settings: dict[str, Any], *, include_data: bool) -> StoredModel:
-    fit = model.fit
-    # q(v) is in the mean and the covariance.
-    parameters = dataclasses.replace(fit.posterior.parameters, inducing=None)
-    fit = fit._replace(posterior=dataclasses.replace(fit.posterior, parameters=parameters))
-    return StoredModel(
-        lvmogp=__version__,
-        settings={name: _setting(value) for name, value in settings.items()},
-        model=model._replace(fit=fit, schema=model.schema if include_data else model.schema.without_rows()),
-        added={name: _stored_condition(entry) for name, entry in model.added.items()},
-    )
-
-
 def _stored_condition(entry: AddedCondition) -> StoredCondition:
     found = entry.condition
     if found.gaussian is None:
         return StoredCondition(entry, found.latents, found.noise, found.log_weights, None)
     mean, variance, noise = found.gaussian.mean, found.gaussian.variance, found.noise[:, :1]
     return StoredCondition(entry, mean[None], noise, jnp.zeros_like(noise), variance)
-
-
-# Reading
 
 
 def _restored(stored: StoredModel) -> FittedModel:

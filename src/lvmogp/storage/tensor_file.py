@@ -8,7 +8,7 @@ is noticed before arrays are read, and sizes are compared before memory is taken
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,16 +37,7 @@ class OpenFile(NamedTuple):
 
     sizes: dict[str, jax.ShapeDtypeStruct]
     document: Any
-    path: Path
-    file: Any
-    digest: str | None
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """Read all arrays, and check their digest."""
-        found = {name: self.file.get_tensor(name) for name in self.sizes}
-        if self.digest != digest_of_arrays(found):
-            raise _damaged(self.path)
-        return found
+    tensors: Callable[[], dict[str, np.ndarray]]
 
 
 def write(path: str | os.PathLike[str], content: Content, form: str = MODEL) -> None:
@@ -84,6 +75,7 @@ def opened(path: str | os.PathLike[str], form: str = MODEL) -> Iterator[OpenFile
 
 def _checked(source: Path, file: Any, form: str) -> OpenFile:
     metadata: dict[str, str] = file.metadata() or {}
+    damaged = ModelFileError(f"{source} is damaged: its content does not match its digest; restore it from a copy")
     if metadata.get("format") != form:
         raise ModelFileError(f"{source} is a safetensors file, but not a {_NAMES[form]} saved by lvmogp")
     version = metadata.get("version", "")
@@ -100,16 +92,19 @@ def _checked(source: Path, file: Any, form: str) -> OpenFile:
         sizes[name] = jax.ShapeDtypeStruct(tuple(file.get_slice(name).get_shape()), np.dtype(_DTYPES[kind]))
     document = metadata.get("document", "")
     if metadata.get("header digest") != digest_of_header(document, sizes):
-        raise _damaged(source)
+        raise damaged
     try:
         plain = json.loads(document)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{source} was changed by hand: its document is no JSON ({error})") from error
-    return OpenFile(sizes, plain, source, file, metadata.get("digest"))
 
+    def tensors() -> dict[str, np.ndarray]:
+        found = {name: file.get_tensor(name) for name in sizes}
+        if metadata.get("digest") != digest_of_arrays(found):
+            raise damaged
+        return found
 
-def _damaged(source: Path) -> ModelFileError:
-    return ModelFileError(f"{source} is damaged: its content does not match its digest; restore it from a copy")
+    return OpenFile(sizes, plain, tensors)
 
 
 def digest_of_header(document: str, arrays: Sizes) -> str:
