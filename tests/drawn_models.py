@@ -25,7 +25,7 @@ from lvmogp import LVMOGPRegressor
 from lvmogp.conditions.condition import Condition, condition_of_particles
 from lvmogp.conditions.ensemble import Ensemble
 from lvmogp.conditions.few_observations import FewObservations
-from lvmogp.fitted.model import AddedCondition, Chains, Fit, FittedModel, Schema, fitted_model, observations_of
+from lvmogp.fitted.model import AddedCondition, Chains, Fit, FittedModel, fitted_model, observations_of
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics, Statistics
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
@@ -139,8 +139,7 @@ def fitted(
     restart = Restart("by hand", -12.5, Status.CONVERGED, (-13.0, -12.5), 2, 1.0)
     outcome = Outcome(parameters, -12.5, Status.CONVERGED, (restart,), 1e-7, 1e-7, 1.0)
     fit = Fit(build(parameters, standardised(observations, scaling)), outcome, {n_latent: -12.5}, {transform: -12.5})
-    schema = Schema(IDS, None, n_columns, (), None, is_grid)
-    trained = fitted_model(schema, scaling, fit, observations=observations, condition_features=condition_features)
+    trained = fitted_model(observations, scaling, fit, condition_features=condition_features)
     estimator = LVMOGPRegressor(n_latent, noise=noise, output_transform=transform)
     estimator.n_features_in_ = n_columns
     # Few observations are enough for the sparse form.
@@ -185,7 +184,6 @@ def with_draws(model: FittedModel, draws: Draws | None) -> FittedModel:
         model.scaling,
         model.fit,
         chains=None if draws is None else Chains(draws, diagnostics),
-        observations=model.observations,
         condition_features=model.condition_features,
     )
 

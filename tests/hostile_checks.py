@@ -215,8 +215,7 @@ def rebuilt(trained: FittedModel, seen: Observations, parameters: Parameters) ->
     scaling = scaling_of(seen.inputs, seen.outputs, transform=trained.scaling.transform)
     found = _posterior(in_precision(parameters, "float64"), standardised(seen, scaling))
     found = in_precision(found, trained.posterior.mean.dtype)
-    schema, fit = trained.schema._replace(ids=seen.ids), trained.fit._replace(posterior=found)
-    return fitted_model(schema, scaling, fit, observations=seen)
+    return fitted_model(seen, scaling, trained.fit._replace(posterior=found))
 
 
 def moments(trained: FittedModel, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -53,7 +53,6 @@ def whole_model(form: str, dtype: str = "float64", added=None) -> FittedModel:
         made.schema._replace(**NAMES),
         made.scaling,
         Fit(posterior, outcome, {2: 1.25, 1: 0.5}, {None: 1.25, "log": -2.0}, origin),
-        observations=made.observations._replace(**NAMES),
         condition_features=features,
     )
     if added is None:

@@ -16,14 +16,12 @@ from sklearn.utils.validation import check_is_fitted
 import lvmogp.fitted.answers as answers
 import lvmogp.fitted.suggestions as suggestions
 from lvmogp.errors import DataError, ModelFileError, SettingError, warn
-from lvmogp.fitted.absorb import absorbed
 from lvmogp.fitted.arviz_export import inference_data
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.fitted.calibration import calibration as calibration_of
-from lvmogp.fitted.model import FittedModel, Origin, mapped_arrays, without_condition
+from lvmogp.fitted.model import FittedModel, Origin, absorbed, mapped_arrays, without_condition
 from lvmogp.fitted.model_file import load_model, save_model
 from lvmogp.fitted.queries import (
-    NewCondition,
     Query,
     asked_features,
     asked_id,
@@ -32,13 +30,10 @@ from lvmogp.fitted.queries import (
     asked_rows,
     central_levels,
     checked_numbers,
-    condition_feature_table,
     features_by_id,
-    latent_table,
-    new_conditions,
-    similarity_table,
     with_described,
-    with_new_conditions,
+    with_long_form,
+    with_observations,
 )
 from lvmogp.ground.compiling import forget_many_programs
 from lvmogp.ground.precision import double_precision, in_double_precision
@@ -274,17 +269,17 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
     @in_double_precision
     def latents_(self) -> pd.DataFrame:
         """One row for each condition: its id, mean and sd of each latent dimension, whether it was added."""
-        return latent_table(self._fitted())
+        return answers.latent_table(self._fitted())
 
     @property
     def condition_features_(self) -> pd.DataFrame | None:
         """One row a condition: its id and known features, whether it was added; ``None`` without features."""
-        return condition_feature_table(self._fitted())
+        return answers.condition_feature_table(self._fitted())
 
     @in_double_precision
     def similarities(self) -> pd.DataFrame:
         """How alike the curves of each pair of conditions are expected to be: 1 the same, 0 unrelated."""
-        return similarity_table(self._fitted())
+        return answers.similarity_table(self._fitted())
 
     # Prediction
 
@@ -544,8 +539,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
             The exact posterior over the latents as weighted particles, or the paper's single Gaussian.
         """
         model = self._fitted()
-        new = NewCondition(name, X, y, asked_features(model, features), y_std)
-        self.model_ = with_new_conditions(model, [new], method)
+        values = asked_features(model, features)
+        self.model_ = with_observations(model, name, X, y, y_std, features=values, method=method)
         return self
 
     @in_double_precision
@@ -564,8 +559,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
             raise DataError("add_conditions needs to know the condition of each row: pass conditions=, one id a row")
         model = self._fitted()
         rows = asked_rows(model, X, conditions, self.condition)
-        new = new_conditions(model, rows, y, y_std, features_by_id(model, condition_features, self.condition))
-        self.model_ = with_new_conditions(model, new, method)
+        features = features_by_id(model, condition_features, self.condition)
+        self.model_ = with_long_form(model, rows, y, y_std, features=features, method=method)
         return self
 
     def remove_condition(self, name: Id) -> Self:

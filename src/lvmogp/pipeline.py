@@ -8,7 +8,7 @@ import equinox as eqx
 import numpy as np
 
 from lvmogp.errors import ConvergenceWarning, DataError, SettingError, warn
-from lvmogp.fitted.model import Chains, Fit, FittedModel, Schema, fitted_model, origin_here
+from lvmogp.fitted.model import Chains, Fit, FittedModel, fitted_model, origin_here
 from lvmogp.fitted.model_file import encode_setting
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
@@ -157,19 +157,7 @@ def _at_once(
         chains = Chains(None if draws is None else in_precision(draws, options.dtype), account)
         if not account.completed:
             fit = fit._replace(outcome=fit.outcome._replace(status=Status.INTERRUPTED))
-    kept = {"observations": observations, "condition_features": condition_features}
-    return fitted_model(_schema(observations), scaling, fit, chains=chains, **kept)
-
-
-def _schema(observations: Observations) -> Schema:
-    return Schema(
-        ids=observations.ids,
-        columns=observations.columns,
-        n_columns=observations.inputs.shape[1],
-        date_columns=observations.date_columns,
-        output_name=observations.output_name,
-        is_grid=observations.is_grid,
-    )
+    return fitted_model(observations, scaling, fit, chains=chains, condition_features=condition_features)
 
 
 class _Attempt(NamedTuple):
@@ -253,5 +241,6 @@ def _by_minibatches(
     )
     model = in_precision(model, options.dtype)
     fit = Fit(model, outcome._replace(parameters=model.parameters), {}, {}, origin_here(options.random_state))
-    kept = None if observations.is_streamed else observations
-    return fitted_model(_schema(observations)._replace(ids=ids), scaling, fit, observations=kept)
+    kept = observations.without_rows() if observations.is_streamed else observations
+    kept = kept._replace(ids=ids, conditions=shards.numbers[0][kept.conditions])
+    return fitted_model(kept, scaling, fit)

@@ -145,14 +145,14 @@ def test_what_absorb_leaves_alone(monkeypatch):
     assert forgetting(model).absorb().model_ is model.model_
     plain = extended("fit on a grid")
     assert forgetting(plain).absorb().model_.observations.errors is None
-    monkeypatch.setattr("lvmogp.fitted.absorb._MOST_DENSE", 12)
+    monkeypatch.setattr("lvmogp.fitted.model._MOST_DENSE", 12)
     assert forgetting(plain).absorb().conditions_[-1] == "g"
-    monkeypatch.setattr("lvmogp.fitted.absorb._MOST_DENSE", 11)
+    monkeypatch.setattr("lvmogp.fitted.model._MOST_DENSE", 11)
     with pytest.raises(DataError, match="all 12 pairs of inducing points"):
         forgetting(plain).absorb()
     forgotten = forgetting(plain)
-    forgotten.model_ = plain.model_._replace(observations=None)
-    monkeypatch.setattr("lvmogp.fitted.absorb._MOST_DENSE", 4_000)
+    forgotten.model_ = plain.model_._replace(schema=plain.model_.schema.without_rows())
+    monkeypatch.setattr("lvmogp.fitted.model._MOST_DENSE", 4_000)
     assert forgotten.absorb().model_.observations is None
 
 

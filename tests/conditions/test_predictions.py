@@ -393,7 +393,7 @@ def test_a_model_with_draws_says_what_it_cannot_do():
     model.remove_condition("f")
     assert model.conditions_ == IDS
     with pytest.raises(DataError, match="has not kept"):
-        with_draws(model.model_._replace(observations=None), model.model_.draws)
+        with_draws(model.model_._replace(schema=model.model_.schema.without_rows()), model.model_.draws)
     with pytest.raises(DataError, match="was part of the training"):
         model.add_condition("a", X_FEW, Y_FEW)
     with pytest.raises(DataError, match="cannot be removed"):

@@ -300,6 +300,6 @@ def test_what_cannot_be_suggested():
     with pytest.raises(DataError, match="X must have the columns"):
         model.suggest("new", pd.DataFrame({"load": [1.0]}))
     forgotten = forgetting(model)
-    forgotten.model_ = model.model_._replace(observations=None)
+    forgotten.model_ = model.model_._replace(schema=model.model_.schema.without_rows())
     with pytest.raises(DataError, match="so candidates must be given"):
         forgotten.suggest("new")

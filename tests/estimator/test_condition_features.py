@@ -18,7 +18,7 @@ from lvmogp import LVMOGPRegressor
 from lvmogp.cli.files.roles import read_features
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError, UnknownConditionError
 from lvmogp.ground.compiling import compiled
-from lvmogp.insight.relevance import feature_relevance, latent_relevance
+from lvmogp.insight.summary import feature_relevance, latent_relevance
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.draws import Draws
 from lvmogp.model.layouts import standardised

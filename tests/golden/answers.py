@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lvmogp import LVMOGPRegressor
-from lvmogp.insight.leave_out import leave_out, leave_out_calibration
+from lvmogp.insight.summary import leave_out, leave_out_calibration
 
 Answers = dict[str, np.ndarray]
 LEVELS = (0.01, 0.3, 0.5, 0.975)

@@ -16,7 +16,7 @@ import numpy as np
 import lvmogp
 import lvmogp.model.layouts
 from lvmogp import LVMOGPRegressor
-from lvmogp.fitted.model import Chains, Fit, Schema, fitted_model
+from lvmogp.fitted.model import Chains, Fit, fitted_model
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_double_precision
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics, Statistics
@@ -24,7 +24,7 @@ from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel, Product, Sum
 from lvmogp.model.draws import Draws, NoiseSpread
-from lvmogp.model.expected_likelihood import Basis, basis
+from lvmogp.model.expected_likelihood import basis
 from lvmogp.model.layouts import SparseData
 from lvmogp.model.parameters import KnownCoordinates, Parameters
 from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
@@ -50,16 +50,12 @@ def thawed(arrays: Arrays) -> LVMOGPRegressor:
     document = json.loads(str(arrays["document"]))
     observations, posterior = _observations(document, arrays), _posterior(document, arrays)
     n_columns = observations.inputs.shape[1]
-    schema = Schema(
-        observations.ids, observations.columns, n_columns, (), observations.output_name, observations.is_grid
-    )
     with sparse_from_the_first() if document.get("sparse") else nullcontext():
         model = fitted_model(
-            schema,
+            observations,
             _scaling(document, arrays),
             Fit(posterior, _outcome(posterior.parameters), {}, {}),
             chains=_chains(document, arrays) if "draws.latents" in arrays else None,
-            observations=observations,
             condition_features=_descriptions(document, arrays),
         )
     if document.get("sparse"):
@@ -124,18 +120,16 @@ def _posterior(document: dict[str, Any], arrays: Arrays) -> Posterior:
         covariance = DenseCovariance(jnp.asarray(arrays["inducing.covariance"]), mean.shape[0])
     return Posterior(
         parameters=parameters,
-        input_basis=_factorised(parameters.input_kernel, parameters.inducing_inputs, arrays.get("input_basis.factor")),
-        latent_basis=_factorised(
-            parameters.latent_kernel, parameters.inducing_latents, arrays.get("latent_basis.factor")
-        ),
+        input_factor=_factor(parameters.input_kernel, parameters.inducing_inputs, arrays.get("input_basis.factor")),
+        latent_factor=_factor(parameters.latent_kernel, parameters.inducing_latents, arrays.get("latent_basis.factor")),
         mean=mean,
         covariance=covariance,
     )
 
 
-def _factorised(kernel: Kernel, points: jax.Array, factor: np.ndarray | None) -> Basis:
+def _factor(kernel: Kernel, points: jax.Array, factor: np.ndarray | None) -> jax.Array:
     # A fit in single precision rounds factors that it has computed in double precision; those are kept.
-    return _basis(kernel, points) if factor is None else Basis(kernel, points, jnp.asarray(factor))
+    return _basis(kernel, points).factor if factor is None else jnp.asarray(factor)
 
 
 def _outcome(parameters: Parameters) -> Outcome:

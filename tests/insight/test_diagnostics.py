@@ -55,8 +55,7 @@ def waves_of(latent_lengthscale=1.4):
     kernels = {"input_kernel": rbf([0.6, 1e4], 1.1), "latent_kernel": rbf([latent_lengthscale], 0.9)}
     posterior = build(replace(own.posterior.parameters, **kernels), standardised(own.observations, own.scaling))
     schema = own.schema._replace(columns=columns, output_name="height")
-    observations = own.observations._replace(columns=columns)
-    model.model_ = fitted_model(schema, own.scaling, own.fit._replace(posterior=posterior), observations=observations)
+    model.model_ = fitted_model(schema, own.scaling, own.fit._replace(posterior=posterior))
     return model
 
 
@@ -160,7 +159,7 @@ def left_out_by_hand(model):
     found = []
     for row, number in enumerate(seen.conditions):
         out = np.all(seen.inputs == seen.inputs[row], axis=1) if seen.is_grid else np.arange(len(x)) == row
-        dense = dense_ensemble(own._replace(observations=seen.some(~out)))
+        dense = dense_ensemble(own._replace(schema=seen.some(~out)))
         points = trained_points(dense, number, normal_nodes(128, dense.latents.shape[2]), np.full(128, 1 / 128))
         mixture = mixed(dense, DenseCondition(points, nothing_seen(1)), x[row : row + 1])
         errors = 0.0 if seen.errors is None else (seen.errors[row] / own.scaling.output_scale) ** 2
@@ -206,12 +205,12 @@ def test_fewer_folds_leave_less_to_predict_from():
 
 
 def test_what_cannot_be_checked_by_leaving_out(waves):
-    assert leave_out(changed(waves, observations=None)) is None
-    assert leave_out_calibration(changed(waves, observations=None)) is None
+    unknown = changed(waves, schema=waves.model_.schema.without_rows())
+    assert leave_out(unknown) is leave_out_calibration(unknown) is None
     grid = fitted("grid", answers="fit")
     seen = grid.model_.observations
     one_input = seen.some(np.all(seen.inputs == seen.inputs[0], axis=1))
-    assert leave_out(changed(grid, observations=one_input)) is None
+    assert leave_out(changed(grid, schema=one_input)) is None
     for check in (leave_out, leave_out_calibration):
         with pytest.raises(SettingError, match="n_folds must be a whole number from 2 on, got 1"):
             check(waves, n_folds=1)
@@ -274,12 +273,12 @@ def test_remarks_tell_of_the_noise(waves, deviations, words):
 def test_remarks_tell_of_observations(waves):
     seen = waves.model_.observations
     shuffled = np.random.default_rng(0).permutation(seen.outputs)
-    text = " ".join(remarks(changed(waves, observations=seen._replace(outputs=shuffled))))
+    text = " ".join(remarks(changed(waves, schema=seen._replace(outputs=shuffled))))
     assert "Observations left out are predicted no better than by their mean." in text
     assert "% of the observations left out: they are too narrow. Try noise='per-condition'" in text
     assert "left out" not in " ".join(remarks(waves))
     rest = seen.some((seen.conditions != 2) & (np.arange(22) > 1))
-    assert remarks(changed(waves, observations=rest))[-2:] == [
+    assert remarks(changed(waves, schema=rest))[-2:] == [
         "condition 'c' had no observation; only the prior speaks for that.",
         "1 of 5 conditions had a single observation.",
     ]

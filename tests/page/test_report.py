@@ -44,8 +44,7 @@ def renamed(model, **kernels):
     names = {"ids": NAMES, "columns": COLUMNS[: own.schema.n_columns], "output_name": OUTPUT}
     parameters = replace(own.posterior.parameters, **jax.tree.map(lambda leaf: jnp.asarray(leaf, float), kernels))
     posterior = build(parameters, standardised(own.observations, own.scaling))
-    schema, observations = own.schema._replace(**names), own.observations._replace(**names)
-    copied.model_ = fitted_model(schema, own.scaling, own.fit._replace(posterior=posterior), observations=observations)
+    copied.model_ = fitted_model(own.schema._replace(**names), own.scaling, own.fit._replace(posterior=posterior))
     copied.condition = CONDITION
     return copied
 

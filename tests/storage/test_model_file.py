@@ -90,7 +90,8 @@ def test_a_file_without_a_model_in_it_fails_in_words(tmp_path):
     assert_refused(tmp_path, Content({}, {"number": 1}), "added is not there")
 
 
-PARAMETERS = "posterior.parameters"
+POSTERIOR = "model.fit.posterior"
+PARAMETERS = f"{POSTERIOR}.parameters"
 ARRAY_CHANGES = [
     (f"{PARAMETERS}.inducing_inputs", lambda values: np.zeros((10**6, 2)), r"input_factor has the shape \(4, 4\)"),
     (f"{PARAMETERS}.inducing_latents", lambda values: values[:, :1], r"has the shape \(1, 5, 3\), where \(1, 5, 1\)"),
@@ -98,11 +99,11 @@ ARRAY_CHANGES = [
     (f"{PARAMETERS}.noise_variance", lambda values: values[:2], "noise_variance fits neither one nor all conditions"),
     (f"{PARAMETERS}.latent_variance", lambda values: -values, "latent_variance holds values that are not positive"),
     (f"{PARAMETERS}.latent_kernel.lengthscale", lambda values: np.ones(2), "cannot be evaluated at points of 3"),
-    ("posterior.covariance.matrix", lambda values: values[:5, :5], "covariance is not of all inducing points"),
-    ("data.conditions", lambda values: values + 1, "data.conditions counts beyond the 5 there are"),
-    ("data.errors", lambda values: -values, "data.errors holds negative values"),
-    ("added.0.1.latents.latents", lambda values: values[:, :1], r"noise has the shape \(1, 5\), where \(1, 1\)"),
-    ("added.0.1.latents.log_weights", lambda values: values + 1, "log_weights holds numbers that are no logarithms"),
+    (f"{POSTERIOR}.covariance.matrix", lambda values: values[:5, :5], "covariance is not of all inducing points"),
+    ("model.schema.conditions", lambda values: values + 1, "schema.conditions counts beyond the 5 there are"),
+    ("model.schema.errors", lambda values: -values, "schema.errors holds negative values"),
+    ("added.0.1.latents", lambda values: values[:, :1], r"noise has the shape \(1, 5\), where \(1, 1\)"),
+    ("added.0.1.log_weights", lambda values: values + 1, "log_weights holds numbers that are no logarithms"),
 ]
 
 
@@ -113,40 +114,39 @@ def test_arrays_that_do_not_fit_together_fail_in_words(whole, tmp_path, name, ch
     assert_refused(tmp_path, whole._replace(tensors=whole.tensors | changed), words)
 
 
-@pytest.mark.parametrize("axis", ["n", "M_X"])
-def test_arrays_that_are_empty_where_there_must_be_something_fail_in_words(whole, tmp_path, axis):
-    names = ["data.inputs", "data.outputs", "data.conditions", "data.errors"]
-    words = "data holds no rows"
-    tensors = {name: values[:0] if name in names else values for name, values in whole.tensors.items()}
-    if axis == "M_X":
-        words = "there are no conditions, inputs or inducing points"
-        nothing = {f"{PARAMETERS}.inducing_inputs": (0, 2), "posterior.input_factor": (0, 0), "posterior.mean": (0, 3)}
-        tensors = whole.tensors | {name: np.zeros(shape) for name, shape in nothing.items()}
-        covariance = whole.document["posterior"]["covariance"] | {}
-        covariance["DenseCovariance"] = covariance["DenseCovariance"] | {"n_inputs": 0}
-        document = whole.document | {"posterior": whole.document["posterior"] | {"covariance": covariance}}
-        whole = whole._replace(document=document)
-    assert_refused(tmp_path, whole._replace(tensors=tensors), words)
+def edited(content, place, value):
+    """The content with another entry in its document."""
+    document = json.loads(json.dumps(content.document))
+    *outer, last = (int(name) if name.isdecimal() else name for name in place.split("."))
+    holder = document
+    for name in outer:
+        holder = holder[name]
+    holder[last] = value
+    return content._replace(document=document)
 
 
+N_INPUTS = f"{POSTERIOR}.covariance.DenseCovariance.n_inputs"
 DOCUMENT_CHANGES = [
-    (("schema", "columns"), ["one"], "where"),
-    (("schema", "ids", 0), ["tuple", [["str", "new"], ["str", "✓"]]], "a condition is both trained and added"),
-    (("posterior", "covariance", "DenseCovariance", "n_inputs"), 5, "n_inputs has the length 5, where 4"),
-    (("posterior", "parameters", "latent_kernel"), {"sum": {"terms": []}}, "which this version|does not know"),
-    (("posterior", "parameters", "input_kernel", "rbf", "columns"), [7], r"columns \(7,\) of 2"),
-    (("added", 0, 1, "method"), "gaussian", "added holds conditions of another kind of model"),
+    ("model.schema.columns", ["one"], "where"),
+    ("model.schema.ids.0", ["tuple", [["str", "new"], ["str", "✓"]]], "a condition is both trained and added"),
+    ("model.ensemble", None, "model.ensemble is nothing that this version knows"),
+    (N_INPUTS, 5, "n_inputs has the length 5, where 4"),
+    (f"{PARAMETERS}.latent_kernel", {"sum": {"terms": []}}, "which this version|does not know"),
+    (f"{PARAMETERS}.input_kernel.rbf.columns", [7], r"columns \(7,\) of 2"),
+    ("added.0.1.entry.method", "gaussian", "added holds conditions of another kind of model"),
 ]
 
 
 @pytest.mark.parametrize(("place", "value", "words"), DOCUMENT_CHANGES)
 def test_entries_that_mean_nothing_fail_in_words(whole, tmp_path, place, value, words):
-    document = json.loads(json.dumps(whole.document))
-    holder = document
-    for name in place[:-1]:
-        holder = holder[name]
-    holder[place[-1]] = value
-    assert_refused(tmp_path, whole._replace(document=document), words)
+    assert_refused(tmp_path, edited(whole, place, value), words)
+
+
+def test_a_file_without_inducing_points_fails_in_words(whole, tmp_path):
+    shapes = {f"{PARAMETERS}.inducing_inputs": (0, 2), f"{POSTERIOR}.input_factor": (0, 0), f"{POSTERIOR}.mean": (0, 3)}
+    nothing = {name: np.zeros(shape) for name, shape in shapes.items()}
+    words = "there are no conditions, inputs or inducing points"
+    assert_refused(tmp_path, edited(whole, N_INPUTS, 0)._replace(tensors=whole.tensors | nothing), words)
 
 
 def test_a_setting_of_a_later_version_fails_in_words(whole, tmp_path):

@@ -1,14 +1,17 @@
 """What a fitted model answers for rows of conditions, in the user's units."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 import lvmogp.conditions.closed_form as closed_form
 import lvmogp.conditions.joint as joint
 from lvmogp.conditions.condition import Condition, mean_noise
-from lvmogp.conditions.ensemble import ClosedForm
+from lvmogp.conditions.ensemble import ClosedForm, Ensemble
 from lvmogp.conditions.mixtures import (
     Ask,
     OutputMoments,
@@ -28,9 +31,15 @@ from lvmogp.conditions.predictive import (
     statistic_of,
     trained_curves,
 )
-from lvmogp.fitted.model import FittedModel, find_condition
+from lvmogp.fitted.model import FittedModel, all_features, all_latents, find_condition
 from lvmogp.fitted.queries import Query
-from lvmogp.typing import HostFloat, HostInt
+from lvmogp.ground.compiling import compiled
+from lvmogp.kernels.covariances import Kernel, cross, diagonal
+from lvmogp.kernels.psi_statistics import expected_cross, psi0
+from lvmogp.tables.ids import Id
+from lvmogp.typing import Array, Float, HostFloat, HostInt
+
+_expected_cross = compiled(expected_cross)
 
 
 def _closed_form(model: FittedModel) -> ClosedForm | None:
@@ -38,13 +47,12 @@ def _closed_form(model: FittedModel) -> ClosedForm | None:
     return model.ensemble.fit if model.scaling.transform is None else None
 
 
-def _others(model: FittedModel, rows: Query) -> Iterator[tuple[HostInt, Condition]]:
-    # Rows of each condition that was not part of the training, with that condition.
-    trained = set(model.ids)
-    if trained.issuperset(rows.ids.distinct):
+def _conditions(model: FittedModel, rows: Query, but: Collection[Id] = ()) -> Iterator[tuple[HostInt, Condition]]:
+    # Rows of each condition but some, with that condition.
+    if but and set(but).issuperset(rows.ids.distinct):
         return
     for name, places in rows.ids.rows().items():
-        if name not in trained:
+        if name not in but:
             yield places, find_condition(model, name, unseen=rows.unseen)
 
 
@@ -55,7 +63,7 @@ def _parts(model: FittedModel, rows: Query, *, slopes: bool = False) -> Iterator
     order = np.argsort(numbers, kind="stable")
     for some in pieces(order[numbers[order] >= 0]):
         yield some, trained_curves(ensemble, points[some], numbers[some], slopes=slopes)
-    for places, condition in _others(model, rows):
+    for places, condition in _conditions(model, rows, but=model.ids):
         for some in pieces(places):
             yield some, condition_curves(ensemble, condition, points[some], slopes=slopes)
 
@@ -91,24 +99,26 @@ def moments(
 
 def _row_moments(model: FittedModel, rows: Query, *, include_noise: bool) -> tuple[HostFloat, HostFloat]:
     fit, scaling = _closed_form(model), model.scaling
-    if fit is None:
-        return moments_in_units(_ask(model, rows, include_noise=include_noise), scaling, len(rows.ids))
-    points, found = scaling.inputs(rows.inputs), np.empty((2, len(rows.ids)))
-    numbers, noise = rows.ids.numbers_in(model.ids), np.asarray(model.ensemble.noise[0], dtype=float)
-    known = slice(None) if np.all(numbers >= 0) else numbers >= 0
-    if len(numbers[known]):
-        found[:, known] = closed_form.trained_row_moments(fit, points[known], numbers[known])
-        found[1, known] += noise[numbers[known]] * include_noise
-    for places, condition in _others(model, rows):
-        if condition.gaussian is not None:
-            found[:, places] = closed_form.gaussian_row_moments(fit, condition.gaussian, points[places])
-            found[1, places] += mean_noise(model.ensemble, condition) * include_noise
-            continue
-        for some in pieces(places):
-            curves = condition_curves(model.ensemble, condition, points[some])
-            standard = np.broadcast_to([0.0, 1.0], (len(some), 2))  # in standardised units, as the others
-            found[:, some] = statistic_of(curves, standard, OutputMoments(None), include_noise=include_noise).T
-    return scaling.location(found[0]), scaling.variance(found[1])
+    found, left = np.empty((2, len(rows.ids))), np.ones(len(rows.ids), dtype=bool)
+    if fit is not None:
+        points, noise = scaling.inputs(rows.inputs), np.asarray(model.ensemble.noise[0], dtype=float)
+        numbers = rows.ids.numbers_in(model.ids)
+        left = numbers < 0
+        known = ~left if left.any() else slice(None)
+        if not left.all():
+            found[:, known] = closed_form.trained_row_moments(fit, points[known], numbers[known])
+            found[1, known] += noise[numbers[known]] * include_noise
+        for name, places in rows.ids.rows().items() if left.any() else ():
+            condition = model.added[name].condition if name in model.added else None
+            if condition is not None and condition.gaussian is not None:
+                found[:, places] = closed_form.gaussian_row_moments(fit, condition.gaussian, points[places])
+                found[1, places] += mean_noise(model.ensemble, condition) * include_noise
+                left[places] = False
+        found = np.stack([scaling.location(found[0]), scaling.variance(found[1])])
+    if left.any():
+        ask = _ask(model, rows.some(np.flatnonzero(left)), include_noise=include_noise)
+        found[:, left] = moments_in_units(ask, scaling, int(left.sum()))
+    return found[0], found[1]
 
 
 def quantiles(model: FittedModel, rows: Query, levels: Sequence[float], *, include_noise: bool) -> HostFloat:
@@ -134,18 +144,17 @@ def moments_and_covariance(model: FittedModel, rows: Query, *, include_noise: bo
     mean, variance = _row_moments(model, rows, include_noise=with_noise)
     if len(inputs) == 0:
         return mean, np.empty((0, 0))
-    groups = rows.ids.rows()
-    points = [scaling.inputs(inputs[places]) for places in groups.values()]
-    conditions = [find_condition(model, name, unseen=rows.unseen) for name in groups]
+    groups, conditions = zip(*_conditions(model, rows), strict=True)
+    points = [scaling.inputs(inputs[places]) for places in groups]
     if fit is not None:
-        blocks = closed_form.joint_covariance(model.ensemble, fit, conditions, points)
+        blocks = closed_form.joint_covariance(model.ensemble, fit, list(conditions), points)
     else:
-        means = [mean[places] for places in groups.values()]
+        means = [mean[places] for places in groups]
         output = None if transform is None else joint.relative_output(scaling, means, include_noise=include_noise)
         blocks = joint.joint_covariance(model.ensemble, conditions, points, output)
     covariance = np.empty((len(inputs), len(inputs)))
-    for first, row in zip(groups.values(), blocks, strict=True):
-        for second, block in zip(groups.values(), row, strict=True):
+    for first, row in zip(groups, blocks, strict=True):
+        for second, block in zip(groups, row, strict=True):
             covariance[np.ix_(first, second)] = block
     if transform is not None:
         return mean, with_variances(covariance * np.outer(mean, mean), variance)
@@ -153,7 +162,7 @@ def moments_and_covariance(model: FittedModel, rows: Query, *, include_noise: bo
     if fit is None:
         covariance = with_variances(covariance, variance)
     np.fill_diagonal(covariance, variance)
-    for places, condition in zip(groups.values(), conditions, strict=True):
+    for places, condition in zip(groups, conditions, strict=True):
         covariance[places, places] += include_noise * scaling.output_scale**2 * mean_noise(model.ensemble, condition)
     return mean, covariance
 
@@ -164,13 +173,11 @@ def sample(
     """Draw the output jointly at all rows, of shape (n_draws, rows)."""
     if len(rows.ids) == 0:
         return np.empty((n_draws, 0))
-    groups, points = rows.ids.rows(), model.scaling.inputs(rows.inputs)
-    conditions = [find_condition(model, name, unseen=rows.unseen) for name in groups]
-    curves, noises = joint.draw_curves(
-        model.ensemble, conditions, [points[places] for places in groups.values()], n_draws=n_draws, rng=rng
-    )
-    draws = np.empty((n_draws, len(points)))
-    for places, values, noise in zip(groups.values(), curves, noises, strict=True):
+    groups, conditions = zip(*_conditions(model, rows), strict=True)
+    points = [model.scaling.inputs(rows.inputs[places]) for places in groups]
+    curves, noises = joint.draw_curves(model.ensemble, conditions, points, n_draws=n_draws, rng=rng)
+    draws = np.empty((n_draws, len(rows.ids)))
+    for places, values, noise in zip(groups, curves, noises, strict=True):
         extra = np.sqrt(noise)[:, None] * rng.standard_normal(values.shape) if include_noise else 0.0
         draws[:, places] = values + extra
     return model.scaling.quantity(draws)
@@ -180,8 +187,7 @@ def moment_gradients(model: FittedModel, rows: Query, *, include_noise: bool) ->
     """Return derivatives of the mean and the variance of the output in each input column."""
     fit, scaling, inputs = _closed_form(model), model.scaling, rows.inputs
     found, left = np.empty((2, *inputs.shape)), np.ones(len(inputs), dtype=bool)
-    for name, places in rows.ids.rows().items() if fit is not None else ():
-        condition = find_condition(model, name, unseen=rows.unseen)
+    for places, condition in _conditions(model, rows) if fit is not None else ():
         if fit is not None and condition.gaussian is not None:
             slopes = closed_form.gaussian_slopes(fit, condition.gaussian, scaling.inputs(inputs[places]))
             found[:, places] = scaling.output_scale * slopes[0], scaling.variance(slopes[1])
@@ -211,3 +217,88 @@ def moments_at_latents(
         factors, statistic = output_factors(scaling, len(some)), OutputMoments(scaling.transform)
         found[some] = statistic_of(curves, factors, statistic, include_noise=include_noise)
     return found[:, 0], found[:, 1]
+
+
+# Tables of conditions
+
+
+def latent_table(model: FittedModel) -> pd.DataFrame:
+    """Return a row for each condition: its id, mean and deviation of each latent dimension, whether it was added."""
+    latents = all_latents(model)
+    means, deviations = np.asarray(latents.mean), np.sqrt(np.asarray(latents.variance))
+    columns: dict[str, Any] = {}
+    for dimension in range(model.n_latent):
+        columns[f"mean_{dimension + 1}"] = means[:, dimension]
+        columns[f"sd_{dimension + 1}"] = deviations[:, dimension]
+    return _by_condition(model, columns)
+
+
+def condition_feature_table(model: FittedModel) -> pd.DataFrame | None:
+    """Return a row for each condition: its id and known features, whether it was added; ``None`` without features."""
+    features = all_features(model)
+    return None if features is None else _by_condition(model, features.decoded(features.values[: len(model.all_ids)]))
+
+
+def _by_condition(model: FittedModel, columns: dict[str, Any]) -> pd.DataFrame:
+    ids = pd.Series(list(model.all_ids), dtype=object)
+    return pd.DataFrame({"condition": ids, **columns, "added": [name in model.added for name in model.all_ids]})
+
+
+def similarity_table(model: FittedModel) -> pd.DataFrame:
+    """Return the prior correlation of the curves of each pair of conditions, by their ids; one on the diagonal.
+
+    In closed form, ⟨k_H(h, h')⟩/√(ψψ'), where latents are Gaussian; else averaged over processes and particles.
+    """
+    names, fit = pd.Index(list(model.all_ids), dtype=object, tupleize_cols=False), model.ensemble.fit
+    if fit is None:
+        between = _averaged_correlations(model.ensemble, [entry.condition for entry in model.added.values()])
+    else:
+        kernel, latents = fit.posterior.parameters.latent_kernel, all_latents(model)
+        scale = np.sqrt(np.asarray(psi0(kernel, latents)))
+        between = np.array(_expected_cross(kernel, latents, latents)) / np.outer(scale, scale)
+    np.fill_diagonal(between, 1.0)
+    return pd.DataFrame(between, index=names, columns=names)
+
+
+def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> HostFloat:
+    # A pair's processes count as much as what its added conditions have seen says: p(process) Π p(y_new | process).
+    assert ensemble.source is not None  # of draws
+    kernel, latents = ensemble.source.draws.latent_kernel, ensemble.latents
+    n_trained, base = latents.shape[1], ensemble.weights
+    between = np.eye(n_trained + len(added))
+    between[:n_trained, :n_trained] = np.tensordot(base, np.asarray(_correlations(kernel, latents, latents)), axes=1)
+    for place, first in enumerate(added, n_trained):
+        # Σ_k w_sk k(h_k, h_d)/√… is a sum over processes and particles at once.
+        to_trained = np.asarray(_correlations(kernel, first.latents, latents))
+        between[place, :n_trained] = np.einsum("sk,skd->d", first.weights, to_trained)
+        for other, second in enumerate(added[: place - n_trained], n_trained):
+            own, theirs = first.weights, second.weights
+            pairs = _averaged(kernel, first.latents, jnp.asarray(own), second.latents, jnp.asarray(theirs))
+            shared = own.sum(axis=1) * theirs.sum(axis=1) / base
+            between[place, other] = np.sum(np.asarray(pairs) / base) / np.sum(shared)
+        between[:place, place] = between[place, :place]
+    return between
+
+
+@compiled
+def _correlations(
+    kernel: Kernel, first: Float[Array, "S n Q_H"], second: Float[Array, "S m Q_H"]
+) -> Float[Array, "S n m"]:
+    return jax.lax.map(lambda draw: _correlation(*draw), (kernel, first, second))
+
+
+def _correlation(kernel: Kernel, first: Float[Array, "n Q_H"], second: Float[Array, "m Q_H"]) -> Float[Array, "n m"]:
+    # k_H(h, h')/√(k_H(h, h) k_H(h', h'))
+    scale = jnp.sqrt(jnp.outer(diagonal(kernel, first), diagonal(kernel, second)))
+    return cross(kernel, first, second) / scale
+
+
+@compiled
+def _averaged(kernel: Kernel, *weighted: Float[Array, "S ..."]) -> Float[Array, " S"]:
+    """Return Σ_kl w_k w_l ρ(h_k, h_l) under each process, given h_k, w_k, h_l and w_l."""
+
+    def one(draw: tuple[Kernel, Array, Array, Array, Array]) -> Array:
+        own_kernel, here, own, there, other = draw
+        return own @ _correlation(own_kernel, here, there) @ other
+
+    return jax.lax.map(one, (kernel, *weighted))

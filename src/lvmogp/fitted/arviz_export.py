@@ -1,13 +1,11 @@
 """Draws from the posterior in the form that ArviZ reads."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 
 from lvmogp.errors import SettingError
 from lvmogp.fitted.model import FittedModel
-from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.kernels.covariances import Kernel, leaves
 from lvmogp.model.draws import aligned
 from lvmogp.typing import HostFloat
@@ -21,68 +19,49 @@ def inference_data(model: FittedModel) -> Any:
         import arviz
     except ImportError:
         raise SettingError('to_arviz needs ArviZ, which is not installed: pip install "lvmogp[arviz]"') from None
-    draws = model.chains.draws
-    places = _places_by_chain(np.asarray(draws.chain))
-    columns = model.schema.columns or tuple(range(model.schema.n_columns))
-    latent_names = tuple(range(1, model.n_latent + 1))
-    if model.condition_features is not None:
-        latent_names = (*latent_names, *model.condition_features.coordinate_names)
-    found, dimensions = {}, {}
-    for side, kernel in (("input", draws.input_kernel), ("latent", draws.latent_kernel)):
-        names = columns if side == "input" else latent_names
-        for name, values, own in _hyperparameters(side, kernel, tuple(names)):
-            found[name], dimensions[name] = values, own
-    found["noise_variance"] = np.asarray(draws.noise_variance)
-    dimensions["noise_variance"] = ["condition"]
-    if found["noise_variance"].shape[1] == 1:
-        found["noise_variance"], dimensions["noise_variance"] = found["noise_variance"][:, 0], []
-    found["latents"] = np.asarray(aligned(draws, model.posterior.parameters.latent_mean))
-    dimensions["latents"] = ["condition", "latent"]
-    statistics = _statistics(model.chains.diagnostics) | {"log_weight": np.asarray(draws.log_weight)}
-    return arviz.from_dict(
-        posterior={name: values[places] for name, values in found.items()},
-        sample_stats={name: values[places] for name, values in statistics.items()},
-        coords={
-            "condition": [name if isinstance(name, str | int | float) else str(name) for name in model.ids],
-            "column": list(columns),
-            "latent": list(latent_names),
-        },
-        dims=dimensions,
-    )
-
-
-def _places_by_chain(chain: np.ndarray) -> np.ndarray:
-    # Numbers of the draws, chains × draws.
+    draws, statistics = model.chains.draws, model.chains.diagnostics.statistics
+    chain, noise = np.asarray(draws.chain), np.asarray(draws.noise_variance)
     by_chain = [np.flatnonzero(chain == number) for number in np.unique(chain)]
-    shortest = min(len(places) for places in by_chain)
-    return np.stack([places[:shortest] for places in by_chain])
-
-
-def _hyperparameters(side: str, kernel: Kernel, names: tuple[Any, ...]) -> list[tuple[str, HostFloat, list[str]]]:
-    # Name, values and dimensions of all that vary between draws; terms of a composite kernel are counted.
-    found = []
-    terms = leaves(kernel)
-    for number, leaf in enumerate(terms, 1):
-        prefix = f"{side}_kernel" if len(terms) == 1 else f"{side}_kernel_{number}"
-        own = {field.name: getattr(leaf, field.name) for field in dataclasses.fields(leaf)}
-        for field in ("lengthscale", "period", "shape", "variance"):
-            values = np.asarray(own[field]) if field in own else np.empty(0)
-            if values.size == 0 or np.all(values == values[0]):
-                continue
-            covers_all = values.shape[1:] == (len(names),)
-            axis = "column" if side == "input" else "latent"
-            found.append((f"{prefix}_{field}", values, [axis] if covers_all else []))
-    return found
-
-
-def _statistics(account: SamplingDiagnostics) -> dict[str, HostFloat]:
-    # By the names that ArviZ gives them.
-    statistics = account.statistics
-    return {
+    places = np.stack([numbers[: min(map(len, by_chain))] for numbers in by_chain])  # chains × draws
+    columns = list(model.schema.columns or range(model.schema.n_columns))
+    latents: list[Any] = list(range(1, model.n_latent + 1))
+    if model.condition_features is not None:
+        latents += model.condition_features.coordinate_names
+    found: dict[str, tuple[HostFloat, list[str]]] = {
+        **_hyperparameters("input", draws.input_kernel, "column", len(columns)),
+        **_hyperparameters("latent", draws.latent_kernel, "latent", len(latents)),
+        "noise_variance": (noise[:, 0], []) if noise.shape[1] == 1 else (noise, ["condition"]),
+        "latents": (np.asarray(aligned(draws, model.posterior.parameters.latent_mean)), ["condition", "latent"]),
+    }
+    told = {  # by the names that ArviZ gives them
         "lp": statistics.log_posterior,
         "energy": statistics.energy,
         "n_steps": statistics.n_leapfrogs,
         "tree_depth": np.ceil(np.log2(statistics.n_leapfrogs + 1)).astype(int),
         "acceptance_rate": statistics.acceptance,
         "diverging": statistics.diverging.astype(bool),
+        "log_weight": np.asarray(draws.log_weight),
     }
+    return arviz.from_dict(
+        posterior={name: values[places] for name, (values, _) in found.items()},
+        sample_stats={name: values[places] for name, values in told.items()},
+        coords={
+            "condition": [name if isinstance(name, str | int | float) else str(name) for name in model.ids],
+            "column": columns,
+            "latent": latents,
+        },
+        dims={name: own for name, (_, own) in found.items()},
+    )
+
+
+def _hyperparameters(side: str, kernel: Kernel, axis: str, size: int) -> dict[str, tuple[HostFloat, list[str]]]:
+    # Values and dimensions of all that vary between draws, by name; terms of a composite kernel are counted.
+    found = {}
+    terms = leaves(kernel)
+    for number, leaf in enumerate(terms, 1):
+        prefix = f"{side}_kernel" if len(terms) == 1 else f"{side}_kernel_{number}"
+        for field in ("lengthscale", "period", "shape", "variance"):
+            values = np.asarray(getattr(leaf, field, ()))
+            if values.size and not np.all(values == values[0]):
+                found[f"{prefix}_{field}"] = values, [axis] if values.shape[1:] == (size,) else []
+    return found

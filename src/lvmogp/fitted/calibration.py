@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest, chi2, f, norm, t
+from scipy.stats import binom, chi2, f, t
 
 from lvmogp.errors import DataError, SettingError
 from lvmogp.tables.ids import Id, listed
@@ -111,22 +111,23 @@ def _sums(values: HostFloat, clusters: HostInt) -> HostFloat:
     return np.stack([np.bincount(clusters, weights=column) for column in values.T], axis=1)
 
 
-def standard_errors(inside: HostFloat, levels: HostFloat, clusters: HostInt) -> HostFloat:
-    """Standard errors of shares of observations inside their intervals, for each level (equation 49)."""
-    n, n_clusters = len(inside), int(clusters.max()) + 1
-    independent = np.sqrt(levels * (1 - levels) / n)
+def _standard_errors(deviations: HostFloat, variance: HostFloat, clusters: HostInt) -> tuple[HostFloat, float]:
+    """Return standard errors of means, and their degrees of freedom (equation 49).
+
+    ``variance`` is that of one observation of each column if predictions are right.
+    """
+    n, n_clusters = len(deviations), int(clusters.max()) + 1
+    independent = np.sqrt(variance / n)
     if n_clusters < _FEWEST_CLUSTERS:
-        return independent
-    sums = _sums(inside - inside.mean(axis=0), clusters)
-    clustered = np.sqrt(n_clusters / (n_clusters - 1) * np.sum(sums**2, axis=0)) / n
-    return np.maximum(independent, clustered)
+        return independent, np.inf
+    clustered = np.sqrt(n_clusters) * np.std(_sums(deviations, clusters), axis=0, ddof=1) / n
+    return np.maximum(independent, clustered), n_clusters - 1
 
 
 def _coverage(inside: np.ndarray, levels: HostFloat, clusters: HostInt) -> pd.DataFrame:
-    shares, errors = inside.mean(axis=0), standard_errors(inside, levels, clusters)
-    limit = 1 - _FALSE_ALARMS / 2 / len(levels)
-    n_clusters = int(clusters.max()) + 1
-    tolerance = errors * (norm.ppf(limit) if n_clusters < _FEWEST_CLUSTERS else t.ppf(limit, n_clusters - 1))
+    shares = inside.mean(axis=0)
+    errors, n_free = _standard_errors(inside - shares, levels * (1 - levels), clusters)
+    tolerance = errors * t.ppf(1 - _FALSE_ALARMS / 2 / len(levels), n_free)
     verdict = np.where(shares < levels - tolerance, "too narrow", np.where(shares > levels + tolerance, "too wide", ""))
     return pd.DataFrame({"level": levels, "coverage": shares, "standard_error": errors, "verdict": verdict})
 
@@ -149,17 +150,10 @@ def _by_condition(given: Forecasts, names: list[Id], clusters: HostInt, levels: 
     counts = np.bincount(clusters)
     inside = np.abs(2 * given.probability_below - 1) <= levels.max()
     columns = np.stack([given.error**2, inside, given.log_density, given.probability_below], axis=1)
-    squares, covered, density, below = (_sums(columns, clusters) / counts[:, None]).T
-    return pd.DataFrame(
-        {
-            "condition": pd.Series(names, dtype=object),
-            "n": counts,
-            "rmse": np.sqrt(squares),
-            "coverage": covered,
-            "log_density": density,
-            "mean_probability_below": below,
-        }
-    )
+    means = _sums(columns, clusters) / counts[:, None]
+    means[:, 0] = np.sqrt(means[:, 0])
+    own = dict(zip(("rmse", "coverage", "log_density", "mean_probability_below"), means.T, strict=True))
+    return pd.DataFrame({"condition": pd.Series(names, dtype=object), "n": counts, **own})
 
 
 # Remarks
@@ -172,28 +166,21 @@ def _about_intervals(coverage: pd.DataFrame, n: int) -> list[str]:
         return []
     sizes = np.abs(np.asarray((off["coverage"] - off["level"]) / off["standard_error"]))
     worst = off.iloc[int(np.argmax(sizes))]
-    level, share, size = f"{100 * worst['level']:g}", f"{100 * worst['coverage']:.0f}", f"{sizes.max():.1f}"
+    only, few, advice = "", "many", "or log outputs where errors grow with the output"
     if worst["verdict"] == "too narrow":
-        return [
-            f"{level} % intervals hold only {share} % of {n} observations, {size} standard errors too few: they are "
-            "too narrow. Try noise='per-condition', more inducing points, another kernel, or inference='nuts'."
-        ]
+        only, few, advice = "only ", "few", "more inducing points, another kernel, or inference='nuts'"
     return [
-        f"{level} % intervals hold {share} % of {n} observations, {size} standard errors too many: they are too wide. "
-        "Try noise='per-condition', or log outputs where errors grow with the output."
+        f"{100 * worst['level']:g} % intervals hold {only}{100 * worst['coverage']:.0f} % of {n} observations, "
+        f"{sizes.max():.1f} standard errors too {few}: they are {worst['verdict']}. "
+        f"Try noise='per-condition', {advice}."
     ]
 
 
 def _about_predictions(below: HostFloat, clusters: HostInt) -> list[str]:
     # A t-test of the mean of the probabilities, which is one half where predictions are right.
-    n, n_clusters = len(below), int(clusters.max()) + 1
-    error = np.sqrt(1 / 12 / n)
-    limit = norm.ppf(1 - _FALSE_ALARMS / 10)
-    if n_clusters >= _FEWEST_CLUSTERS:
-        error = max(error, np.sqrt(n_clusters) * np.std(_sums(below[:, None] - 0.5, clusters), ddof=1) / n)
-        limit = t.ppf(1 - _FALSE_ALARMS / 10, n_clusters - 1)
+    errors, n_free = _standard_errors(below[:, None] - 0.5, np.array([1 / 12]), clusters)
     shift = float(np.mean(below)) - 0.5
-    if abs(shift) < limit * error:
+    if abs(shift) < t.ppf(1 - _FALSE_ALARMS / 10, n_free) * float(np.max(errors)):
         return []
     words = ("above", "low") if shift > 0 else ("below", "high")
     return [f"The observations lie {words[0]} their predictions more often than not: predictions are too {words[1]}."]
@@ -202,12 +189,10 @@ def _about_predictions(below: HostFloat, clusters: HostInt) -> list[str]:
 def _about_conditions(by_condition: pd.DataFrame, level: float) -> list[str]:
     if len(by_condition) < 2:
         return []
-    hits = np.rint(by_condition["coverage"] * by_condition["n"]).astype(int)
-    chances = [
-        binomtest(int(hit), int(n), level, alternative="less").pvalue
-        for hit, n in zip(hits, by_condition["n"], strict=True)
-    ]
-    poor = by_condition.loc[np.asarray(chances) < _FALSE_ALARMS_OF_CONDITIONS / len(by_condition), "condition"]
+    counts = np.asarray(by_condition["n"])
+    hits = np.rint(np.asarray(by_condition["coverage"]) * counts)
+    chances = np.asarray(binom.cdf(hits, counts, level))  # of so few inside
+    poor = by_condition.loc[chances < _FALSE_ALARMS_OF_CONDITIONS / len(counts), "condition"]
     if len(poor) == 0:
         return []
     return [f"Intervals are too narrow for {listed(list(poor))}: look at the data there, or try noise='per-condition'."]

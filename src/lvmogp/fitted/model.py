@@ -3,9 +3,11 @@
 import dataclasses
 import platform
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy
 
@@ -15,42 +17,33 @@ from lvmogp.conditions.condition import (
     KnownLatents,
     known_latents,
     latent_gaussian,
+    mean_noise,
     trained_condition,
 )
 from lvmogp.conditions.ensemble import Ensemble, ensemble_of_draws, ensemble_of_fit
 from lvmogp.conditions.few_observations import FewObservations, few_observations, no_observations
 from lvmogp.conditions.infer import infer, infer_gaussian
 from lvmogp.errors import DataError, NumericalError, SettingError
-from lvmogp.fitted.similarity import trained_latents
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
-from lvmogp.ground.rules import Along
+from lvmogp.ground.rules import ANY_VALUE, NOT_KEPT, NOT_NEGATIVE
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.restarts import Outcome
 from lvmogp.kernels.psi_statistics import LatentGaussians, of_all_conditions
 from lvmogp.model.draws import Draws, thinned
-from lvmogp.model.layouts import Data, standardised
-from lvmogp.model.posterior import Posterior, posterior
+from lvmogp.model.expected_likelihood import quadratic
+from lvmogp.model.layouts import Data, LongData, long_data, standardised
+from lvmogp.model.parameters import Parameters, known_coordinates
+from lvmogp.model.posterior import Posterior, posterior, updated
 from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id, unknown_condition
-from lvmogp.tables.observations import Observations
+from lvmogp.tables.observations import Observations, joined
 from lvmogp.tables.scaling import Scaling
-from lvmogp.typing import HostFloat
+from lvmogp.typing import Float, HostFloat
 
-METHODS = ("exact", "gaussian")
+Method = Literal["exact", "gaussian"]
 _posterior = compiled(posterior)
-_Tree = TypeVar("_Tree")
-
-
-class Schema(NamedTuple):
-    """What the training data looked like: ids of the conditions, columns of the inputs, name of the output."""
-
-    ids: Annotated[tuple[Id, ...], Along("D")]
-    columns: Annotated[tuple[str, ...], Along("Q_X")] | None
-    n_columns: int
-    date_columns: tuple[str, ...]
-    output_name: str | None
-    is_grid: bool
+_MOST_DENSE = 4_000
 
 
 class Origin(NamedTuple):
@@ -68,13 +61,8 @@ class Origin(NamedTuple):
 
 def origin_here(seed: int) -> Origin:
     """Return the origin of a fit with this seed that this process makes."""
-    versions = {
-        "lvmogp": __version__,
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-    }
+    versions = {"lvmogp": __version__, "python": platform.python_version()}
+    versions |= {module.__name__: module.__version__ for module in (jax, np, scipy)}
     return Origin(seed, versions, f"{platform.machine()} {jax.default_backend()}")
 
 
@@ -102,25 +90,36 @@ class AddedCondition(NamedTuple):
     measurements.
     """
 
-    inputs: HostFloat
-    outputs: HostFloat
-    errors: HostFloat | None
-    features: HostFloat | None
-    method: str
-    condition: Condition
+    inputs: Float[np.ndarray, "m Q_X"]
+    outputs: Float[np.ndarray, " m"]
+    errors: Annotated[Float[np.ndarray, " m"], NOT_NEGATIVE] | None
+    features: Annotated[Float[np.ndarray, " Q_F"], ANY_VALUE] | None
+    method: Method
+    condition: Annotated[Condition, NOT_KEPT]
+
+    def observations(self, number: int = 0) -> Observations:
+        """Return the observations as those of a condition of this number."""
+        return Observations(self.inputs, self.outputs, np.full(len(self.outputs), number), errors=self.errors)
 
 
 class FittedModel(NamedTuple):
-    """Everything needed to answer. The ensemble follows from the rest: it is one process for a fit, many for draws."""
+    """Everything needed to answer. The ensemble follows from the rest: it is one process for a fit, many for draws.
 
-    schema: Schema
+    ``schema`` says what the training data looked like, and holds their rows unless these were not kept.
+    """
+
+    schema: Observations
     scaling: Scaling
     fit: Fit
     chains: Chains | None
-    observations: Observations | None
     condition_features: ConditionFeatures | None
-    added: Mapping[Id, AddedCondition]
-    ensemble: Ensemble
+    added: Annotated[Mapping[Id, AddedCondition], NOT_KEPT]
+    ensemble: Annotated[Ensemble, NOT_KEPT]
+
+    @property
+    def observations(self) -> Observations | None:
+        """Return the training data, where they were kept."""
+        return self.schema if self.schema.n_rows else None
 
     @property
     def ids(self) -> tuple[Id, ...]:
@@ -149,30 +148,29 @@ class FittedModel(NamedTuple):
 
 
 def fitted_model(
-    schema: Schema,
+    schema: Observations,
     scaling: Scaling,
     fit: Fit,
     *,
     chains: Chains | None = None,
-    observations: Observations | None = None,
     condition_features: ConditionFeatures | None = None,
 ) -> FittedModel:
     """Put a fitted model together; with posterior draws it answers from these, conditioned on its observations."""
     draws = None if chains is None else chains.draws
     if draws is None:
         ensemble = ensemble_of_fit(fit.posterior)
-    elif observations is None:
+    elif schema.n_rows == 0:
         raise DataError(
             "a model with posterior draws predicts from its training data, which this one has not kept; fit in memory"
         )
     else:
-        ensemble = ensemble_of_draws(draws, standardised(observations, scaling), fit.posterior.parameters)
+        ensemble = ensemble_of_draws(draws, standardised(schema, scaling), fit.posterior.parameters)
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((fit.posterior.mean, ensemble.fit))):
         raise NumericalError(
             "the posterior of the fitted model is not finite; the inducing points lie too close together or the noise "
             'is vanishing: use fewer inducing points, or dtype="float64"'
         )
-    return FittedModel(schema, scaling, fit, chains, observations, condition_features, {}, ensemble)
+    return FittedModel(schema, scaling, fit, chains, condition_features, {}, ensemble)
 
 
 def ensemble_given(model: FittedModel, data: Data, *, most_draws: int) -> Ensemble:
@@ -187,17 +185,11 @@ def ensemble_given(model: FittedModel, data: Data, *, most_draws: int) -> Ensemb
 
 def mapped_arrays(model: FittedModel, function: Callable[[Any], Any]) -> FittedModel:
     """Return the model with a function applied to each of its device arrays."""
-
-    def mapped(tree: _Tree) -> _Tree:
-        return jax.tree.map(function, tree)
-
-    fit, chains = model.fit, model.chains
+    fit, chains, mapped = model.fit, model.chains, partial(jax.tree.map, function)
     return model._replace(
         fit=fit._replace(
             posterior=mapped(fit.posterior),
             outcome=fit.outcome._replace(parameters=mapped(fit.outcome.parameters)),
-            bounds_by_n_latent=dict(fit.bounds_by_n_latent),
-            bounds_by_transform=dict(fit.bounds_by_transform),
         ),
         chains=None if chains is None else chains._replace(draws=mapped(chains.draws)),
         added={name: entry._replace(condition=mapped(entry.condition)) for name, entry in model.added.items()},
@@ -224,6 +216,13 @@ def features_of(model: FittedModel, name: Id) -> HostFloat | None:
     return None if model.condition_features is None else model.condition_features.row(name)
 
 
+def all_features(model: FittedModel) -> ConditionFeatures | None:
+    """Return the features of all conditions, trained and added, NaN where nothing is known, then of others."""
+    if model.condition_features is None:
+        return None
+    return model.condition_features.with_trained({name: features_of(model, name) for name in model.all_ids})
+
+
 def known_of(model: FittedModel, features: HostFloat | None) -> KnownLatents:
     """Return which coordinates of a new condition are known from its features, if it has any."""
     if model.condition_features is None or features is None:
@@ -240,6 +239,15 @@ def added_latents(model: FittedModel, entry: AddedCondition) -> LatentGaussians:
     """Return mean and variance of the latents of an added condition; of draws, once they are aligned."""
     found = latent_gaussian(model.ensemble, entry.condition)
     return LatentGaussians(found.mean, found.variance, known_of(model, entry.features).n_uncertain)
+
+
+def trained_latents(ensemble: Ensemble) -> LatentGaussians:
+    """Return mean and variance of the aligned latents of the trained conditions."""
+    if ensemble.fit is not None:
+        return ensemble.fit.posterior.parameters.latents
+    weights, aligned = jnp.asarray(ensemble.weights), ensemble.latents @ ensemble.rotations
+    mean = jnp.tensordot(weights, aligned, axes=1)
+    return LatentGaussians(mean, jnp.tensordot(weights, (aligned - mean) ** 2, axes=1))
 
 
 def all_latents(model: FittedModel) -> LatentGaussians:
@@ -262,51 +270,47 @@ def with_condition(
     name: Id,
     inputs: HostFloat,
     outputs: HostFloat,
+    errors: HostFloat | None,
     *,
+    features: HostFloat | None,
     method: str,
-    features: HostFloat | None = None,
-    errors: HostFloat | None = None,
 ) -> FittedModel:
     """Return the model with a condition added, or with more observations of one added earlier.
 
-    ``features`` are values of its features; without them, those known already. ``errors`` are standard deviations of
-    the measurements.
+    Outputs that are NaN do not count. ``errors`` are standard deviations of the measurements, if known. ``features``
+    are values of its features; without them, those known already.
     """
+    if method not in get_args(Method):
+        raise SettingError(f"method must be one of {list(get_args(Method))}, got {method!r}")
     if name in model.ids:
         raise DataError(
             f"condition {name!r} was part of the training; its curve is already learnt. Use another name, or refit "
             "with the new points"
         )
+    seen = Observations(inputs, outputs, np.zeros(len(outputs), dtype=int), errors=errors).some(np.isfinite(outputs))
+    transform = model.scaling.transform
+    if transform is not None and not np.all(transform.takes(seen.outputs)):
+        raise DataError(
+            f"condition {name!r} has outputs that are {transform.fault}; "
+            f'output_transform="{transform.name}" needs {transform.demand}'
+        )
     if name in model.added:
-        earlier = model.added[name]
-        errors = _together(earlier, errors, len(outputs))
-        inputs = np.vstack([earlier.inputs, inputs])
-        outputs = np.concatenate([earlier.outputs, outputs])
+        seen = joined([model.added[name].observations(), seen])
     features = features_of(model, name) if features is None else features
-    seen, known = observations_of(model, inputs, outputs, errors), known_of(model, features)
-    entry = AddedCondition(inputs, outputs, errors, features, method, _inferred(model.ensemble, seen, known, method))
-    if not np.all(np.isfinite(entry.condition.weights)):
-        raise NumericalError(f"the posterior of condition {name!r} is not finite; are its points of extreme size?")
-    return model._replace(added={**model.added, name: entry})
-
-
-def _together(earlier: AddedCondition, errors: HostFloat | None, n_new: int) -> HostFloat | None:
-    # Errors of earlier and new measurements, zero where none were given.
-    if earlier.errors is None and errors is None:
-        return None
-    before = np.zeros(len(earlier.outputs)) if earlier.errors is None else earlier.errors
-    return np.concatenate([before, np.zeros(n_new) if errors is None else errors])
-
-
-def _inferred(ensemble: Ensemble, seen: FewObservations, known: KnownLatents, method: str) -> Condition:
+    rows = seen.inputs, seen.outputs, seen.errors
+    few, known, fit = observations_of(model, *rows), known_of(model, features), model.ensemble.fit
     if method == "exact":
-        return infer(ensemble, seen, known)
-    if ensemble.fit is None:
+        condition = infer(model.ensemble, few, known)
+    elif fit is not None:
+        condition = infer_gaussian(model.ensemble, fit, few, known)
+    else:
         raise SettingError(
             f"method={method!r} is an answer of the variational fit, and this model answers from posterior draws; "
             'leave it at method="exact"'
         )
-    return infer_gaussian(ensemble, ensemble.fit, seen, known)
+    if not np.all(np.isfinite(condition.weights)):
+        raise NumericalError(f"the posterior of condition {name!r} is not finite; are its points of extreme size?")
+    return model._replace(added={**model.added, name: AddedCondition(*rows, features, cast(Method, method), condition)})
 
 
 def without_condition(model: FittedModel, name: Id) -> FittedModel:
@@ -316,3 +320,65 @@ def without_condition(model: FittedModel, name: Id) -> FittedModel:
     if name not in model.added:
         raise unknown_condition(name, model.all_ids)
     return model._replace(added={other: entry for other, entry in model.added.items() if other != name})
+
+
+def absorbed(model: FittedModel) -> FittedModel:
+    """The model with its added conditions folded into q(U), hyperparameters as they are (equation 23)."""
+    if not model.added:
+        return model
+    if model.ensemble.fit is None:
+        raise DataError(
+            "absorb updates the variational posterior in closed form, but this model answers from posterior draws; "
+            "keep the new conditions added, or refit with them"
+        )
+    posterior = model.posterior
+    n_inducing = posterior.mean.size
+    if n_inducing > _MOST_DENSE:
+        raise DataError(
+            f"absorb needs a dense covariance over all {n_inducing} pairs of inducing points; it is limited to "
+            f"{_MOST_DENSE}: refit with the new conditions instead"
+        )
+    scaling, schema, parameters = model.scaling, model.schema, _all_parameters(model)
+    new = joined([entry.observations(number) for number, entry in enumerate(model.added.values(), len(model.ids))])
+    data = long_data(
+        scaling.inputs(new.inputs),
+        scaling.outputs(new.outputs),
+        new.conditions,
+        len(model.all_ids),
+        str(posterior.mean.dtype),
+        error_variances=None if new.errors is None else scaling.error_variances(new.errors, new.outputs),
+    )
+    refreshed = _updated(posterior, parameters, data)
+    if model.observations is not None:
+        schema = joined([schema, new])
+    return model._replace(
+        schema=schema._replace(ids=model.all_ids),
+        condition_features=all_features(model),
+        fit=model.fit._replace(posterior=refreshed),
+        added={},
+        ensemble=ensemble_of_fit(refreshed),
+    )
+
+
+@compiled
+def _updated(posterior: Posterior, parameters: Parameters, data: LongData) -> Posterior:
+    found = updated(posterior, quadratic(parameters, data, careful=True))
+    return dataclasses.replace(found, parameters=parameters)
+
+
+def _all_parameters(model: FittedModel) -> Parameters:
+    # Those of trained and added conditions together; kernels and inducing points are those of the fit.
+    trained, features, latents, known = model.posterior.parameters, all_features(model), all_latents(model), None
+    (mean, known_mean), (variance, known_variance) = (
+        jnp.split(part, [model.n_latent], axis=1) for part in (latents.mean, latents.variance)
+    )
+    if features is not None:  # what the features say; what was found where they are missing
+        values = features.standardised(features.values[: len(mean)])
+        known = known_coordinates(values, known_mean, known_variance)
+    noise = trained.noise_variance
+    if len(noise) > 1:
+        added = [mean_noise(model.ensemble, entry.condition) for entry in model.added.values()]
+        noise = jnp.concatenate([noise, jnp.asarray(added, noise.dtype)])
+    return dataclasses.replace(
+        trained, latent_mean=mean, latent_variance=variance, noise_variance=noise, inducing=None, known=known
+    )

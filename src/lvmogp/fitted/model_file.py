@@ -7,121 +7,55 @@ first. Factors of gram matrices do not: a model in single precision has those of
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.__about__ import __version__
-from lvmogp.conditions.condition import Condition, condition_of_gaussian, condition_of_particles
-from lvmogp.conditions.ensemble import answering_places
+from lvmogp.conditions.condition import condition_of_gaussian, condition_of_particles
 from lvmogp.conditions.infer import infer, summarised
 from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
 from lvmogp.fitted.model import (
     AddedCondition,
-    Chains,
-    Fit,
     FittedModel,
-    Origin,
-    Schema,
     fitted_model,
     known_of,
     observations_of,
 )
-from lvmogp.ground.rules import ANY_VALUE, LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Below
+from lvmogp.ground.rules import LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE
 from lvmogp.inference.nuts.parameters import Priors
-from lvmogp.inference.optimise import Status
-from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel, gram, leaves, plain_kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.expected_likelihood import Basis
-from lvmogp.model.layouts import standardised
-from lvmogp.model.parameters import Parameters
-from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
+from lvmogp.model.posterior import DenseCovariance
 from lvmogp.storage.codec import encode, planned
 from lvmogp.storage.tensor_file import opened, write
-from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id
-from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import Scaling
-from lvmogp.typing import Array, Float, Int, Scalar
+from lvmogp.typing import Array, Float
 
 Setting = str | bool | int | float | Kernel | Priors | None
 
 
-class StoredPosterior(NamedTuple):
-    """Parameters, the factors of their gram matrices, and q(v)."""
+class StoredCondition(NamedTuple):
+    """A condition that was added after the fit, with its weighted latents under each process that answers.
 
-    parameters: Parameters
-    input_factor: Float[Array, "M_X M_X"]
-    latent_factor: Float[Array, "M_H M_H"]
-    mean: Float[Array, "M_X M_H"]
-    covariance: KroneckerCovariance | DenseCovariance
+    Where ``variance`` is there, the one latent is the mean of q(h); coordinates that are known have no variance.
+    """
 
-
-class StoredFit(NamedTuple):
-    """How the fit went, without the parameters that it found."""
-
-    bound: float
-    status: Status
-    restarts: tuple[Restart, ...]
-    jitter_inputs: float
-    jitter_latents: float
-    seconds: float
-    bounds_by_n_latent: Mapping[int, float]
-    bounds_by_transform: Mapping[str | None, float]
-    origin: Origin | None
-
-
-class StoredData(NamedTuple):
-    """The training data, in the user's units."""
-
-    inputs: Float[np.ndarray, "n Q_X"]
-    outputs: Float[np.ndarray, " n"]
-    conditions: Annotated[Int[np.ndarray, " n"], Below("D")]
-    errors: Annotated[Float[np.ndarray, " n"], NOT_NEGATIVE] | None
-
-
-class StoredParticles(NamedTuple):
-    """Weighted latents of an added condition under each process that answers: one of a fit, many of draws."""
-
+    entry: AddedCondition
     latents: Float[Array, "processes P Q_H"]
     noise: Annotated[Float[Array, "processes P"], POSITIVE]
     log_weights: Annotated[Float[Array, "processes P"], LOG_WEIGHTS]
-
-
-class StoredGaussian(NamedTuple):
-    """q(h) of an added condition; coordinates that are known have no variance."""
-
-    mean: Float[Array, "1 Q_H"]
-    variance: Annotated[Float[Array, "1 Q_H"], NOT_NEGATIVE]
-    noise: Annotated[Scalar, POSITIVE]
-
-
-class StoredCondition(NamedTuple):
-    """A condition that was added after the fit: its observations in the user's units, and its latents."""
-
-    inputs: Float[np.ndarray, "m Q_X"]
-    outputs: Float[np.ndarray, " m"]
-    errors: Annotated[Float[np.ndarray, " m"], NOT_NEGATIVE] | None
-    features: Annotated[Float[np.ndarray, " Q_F"], ANY_VALUE] | None
-    method: Literal["exact", "gaussian"]
-    latents: StoredParticles | StoredGaussian
+    variance: Annotated[Float[Array, "1 Q_H"], NOT_NEGATIVE] | None
 
 
 class StoredModel(NamedTuple):
-    """All that a model file holds. ``answering`` are the places of the draws that answer."""
+    """All that a model file holds."""
 
     lvmogp: str
     settings: Mapping[str, Setting]
-    schema: Schema
-    scaling: Scaling
-    posterior: StoredPosterior
-    fit: StoredFit
-    chains: Chains | None
-    answering: Annotated[Int[np.ndarray, " processes"], Below("draws")] | None
-    data: StoredData | None
-    condition_features: ConditionFeatures | None
+    model: FittedModel
     added: Mapping[Id, StoredCondition]
 
 
@@ -134,7 +68,16 @@ def save_model(
             "a model with posterior draws predicts from its training data, so its file must hold them; leave "
             "include_data=True"
         )
-    write(path, encode(_stored(model, settings, include_data=include_data), StoredModel))
+    # q(v) is in the mean and the covariance.
+    parameters = dataclasses.replace(model.posterior.parameters, inducing=None)
+    fit = model.fit._replace(posterior=dataclasses.replace(model.posterior, parameters=parameters))
+    stored = StoredModel(
+        lvmogp=__version__,
+        settings={name: _setting(value) for name, value in settings.items()},
+        model=model._replace(fit=fit, schema=model.schema if include_data else model.schema.without_rows()),
+        added={name: _stored_condition(entry) for name, entry in model.added.items()},
+    )
+    write(path, encode(stored, StoredModel))
 
 
 def load_model(path: str | os.PathLike[str]) -> tuple[FittedModel, dict[str, Any]]:
@@ -142,7 +85,11 @@ def load_model(path: str | os.PathLike[str]) -> tuple[FittedModel, dict[str, Any
     with opened(path) as file:
         try:
             stored = planned(file.sizes, file.document, StoredModel)(file.tensors())
-            return _restored(stored), {name: _as_given(value) for name, value in stored.settings.items()}
+            settings = {  # kernels that users describe hold NumPy's arrays
+                name: jax.tree.map(np.asarray, value) if isinstance(value, Kernel) else value
+                for name, value in stored.settings.items()
+            }
+            return _restored(stored), settings
         except LVMOGPError as error:
             raise ModelFileError(f"{path} does not hold what a model file must hold: {error}") from error
         # Its digest is right, so this was made by another program, which may have put anything into it.
@@ -165,128 +112,46 @@ def _setting(value: Any) -> Setting:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _as_given(setting: Setting) -> Setting:
-    # Kernels that users describe hold NumPy's arrays.
-    return jax.tree.map(np.asarray, setting) if isinstance(setting, Kernel) else setting
-
-
-# Writing
-
-
-def _stored(model: FittedModel, settings: dict[str, Any], *, include_data: bool) -> StoredModel:
-    posterior, outcome, observed = model.posterior, model.fit.outcome, model.observations
-    about = {name: getattr(model.fit, name) for name in ("bounds_by_n_latent", "bounds_by_transform", "origin")}
-    found = {name: getattr(outcome, name) for name in StoredFit._fields if name not in about}
-    return StoredModel(
-        lvmogp=__version__,
-        settings={name: _setting(value) for name, value in settings.items()},
-        schema=model.schema,
-        scaling=model.scaling,
-        posterior=StoredPosterior(
-            dataclasses.replace(posterior.parameters, inducing=None),  # q(v) is in the mean and the covariance
-            posterior.input_basis.factor,
-            posterior.latent_basis.factor,
-            posterior.mean,
-            posterior.covariance,
-        ),
-        fit=StoredFit(**found, **about),
-        chains=model.chains,
-        answering=_answering(model),
-        data=StoredData(observed.inputs, observed.outputs, observed.conditions, observed.errors)
-        if include_data and observed is not None
-        else None,
-        condition_features=model.condition_features,
-        added={name: _stored_condition(entry) for name, entry in model.added.items()},
-    )
-
-
-def _answering(model: FittedModel) -> Int[np.ndarray, " processes"] | None:
-    if model.draws is None or model.observations is None:
-        return None
-    data = standardised(model.observations, model.scaling)
-    return np.asarray(answering_places(model.draws, data, model.posterior.parameters))
-
-
 def _stored_condition(entry: AddedCondition) -> StoredCondition:
     found = entry.condition
     if found.gaussian is None:
-        latents = StoredParticles(found.latents, found.noise, found.log_weights)
-    else:
-        latents = StoredGaussian(found.gaussian.mean, found.gaussian.variance, found.noise[0, 0])
-    method = cast(Literal["exact", "gaussian"], entry.method)
-    return StoredCondition(entry.inputs, entry.outputs, entry.errors, entry.features, method, latents)
-
-
-# Reading
+        return StoredCondition(entry, found.latents, found.noise, found.log_weights, None)
+    mean, variance, noise = found.gaussian.mean, found.gaussian.variance, found.noise[:, :1]
+    return StoredCondition(entry, mean[None], noise, jnp.zeros_like(noise), variance)
 
 
 def _restored(stored: StoredModel) -> FittedModel:
     _check(stored)
-    parameters, input_factor, latent_factor, mean, covariance = stored.posterior
-    posterior = Posterior(
-        parameters,
-        Basis(parameters.input_kernel, parameters.inducing_inputs, input_factor),
-        Basis(parameters.latent_kernel, parameters.inducing_latents, latent_factor),
-        mean,
-        covariance,
-    )
-    told = stored.fit._asdict()
-    about = {name: told.pop(name) for name in ("bounds_by_n_latent", "bounds_by_transform", "origin")}
-    model = fitted_model(
-        stored.schema,
-        stored.scaling,
-        Fit(posterior, Outcome(parameters=parameters, **told), **about),
-        chains=stored.chains,
-        observations=_restored_data(stored),
-        condition_features=stored.condition_features,
-    )
-    answering = _answering(model)
-    is_same = answering is None or np.array_equal(answering, np.asarray(stored.answering))
-    added = {name: _restored_condition(model, entry, is_same=is_same) for name, entry in stored.added.items()}
-    return model._replace(added=added)
+    schema, scaling, fit, chains, condition_features = stored.model[:5]
+    fit = fit._replace(outcome=fit.outcome._replace(parameters=fit.posterior.parameters, runners_up=()))
+    model = fitted_model(schema, scaling, fit, chains=chains, condition_features=condition_features)
+    return model._replace(added={name: _restored_condition(model, entry) for name, entry in stored.added.items()})
 
 
-def _restored_data(stored: StoredModel) -> Observations | None:
-    if stored.data is None:
-        return None
-    schema = stored.schema
-    return Observations(
-        **stored.data._asdict(),
-        ids=schema.ids,
-        columns=schema.columns,
-        output_name=schema.output_name,
-        date_columns=schema.date_columns,
-        is_grid=schema.is_grid,
-    )
-
-
-def _restored_condition(model: FittedModel, entry: StoredCondition, *, is_same: bool) -> AddedCondition:
-    found = _restored_latents(model, entry, is_same=is_same)
-    return AddedCondition(entry.inputs, entry.outputs, entry.errors, entry.features, entry.method, found)
-
-
-def _restored_latents(model: FittedModel, entry: StoredCondition, *, is_same: bool) -> Condition:
-    known, latents, ensemble = known_of(model, entry.features), entry.latents, model.ensemble
-    if isinstance(latents, StoredGaussian):
-        gaussian = LatentGaussians(latents.mean, latents.variance, known.n_uncertain)
-        return condition_of_gaussian(ensemble, gaussian, latents.noise)
+def _restored_condition(model: FittedModel, stored: StoredCondition) -> AddedCondition:
+    entry, ensemble, known = stored.entry, model.ensemble, known_of(model, stored.entry.features)
     seen = observations_of(model, entry.inputs, entry.outputs, entry.errors)
-    # Particles belong to processes. When the file was written other draws may have been chosen for answers.
-    if not is_same:
-        return infer(ensemble, seen, known)
-    return condition_of_particles(ensemble, *latents, summarised(ensemble, seen))
+    if stored.variance is not None:
+        gaussian = LatentGaussians(stored.latents[0], stored.variance, known.n_uncertain)
+        found = condition_of_gaussian(ensemble, gaussian, stored.noise[0, 0])
+    elif len(stored.noise) == ensemble.n_processes:
+        found = condition_of_particles(ensemble, *stored[1:4], summarised(ensemble, seen))
+    else:  # Particles belong to processes, and when the file was written other draws were chosen for answers.
+        found = infer(ensemble, seen, known)
+    return entry._replace(condition=found)
 
 
 def _check(stored: StoredModel) -> None:
     # What the annotations of single fields cannot say.
-    parameters, draws = stored.posterior.parameters, None if stored.chains is None else stored.chains.draws
+    model, draws = stored.model, stored.model.draws
+    parameters, covariance = model.posterior.parameters, model.posterior.covariance
     (n_inputs, n_columns), (n_latents, n_coordinates) = (
         points.shape for points in (parameters.inducing_inputs, parameters.inducing_latents)
     )
     n_conditions, n_latent = parameters.latent_mean.shape
     n_known = 0 if parameters.known is None else parameters.known.values.shape[1]
-    names = () if stored.condition_features is None else stored.condition_features.coordinate_names
-    covariance, precisions = stored.posterior.covariance, {leaf.dtype for leaf in _reals(stored.posterior)}
+    names = () if model.condition_features is None else model.condition_features.coordinate_names
+    reals = [leaf.dtype for leaf in jax.tree.leaves(model.posterior) if leaf.dtype.kind == "f"]
     faults = {
         "there are no conditions, inputs or inducing points": 0 in (n_inputs, n_columns, n_latents, n_conditions),
         "posterior.parameters.noise_variance fits neither one nor all conditions": parameters.noise_variance.shape[0]
@@ -296,19 +161,15 @@ def _check(stored: StoredModel) -> None:
         f"condition_features name {len(names)} coordinates of {n_known}": len(names) != n_known,
         "posterior.covariance is not of all inducing points": isinstance(covariance, DenseCovariance)
         and len(covariance.matrix) != n_inputs * n_latents,
-        "posterior mixes precisions": len(precisions) > 1,
-        "data holds no rows": stored.data is not None and not len(stored.data.outputs),
-        "draws and answering do not go together": (draws is None) != (stored.answering is None),
-        "draws need the data": draws is not None and stored.data is None,
+        "posterior mixes precisions": len(set(reals)) > 1,
         "added holds conditions of another kind of model": any(
-            isinstance(entry.latents, StoredGaussian) != (entry.method == "gaussian")
-            or (isinstance(entry.latents, StoredGaussian) and draws is not None)
-            or (isinstance(entry.latents, StoredParticles) and draws is None and len(entry.latents.noise) != 1)
-            or not entry.latents.noise.size
-            for entry in stored.added.values()
+            (each.variance is None) != (each.entry.method == "exact")
+            or (each.variance is not None and (draws is not None or each.noise.size > 1))
+            or (draws is None and len(each.noise) != 1)
+            or each.noise.size == 0
+            for each in stored.added.values()
         ),
-        "a condition is both trained and added": not stored.added.keys().isdisjoint(stored.schema.ids),
-        f"schema tells of {stored.schema.n_columns} columns": stored.schema.n_columns != n_columns,
+        "a condition is both trained and added": not stored.added.keys().isdisjoint(model.ids),
     }
     for fault, is_there in faults.items():
         if is_there:
@@ -317,10 +178,6 @@ def _check(stored: StoredModel) -> None:
         if kernels is not None:
             _check_kernel(kernels.input_kernel, n_columns, leading)
             _check_kernel(kernels.latent_kernel, n_coordinates, leading)
-
-
-def _reals(tree: Any) -> list[Array]:
-    return [leaf for leaf in jax.tree.leaves(tree) if leaf.dtype.kind == "f"]
 
 
 def _check_kernel(kernel: Kernel, n_columns: int, leading: tuple[int, ...]) -> None:

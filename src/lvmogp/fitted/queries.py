@@ -1,15 +1,14 @@
 """What users ask a fitted model about and add to it, checked at the door; and what it knows of its conditions."""
 
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lvmogp.errors import DataError, NumericalError, SettingError
-from lvmogp.fitted.model import METHODS, FittedModel, all_latents, features_of, with_condition
-from lvmogp.fitted.similarity import similarities
+from lvmogp.fitted.model import FittedModel, features_of, with_condition
 from lvmogp.tables.columns import as_pandas
 from lvmogp.tables.features import ConditionFeatures, read_feature_row, read_later_features
 from lvmogp.tables.ids import Id, RowIds, check_kinds, is_single_id, row_conditions
@@ -116,8 +115,8 @@ def with_described(model: FittedModel, asked: Sequence[Id], features: dict[Id, H
     """Return the model with the new ones among the conditions asked about that are described."""
     for name, values in features.items():
         if name in asked and name not in model.all_ids:
-            nothing = np.empty((0, model.schema.n_columns))
-            model = with_condition(model, name, nothing, np.empty(0), method="exact", features=values)
+            nothing = np.empty((0, model.schema.n_columns)), np.empty(0), None
+            model = with_condition(model, name, *nothing, features=values, method="exact")
     return model
 
 
@@ -164,20 +163,24 @@ def checked_numbers(what: str, values: HostFloat) -> HostFloat:
 # Conditions that are added
 
 
-class NewCondition(NamedTuple):
-    """A condition to be added, as given but for its features."""
+def with_observations(
+    model: FittedModel, name: Any, X: Any, y: Any, y_std: Any, *, features: HostFloat | None, method: str
+) -> FittedModel:
+    """Return the model with a condition of these observations."""
+    name = asked_id(model, name)
+    given = np.empty((0, model.schema.n_columns)) if np.size(X) == 0 else X  # an empty list has no columns
+    inputs = asked_inputs(model, given).values
+    outputs = read_outputs(y, len(inputs)).reshape(-1)
+    if len(outputs) != len(inputs):
+        raise DataError(f"condition {name!r} needs one output for each of its {len(inputs)} rows, got {len(outputs)}")
+    errors = read_errors(y_std, outputs)
+    return with_condition(model, name, inputs, outputs, errors, features=features, method=method)
 
-    name: Id
-    X: Any
-    y: Any
-    features: HostFloat | None
-    y_std: Any
 
-
-def new_conditions(
-    model: FittedModel, rows: Query, y: Any, y_std: Any, features: dict[Id, HostFloat]
-) -> list[NewCondition]:
-    """Read the conditions of data in long form, with the features of all or of none."""
+def with_long_form(
+    model: FittedModel, rows: Query, y: Any, y_std: Any, *, features: dict[Id, HostFloat], method: str
+) -> FittedModel:
+    """Return the model with all conditions of data in long form, with the features of all or of none."""
     names = rows.ids.rows()
     lacking = [name for name in names if features and name not in features and features_of(model, name) is None]
     if lacking:
@@ -189,79 +192,7 @@ def new_conditions(
     if outputs.ndim != 1:
         raise DataError("add_conditions takes long form: y must have one dimension")
     errors = read_errors(y_std, outputs)
-    return [
-        NewCondition(name, rows.inputs[own], outputs[own], features.get(name), None if errors is None else errors[own])
-        for name, own in names.items()
-    ]
-
-
-def with_new_conditions(model: FittedModel, entries: Iterable[NewCondition], method: str) -> FittedModel:
-    """Return the model with all of them added."""
-    if method not in METHODS:
-        raise SettingError(f"method must be one of {list(METHODS)}, got {method!r}")
-    for entry in entries:
-        model = _with_new_condition(model, entry, method)
+    for name, own in names.items():
+        seen = rows.inputs[own], outputs[own], None if errors is None else errors[own]
+        model = with_condition(model, name, *seen, features=features.get(name), method=method)
     return model
-
-
-def _with_new_condition(model: FittedModel, entry: NewCondition, method: str) -> FittedModel:
-    name = asked_id(model, entry.name)
-    given = np.empty((0, model.schema.n_columns)) if np.size(entry.X) == 0 else entry.X  # an empty list has no columns
-    inputs = asked_inputs(model, given).values
-    outputs = read_outputs(entry.y, len(inputs)).reshape(-1)
-    if len(outputs) != len(inputs):
-        raise DataError(f"condition {name!r} needs one output for each of its {len(inputs)} rows, got {len(outputs)}")
-    errors = read_errors(entry.y_std, outputs)
-    known = np.isfinite(outputs)
-    transform = model.scaling.transform
-    if transform is not None and not np.all(transform.takes(outputs[known])):
-        raise DataError(
-            f"condition {name!r} has outputs that are {transform.fault}; "
-            f'output_transform="{transform.name}" needs {transform.demand}'
-        )
-    return with_condition(
-        model,
-        name,
-        inputs[known],
-        outputs[known],
-        method=method,
-        features=entry.features,
-        errors=None if errors is None else errors[known],
-    )
-
-
-# Tables of conditions
-
-
-def latent_table(model: FittedModel) -> pd.DataFrame:
-    """Return a row for each condition: its id, mean and deviation of each latent dimension, whether it was added."""
-    latents = all_latents(model)
-    means, deviations = np.asarray(latents.mean), np.sqrt(np.asarray(latents.variance))
-    columns: dict[str, Any] = {}
-    for dimension in range(model.n_latent):
-        columns[f"mean_{dimension + 1}"] = means[:, dimension]
-        columns[f"sd_{dimension + 1}"] = deviations[:, dimension]
-    return _by_condition(model, columns)
-
-
-def condition_feature_table(model: FittedModel) -> pd.DataFrame | None:
-    """Return a row for each condition: its id and known features, whether it was added; ``None`` without features."""
-    if model.condition_features is None:
-        return None
-    nothing = np.full(model.condition_features.n_coordinates, np.nan)
-    rows = [features_of(model, name) for name in model.all_ids]
-    return _by_condition(
-        model, model.condition_features.decoded(np.stack([nothing if row is None else row for row in rows]))
-    )
-
-
-def similarity_table(model: FittedModel) -> pd.DataFrame:
-    """Return how alike the curves of each pair of conditions are expected to be, by their ids."""
-    names = pd.Index(list(model.all_ids), dtype=object, tupleize_cols=False)
-    added = [entry.condition for entry in model.added.values()]
-    return pd.DataFrame(similarities(model.ensemble, all_latents(model), added), index=names, columns=names)
-
-
-def _by_condition(model: FittedModel, columns: dict[str, Any]) -> pd.DataFrame:
-    ids = pd.Series(list(model.all_ids), dtype=object)
-    return pd.DataFrame({"condition": ids, **columns, "added": [name in model.added for name in model.all_ids]})

@@ -73,29 +73,25 @@ def suggest(
     model: FittedModel, name: Id, candidates: HostFloat, *, n: int, goal: str, region: HostFloat | None
 ) -> Suggestion:
     """Choose ``n`` of the candidates one after the other, each the best given those before it."""
-    scaling, particles = model.scaling, _particles(model, name)
+    scaling, found = model.scaling, all_particles(model.ensemble, find_condition(model, name, unseen="prior"))
+    particles = dataclasses.replace(found, aligned=found.aligned[:, : model.n_latent])  # of coordinates, the latents
+    counts = [*model.schema.counts.tolist(), *(len(entry.outputs) for entry in model.added.values())]
     wanted = _thinned(candidates if region is None else region)
     targets = jnp.asarray(scaling.inputs(wanted), particles.noise.dtype) if goal == "predictions" else None
-    found = _chosen(particles, scaling.inputs(candidates), targets, n)
+    chosen = _chosen(particles, scaling.inputs(candidates), targets, n)
     unit = scaling.output_scale if goal == "predictions" else 1.0
     return Suggestion(
         condition=name,
         goal=goal,
-        n_measured=_n_measured(model, name),
-        inputs=candidates[found.places],
-        sd_before=unit * float(np.sqrt(found.before)),
-        sd_after=unit * np.sqrt(found.after),
+        n_measured=dict(zip(model.all_ids, counts, strict=True)).get(name, 0),
+        inputs=candidates[chosen.places],
+        sd_before=unit * float(np.sqrt(chosen.before)),
+        sd_after=unit * np.sqrt(chosen.after),
         candidates=candidates,
-        candidate_sd=unit * np.sqrt(found.after_each),
-        columns=model.schema.columns or tuple(f"input {place + 1}" for place in range(model.schema.n_columns)),
+        candidate_sd=unit * np.sqrt(chosen.after_each),
+        columns=model.schema.input_names,
         date_columns=model.schema.date_columns,
     )
-
-
-def _particles(model: FittedModel, name: Id) -> Particles:
-    # Of the coordinates of the particles, the latents alone.
-    found = all_particles(model.ensemble, find_condition(model, name, unseen="prior"))
-    return dataclasses.replace(found, aligned=found.aligned[:, : model.n_latent])
 
 
 class _Chosen(NamedTuple):
@@ -139,11 +135,3 @@ def _thinned(points: HostFloat) -> HostFloat:
     if len(points) <= MOST_REGION_POINTS:
         return points
     return points[np.sort(np.random.default_rng(0).permutation(len(points))[:MOST_REGION_POINTS])]
-
-
-def _n_measured(model: FittedModel, name: Id) -> int:
-    if name in model.added:
-        return len(model.added[name].outputs)
-    if name in model.ids and model.observations is not None:
-        return int(np.sum(model.observations.conditions == model.ids.index(name)))
-    return 0

@@ -33,6 +33,8 @@ class Along(NamedTuple):
     axis: str
 
 
+# In the annotation of a field that files do not hold, since it follows from others.
+NOT_KEPT = "not kept"
 FINITE = Rule("NaN or infinite values", lambda values: bool(np.isfinite(values).all()))
 POSITIVE = Rule("values that are not positive", lambda values: bool(((values > 0) & (values < np.inf)).all()))
 NOT_NEGATIVE = Rule("negative values", lambda values: bool(((values >= 0) & (values < np.inf)).all()))

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from lvmogp.algebra.linalg import jitter_needed
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
-from lvmogp.ground.rules import AnyFloat
+from lvmogp.ground.rules import NOT_KEPT, AnyFloat
 from lvmogp.inference.optimise import Run, Status, maximise
 from lvmogp.inference.options import Options, Settings, fit_settings, latent_dimensions, latent_kernels
 from lvmogp.inference.starts import independent_start, recipe_names, start, with_explicit_inducing
@@ -62,7 +62,7 @@ class Restart(NamedTuple):
 class Outcome(NamedTuple):
     """The best parameters found, and how they were found; ``bound`` is what the search went by (equation 51)."""
 
-    parameters: Parameters
+    parameters: Annotated[Parameters, NOT_KEPT]
     bound: float
     status: Status
     restarts: tuple[Restart, ...]
@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
     jitter_latents: float
     seconds: float
     # Those of the other restarts, the better ones first, where something goes on from them.
-    runners_up: tuple[Parameters, ...] = ()
+    runners_up: Annotated[tuple[Parameters, ...], NOT_KEPT] = ()
 
     @property
     def converged(self) -> bool:

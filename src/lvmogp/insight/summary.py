@@ -1,38 +1,220 @@
 """What a fitted model says about itself: relevances, noise, errors on points left out, remarks in words."""
 
-from collections.abc import Iterator
+import dataclasses
+import numbers
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from lvmogp.conditions.curves import picked
+from lvmogp.conditions.ensemble import chunks
+from lvmogp.conditions.mixtures import Mixture, asked_of, moments_in_units, scores_in_units
+from lvmogp.conditions.predictive import trained_curves
+from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
-from lvmogp.fitted.calibration import Calibration
-from lvmogp.fitted.model import noise_variances
-from lvmogp.inference.restarts import Outcome
-from lvmogp.insight.leave_out import LEVEL, LeaveOut, leave_out, leave_out_calibration
-from lvmogp.insight.relevance import feature_relevance, input_names, input_relevance, latent_relevance, relevances
+from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, calibration, checked_levels
+from lvmogp.fitted.model import FittedModel, ensemble_given, noise_variances
+from lvmogp.ground.compiling import compiled
+from lvmogp.ground.precision import in_double_precision
+from lvmogp.inference.restarts import MINIBATCHES, Outcome
+from lvmogp.model.layouts import Data, GridData, LongData, layout_for_bounds, standardised
+from lvmogp.model.process import Process
 from lvmogp.tables.ids import Id, listed
 from lvmogp.tables.observations import Observations
+from lvmogp.typing import Array, Float, HostFloat, Int
 
-__all__ = [
-    "Calibration",
-    "LeaveOut",
-    "Summary",
-    "feature_relevance",
-    "input_names",
-    "input_relevance",
-    "latent_relevance",
-    "leave_out",
-    "leave_out_calibration",
-    "noise",
-    "remarks",
-    "summary",
-]
+LEVEL = 0.95
+_N_PAIRS = 4_096
+# Processes over which relevances are averaged, and with which predictions of what is left out are made.
+_DRAWS_OF_RELEVANCE, _DRAWS_OF_LEAVE_OUT = 16, 64
+# A dense covariance over more pairs of inducing points than this is not formed for a check.
+_MOST_INDUCING = 2_500
 _IRRELEVANT = 0.005
 _NEARLY_NO_NOISE = 1e-3
 _NEARLY_ALL_NOISE = 0.95
 _NOTABLE_NATS = 2.0
+
+
+# Relevance
+
+
+def input_names(model: LVMOGPRegressor) -> list[str]:
+    """Return the names of the inputs; numbered where the training data had none."""
+    return list(fitted_model(model).schema.input_names)
+
+
+class Relevances(NamedTuple):
+    """Relevance of each input, of each latent dimension and of each known feature of the conditions, as tables."""
+
+    inputs: pd.DataFrame
+    latents: pd.DataFrame
+    features: pd.DataFrame
+
+
+@in_double_precision
+def relevances(model: LVMOGPRegressor) -> Relevances:
+    """Return the share of the variance of the predictions in which each input, latent and feature has a part.
+
+    Sobol's total effect: half the mean squared change of the predicted mean when one of them alone is taken from
+    another observation, divided by the variance of the predicted mean over observations. 0 means that it does not
+    matter. Shares add up to more than one where they act together. The coordinates of a category are moved together.
+    """
+    trained, inputs = fitted_model(model), input_names(model)
+    features = [] if trained.condition_features is None else [each.name for each in trained.condition_features.features]
+    named = {"input": inputs, "dimension": np.arange(1, trained.n_latent + 1), "feature": features}
+    effects = np.split(_total_effects(trained), [len(inputs), len(inputs) + trained.n_latent])
+    tables = zip(named.items(), effects, strict=True)
+    return Relevances(*(pd.DataFrame({kind: names, "relevance": own}) for (kind, names), own in tables))
+
+
+def input_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
+    """Return the share of the variance of the predictions in which each input has a part (:func:`relevances`)."""
+    return relevances(model).inputs
+
+
+def latent_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
+    """Return the share of the variance in which each latent dimension has a part (:func:`relevances`)."""
+    return relevances(model).latents
+
+
+def feature_relevance(model: LVMOGPRegressor) -> pd.DataFrame:
+    """Return the share of the variance in which each feature of the conditions has a part (:func:`relevances`)."""
+    return relevances(model).features
+
+
+def _total_effects(trained: FittedModel) -> HostFloat:
+    """Return T_q = ⟨(f(z) − f(z with z_q from z'))²⟩ / 2 Var f for each input, latent and feature q.
+
+    The mean is over pairs of observations z = (x, h) and z' = (x', h'), and over some processes, each with latents of
+    its own. Coordinates are moved as they are aligned: h = gRᵀ is a latent g in the coordinates of a process.
+    """
+    ensemble = trained.ensemble
+    if ensemble.n_processes > _DRAWS_OF_RELEVANCE and trained.observations is not None:
+        data = standardised(trained.observations, trained.scaling)
+        ensemble = ensemble_given(trained, data, most_draws=_DRAWS_OF_RELEVANCE)
+    latents, rotations = np.asarray(ensemble.latents, dtype=float), np.asarray(ensemble.rotations, dtype=float)
+    if trained.observations is not None:
+        inputs, conditions = trained.scaling.inputs(trained.observations.inputs), trained.observations.conditions
+    else:  # inducing inputs with each of the conditions
+        points, n_conditions = np.asarray(trained.posterior.parameters.inducing_inputs), len(trained.ids)
+        inputs, conditions = np.repeat(points, n_conditions, axis=0), np.tile(np.arange(n_conditions), len(points))
+    pairs = np.random.default_rng(0).integers(len(inputs), size=(2, _N_PAIRS))
+    # Which coordinates of a point are moved: none, then those of each input, latent and feature.
+    places = () if trained.condition_features is None else trained.condition_features.places
+    sizes = [1] * (inputs.shape[1] + trained.n_latent) + [place.stop - place.start for place in places]
+    moved = np.repeat(np.arange(len(sizes)), sizes) == np.arange(-1, len(sizes))[:, None]
+    effects = np.zeros(len(sizes))
+    for some, processes in chunks(ensemble):
+        for place, number in enumerate(some):
+            aligned = latents[number] @ rotations[number]
+            here, other = (np.hstack([inputs[rows], aligned[conditions[rows]]]) for rows in pairs)
+            points = np.where(moved[:, None], other, here)
+            points[..., inputs.shape[1] :] @= rotations[number].T
+            process, *sets = (jnp.asarray(each) for each in (np.array(place), *points.astype(ensemble.dtype)))
+            values = np.array([_means(processes, process, each) for each in sets], dtype=float)
+            variance = np.var(values[0])
+            if variance > 0:
+                effects += ensemble.weights[number] * np.mean((values[1:] - values[0]) ** 2, axis=1) / (2 * variance)
+    return effects
+
+
+@compiled
+def _means(processes: Process, place: Int[Array, ""], points: Float[Array, "n Q"]) -> Float[Array, " n"]:
+    """Return the mean of f(x, h) at rows (x, h) under one of the processes."""
+    process = picked(processes, place)
+    inputs, latents = jnp.split(points, [process.inputs.points.shape[1]], axis=1)
+    return jax.vmap(process.explained.mean)(process.inputs(inputs)[:, None, :], process.latents(latents))[:, 0]
+
+
+# Observations left out
+
+
+class LeaveOut(NamedTuple):
+    """Predictions of observations left out of q(U), kernels and latents as fitted.
+
+    ``coverage`` is that of 95 % intervals, ``log_density`` the mean log predictive density, and ``spread`` the
+    standard deviation of the outputs, which a model that knows nothing would have as its error.
+    """
+
+    rmse: float
+    coverage: float
+    log_density: float
+    spread: float
+    n_observations: int
+
+
+def leave_out(model: LVMOGPRegressor, *, n_folds: int = 5) -> LeaveOut | None:
+    """Predict each fold of the training data from the others, kernels and latents as fitted.
+
+    Whole inputs are left out of a grid, single observations of long data. Latents have seen what is left out, so
+    this is kinder than a refit; it costs no more than a few evaluations of the bound. ``None`` where the model has
+    not kept its data, has one input only, or the check would need too large a matrix.
+    """
+    found, observations = leave_out_calibration(model, levels=[LEVEL], n_folds=n_folds), model.model_.observations
+    if found is None or observations is None:
+        return None
+    coverage, spread = float(found.coverage["coverage"][0]), float(np.std(observations.outputs))
+    return LeaveOut(found.rmse, coverage, found.log_density, spread, found.n_observations)
+
+
+@in_double_precision
+def leave_out_calibration(
+    model: LVMOGPRegressor, *, levels: Sequence[float] = LEVELS, n_folds: int = 5
+) -> Calibration | None:
+    """Return the calibration of predictions of each fold of the training data from the others, as in ``leave_out``."""
+    asked, trained = checked_levels(levels), fitted_model(model)
+    observations, scaling = trained.observations, trained.scaling
+    if not isinstance(n_folds, numbers.Integral) or n_folds < 2:
+        raise SettingError(
+            f"n_folds must be a whole number from 2 on, got {n_folds!r}: each is predicted from the others"
+        )
+    if observations is None or trained.fit.outcome.restarts[0].recipe == MINIBATCHES:
+        return None  # minibatches are for data that are too many to go through at once
+    data = standardised(observations, scaling)
+    if isinstance(data, LongData) and trained.posterior.mean.size > _MOST_INDUCING:
+        return None
+    places = np.arange(len(observations.outputs))
+    if isinstance(data, GridData):  # whole inputs are left out
+        places = np.unique(observations.inputs, axis=0, return_inverse=True)[1].reshape(-1)
+    n_places = int(places.max()) + 1
+    if n_places < 2:
+        return None
+    folds = (np.random.default_rng(0).permutation(n_places) % min(n_folds, n_places))[places]
+    inputs, found, weights = scaling.inputs(observations.inputs), np.empty(0), np.empty(0)
+    for fold in range(folds.max() + 1):
+        left_out = folds == fold
+        ensemble = ensemble_given(trained, _rest(trained, observations, data, left_out), most_draws=_DRAWS_OF_LEAVE_OUT)
+        # All rows of long data, so that every fold has the same shapes and one compiled program serves all.
+        rows = np.flatnonzero(left_out) if isinstance(data, GridData) else places
+        mixture = trained_curves(ensemble, inputs[rows], observations.conditions[rows]).outputs(include_noise=True)
+        weights, both = mixture.weights, np.stack([mixture.means, mixture.variances])[:, :, : len(rows)]
+        found = found if fold else np.empty((2, len(weights), len(folds)))
+        found[:, :, left_out] = both[:, :, left_out[rows]]
+    if observations.errors is not None:
+        found[1] += scaling.error_variances(observations.errors, observations.outputs)
+    ask, outputs = asked_of(Mixture(*(jnp.asarray(array) for array in (weights, *found)))), observations.outputs
+    predicted, _ = moments_in_units(ask, scaling, len(outputs))
+    density, below = scores_in_units(ask, scaling, outputs, np.zeros_like(outputs))
+    return calibration(Forecasts(below, density, predicted - outputs, observations.conditions, trained.ids), asked)
+
+
+def _rest(trained: FittedModel, observations: Observations, data: Data, left_out: np.ndarray) -> Data:
+    # The data without some observations; the places of these in blocks of long data are emptied.
+    if isinstance(data, GridData):
+        return standardised(observations.some(~left_out), trained.scaling)
+    layout = layout_for_bounds(observations.conditions, data.n_conditions)
+    present = layout.present * ~left_out[layout.row]
+    counts = np.bincount(observations.conditions[~left_out], minlength=data.n_conditions)
+    arrays = (np.asarray(data.outputs) * present, present, counts.astype(float))
+    outputs, present, counts = (jnp.asarray(array) for array in arrays)
+    return dataclasses.replace(data, outputs=outputs, present=present, counts=counts)
+
+
+# Summary
 
 
 class Summary(NamedTuple):

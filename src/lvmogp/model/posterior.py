@@ -19,12 +19,12 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 
 from lvmogp.algebra.evidence import kronecker_shrinkage
-from lvmogp.algebra.linalg import packed_counts, unvec, vec
+from lvmogp.algebra.linalg import cholesky, packed_counts, unvec, vec
 from lvmogp.ground.precision import in_precision
 from lvmogp.ground.rules import Along
-from lvmogp.kernels.covariances import diagonal
+from lvmogp.kernels.covariances import diagonal, gram
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.expected_likelihood import Basis, GridQuadratic, Quadratic, basis, latent_moments, quadratic
+from lvmogp.model.expected_likelihood import Basis, GridQuadratic, Quadratic, latent_moments, quadratic
 from lvmogp.model.layouts import Data
 from lvmogp.model.parameters import KroneckerInducing, Parameters
 from lvmogp.typing import Array, Float, Int
@@ -95,10 +95,20 @@ class Posterior(eqx.Module):
     """Kernels and inducing points with their factors, q(H), noise, and q(v) = N(vec M, S)."""
 
     parameters: Parameters
-    input_basis: Basis
-    latent_basis: Basis
+    input_factor: Float[Array, "M_X M_X"]
+    latent_factor: Float[Array, "M_H M_H"]
     mean: Float[Array, "M_X M_H"]
     covariance: Covariance
+
+    @property
+    def input_basis(self) -> Basis:
+        """Return the inducing inputs with their factor."""
+        return Basis(self.parameters.input_kernel, self.parameters.inducing_inputs, self.input_factor)
+
+    @property
+    def latent_basis(self) -> Basis:
+        """Return the inducing latents with their factor."""
+        return Basis(self.parameters.latent_kernel, self.parameters.inducing_latents, self.latent_factor)
 
 
 def posterior(parameters: Parameters, data: Data) -> Posterior:
@@ -114,12 +124,14 @@ def posterior(parameters: Parameters, data: Data) -> Posterior:
     else:
         mean = inducing.mean
         covariance = DenseCovariance(inducing.factor @ inducing.factor.T, mean.shape[0])
-    return Posterior(
-        parameters=parameters,
-        input_basis=basis(parameters.input_kernel, parameters.inducing_inputs),
-        latent_basis=basis(parameters.latent_kernel, parameters.inducing_latents),
-        mean=mean,
-        covariance=covariance,
+    return Posterior(parameters, *gram_factors(parameters), mean, covariance)
+
+
+def gram_factors(parameters: Parameters) -> tuple[Float[Array, "M_X M_X"], Float[Array, "M_H M_H"]]:
+    """Return the Cholesky factors of the gram matrices of inducing inputs and inducing latents."""
+    return (
+        cholesky(gram(parameters.input_kernel, parameters.inducing_inputs)),
+        cholesky(gram(parameters.latent_kernel, parameters.inducing_latents)),
     )
 
 
@@ -148,7 +160,7 @@ def updated(model: Posterior, new: Quadratic) -> Posterior:
     precision = model.covariance.precision()
     linear = unvec(precision @ vec(model.mean), model.mean.shape[0]) + new.linear
     mean, covariance = _from_precision(precision + new.dense_gram(), linear)
-    return Posterior(model.parameters, model.input_basis, model.latent_basis, mean, covariance)
+    return Posterior(model.parameters, model.input_factor, model.latent_factor, mean, covariance)
 
 
 def positive_part(variance: Float[Array, "*shape"], prior: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

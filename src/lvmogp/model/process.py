@@ -16,10 +16,10 @@ from lvmogp.algebra.linalg import triangular_inverse
 from lvmogp.kernels.covariances import Kernel, cross, gram
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.draws import Draws
-from lvmogp.model.expected_likelihood import Basis, basis, quadratic, whitened_mean
+from lvmogp.model.expected_likelihood import Basis, quadratic, whitened_mean
 from lvmogp.model.layouts import GridData, LikelihoodData, ScatteredData, SparseData
 from lvmogp.model.parameters import Parameters
-from lvmogp.model.posterior import KroneckerCovariance, Posterior, optimal_inducing
+from lvmogp.model.posterior import KroneckerCovariance, Posterior, gram_factors, optimal_inducing
 from lvmogp.typing import Array, Float, Int
 
 # Features of inputs and of other inputs, one row per point, and of one latent.
@@ -299,8 +299,4 @@ def _on_sparse(draw: Draws, data: SparseData) -> Process:
         noise_variance=draw.noise_variance,
     )
     mean, covariance = optimal_inducing(quadratic(parameters, data.observed, careful=True))
-    bases = (
-        basis(draw.input_kernel, data.inducing_inputs),
-        basis(draw.latent_kernel, parameters.inducing_latents),
-    )
-    return process_of_fit(Posterior(parameters, *bases, mean, covariance))
+    return process_of_fit(Posterior(parameters, *gram_factors(parameters), mean, covariance))

@@ -25,8 +25,7 @@ from lvmogp.conditions.infer import SEARCH, starting_points
 from lvmogp.conditions.joint import joint_covariance
 from lvmogp.conditions.predictive import condition_curves
 from lvmogp.conditions.search import normal_nodes, unit_nodes
-from lvmogp.fitted.model import FittedModel, all_latents, find_condition, noise_variances
-from lvmogp.fitted.similarity import trained_latents
+from lvmogp.fitted.model import FittedModel, all_latents, find_condition, noise_variances, trained_latents
 from lvmogp.fitted.suggestions import N_OUTCOMES
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import diagonal, plain_kernel

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from lvmogp.errors import DataError, LVMOGPWarning
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.calibration import Calibration
-from lvmogp.insight.relevance import relevances
+from lvmogp.insight.summary import relevances
 from lvmogp.plots.style import COLOURS, LINE_STYLES, own_axes, tidy
 
 _OTHERS = LINE_STYLES[1:]

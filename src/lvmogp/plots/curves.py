@@ -18,7 +18,7 @@ from matplotlib.typing import LineStyleType
 
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.insight.relevance import input_names
+from lvmogp.insight.summary import input_names
 from lvmogp.plots.style import ADDED_COLOUR, COLOURS, SCALE, Style, outside_legend, own_axes, style, tidy
 from lvmogp.tables.ids import Id, unknown_condition
 from lvmogp.typing import HostFloat

@@ -27,7 +27,7 @@ from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.model import known_of
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import double_precision
-from lvmogp.insight.relevance import feature_relevance, latent_relevance
+from lvmogp.insight.summary import feature_relevance, latent_relevance
 from lvmogp.plots.curves import label_input, plot_curve, plot_data, slice_through
 from lvmogp.plots.labels import label_points
 from lvmogp.plots.style import ADDED_COLOUR, COLOURS, own_axes, tidy

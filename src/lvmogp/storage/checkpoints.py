@@ -13,6 +13,8 @@ from lvmogp.storage.tensor_file import CHECKPOINT, digest_of_arrays, digest_of_h
 
 _KEPT = 3
 _ENDING = ".checkpoint"
+# What a killed process was writing and did not finish has a name of its own; see lvmogp.ground.writing.
+_FINISHED, _UNFINISHED = f"*-*{_ENDING}", f".*{_ENDING}.*"
 
 
 class Checkpoints(NamedTuple):
@@ -85,8 +87,8 @@ def checkpoints(folder: str | os.PathLike[str], fingerprint: str, *, resume: boo
         raise SettingError(f"the folder for checkpoints {place} cannot be made: {error.strerror}") from error
     if not os.access(place, os.W_OK):
         raise SettingError(f"the folder for checkpoints {place} cannot be written to; name another one")
-    _clear_unfinished(place)
-    if not resume and any(place.glob(f"*-*{_ENDING}")):
+    _clear(place, _UNFINISHED)
+    if not resume and any(place.glob(_FINISHED)):
         raise SettingError(
             f"{place} holds checkpoints of an earlier fit; resume that fit, name another folder, or delete them"
         )
@@ -95,14 +97,12 @@ def checkpoints(folder: str | os.PathLike[str], fingerprint: str, *, resume: boo
 
 def clear_checkpoints(folder: Path) -> None:
     """Forget all checkpoints in a folder, once what they led to is safe."""
-    for path in folder.glob(f"*-*{_ENDING}"):
-        path.unlink(missing_ok=True)
-    _clear_unfinished(folder)
+    _clear(folder, _FINISHED)
+    _clear(folder, _UNFINISHED)
 
 
-def _clear_unfinished(folder: Path) -> None:
-    # What a killed process was writing and did not finish; see lvmogp.ground.writing.
-    for path in folder.glob(f".*{_ENDING}.*"):
+def _clear(folder: Path, pattern: str) -> None:
+    for path in folder.glob(pattern):
         path.unlink(missing_ok=True)
 
 

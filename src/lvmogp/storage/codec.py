@@ -24,7 +24,7 @@ from jaxtyping import AbstractArray
 
 from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
 from lvmogp.ground.precision import in_double_precision
-from lvmogp.ground.rules import FINITE, RULE, Along, Below, Rule
+from lvmogp.ground.rules import FINITE, NOT_KEPT, RULE, Along, Below, Rule
 from lvmogp.kernels.covariances import COMPOSITES, KERNELS, Kernel
 from lvmogp.tables.ids import check_kinds, plain_id
 from lvmogp.tables.transforms import TRANSFORMS, Transform
@@ -92,7 +92,7 @@ def planned(arrays: Sizes, document: Any, kind: Any) -> Callable[[Tensors], Any]
 
 
 @cache
-def _bare(kind: Any, rules: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], bool]:
+def _bare(kind: Any, rules: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...], bool]:
     """A type without its notes, the rules among these, and whether the value may be None instead."""
     if get_origin(kind) is Annotated:
         base, *notes = get_args(kind)
@@ -126,13 +126,19 @@ def _names(kind: Any) -> dict[str, Any]:
 
 
 @cache
-def _fields(kind: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
-    """Type and rules of each field of a container."""
+def _fields(kind: Any) -> dict[str, Any]:
+    """Type of each field of a container, with its rules as notes."""
     hints = get_type_hints(kind, include_extras=True)
     if not dataclasses.is_dataclass(kind):
-        return {name: (hints[name], ()) for name in kind._fields}
+        return {name: hints[name] for name in kind._fields}
     declared = {field.name: field.metadata.get(RULE) for field in dataclasses.fields(kind)}
-    return {name: (hints[name], () if rule is None else (rule,)) for name, rule in declared.items()}
+    return {name: hints[name] if rule is None else Annotated[hints[name], rule] for name, rule in declared.items()}
+
+
+@cache
+def _kept(kind: Any) -> dict[str, Any]:
+    """The fields of a container that files hold."""
+    return {name: each for name, each in _fields(kind).items() if NOT_KEPT not in get_args(each)}
 
 
 def _element_kinds(kind: Any, length: int) -> tuple[Any, ...]:
@@ -149,8 +155,8 @@ def _below(place: str, name: object) -> str:
 # Writing
 
 
-def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray], outer: tuple[Any, ...] = ()) -> Any:
-    kind, rules, optional = _bare(kind, outer)
+def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray]) -> Any:
+    kind, rules, optional = _bare(kind)
     alternatives, origin = _alternatives(kind), get_origin(kind)
     if optional and value is None:
         return None
@@ -158,7 +164,10 @@ def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray], 
         name = _name_of(value, alternatives, place)
         return {name: _encoded(value, alternatives[name], place, tensors)}
     if _is_array(kind):
-        tensors[place] = _plain_array(value, kind, place)
+        dtype = np.asarray(value).dtype.name
+        if dtype not in kind.dtypes or dtype not in _DTYPES:
+            raise TypeError(f"{place} should be {kind.__name__}, not of {dtype}")
+        tensors[place] = np.asarray(value, dtype=dtype, order="C")
         _check_values(tensors[place], rules, place)
         return _ARRAY
     if origin is tuple:
@@ -178,16 +187,8 @@ def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray], 
     if kind in (str, bool, int):
         return value
     return {
-        name: _encoded(getattr(value, name), each, _below(place, name), tensors, own)
-        for name, (each, own) in _fields(kind).items()
+        name: _encoded(getattr(value, name), each, _below(place, name), tensors) for name, each in _kept(kind).items()
     }
-
-
-def _plain_array(value: Any, kind: Any, place: str) -> np.ndarray:
-    dtype = np.asarray(value).dtype.name
-    if dtype not in kind.dtypes or dtype not in _DTYPES:
-        raise TypeError(f"{place} should be {kind.__name__}, not of {dtype}")
-    return np.asarray(value, dtype=dtype, order="C")
 
 
 def _name_of(value: Any, alternatives: dict[str, Any], place: str) -> str:
@@ -211,13 +212,17 @@ def encode_id(value: Any) -> Any:
 # Reading
 
 
-def _decoded(entry: Any, kind: Any, place: str, file: _File, outer: tuple[Any, ...] = ()) -> Any:
-    kind, rules, optional = _bare(kind, outer)
+def _decoded(entry: Any, kind: Any, place: str, file: _File) -> Any:
+    kind, rules, optional = _bare(kind)
     alternatives, origin = _alternatives(kind), get_origin(kind)
     if optional and entry is None:
         return None
     if alternatives:
-        name, inner = _named_entry(entry, alternatives, place)
+        if not isinstance(entry, dict) or len(cast(dict[str, Any], entry)) != 1:
+            raise ModelFileError(f"{place} holds {entry!r:.60} instead of one of {list(alternatives)}")
+        ((name, inner),) = cast(dict[str, Any], entry).items()
+        if name not in alternatives:
+            raise ModelFileError(f"{place} is of unknown kind {name!r:.60}, none of {list(alternatives)}")
         return _decoded(inner, alternatives[name], place, file)
     if _is_array(kind):
         return _decoded_array(entry, kind, place, file, rules)
@@ -258,18 +263,14 @@ def _decoded_array(entry: Any, kind: Any, place: str, file: _File, rules: tuple[
 
 def _fit(axes: list[str], shape: tuple[int, ...], file: _File) -> bool:
     # One of the axes may stand for any number of them: "..." or "*S". Others are "D", "3", or "_" of any length.
-    places = [place for place, axis in enumerate(axes) if axis.startswith(("*", "..."))]
-    n_more = len(shape) - len(axes)
-    if n_more < -len(places) or (n_more and not places):
-        return False
-    for place in places:
-        rest = shape[place : place + 1 + n_more]
-        if axes[place] != "..." and not file.agrees(axes[place].removeprefix("*"), rest):
-            return False
-        axes, shape = axes[:place] + axes[place + 1 :], shape[:place] + shape[place + len(rest) :]
-    return all(
-        axis == "_" or (int(axis) == size if axis.isdecimal() else file.agrees(axis, size))
-        for axis, size in zip(axes, shape, strict=True)
+    sizes: list[Any] = list(shape)
+    for place, axis in enumerate(axes):
+        if axis.startswith(("*", "...")):
+            rest = slice(place, len(shape) - (len(axes) - place - 1))
+            sizes[rest] = [shape[rest]]
+    return len(sizes) == len(axes) and all(
+        axis in ("_", "...") or (int(axis) == size if axis.isdecimal() else file.agrees(axis.removeprefix("*"), size))
+        for axis, size in zip(axes, sizes, strict=True)
     )
 
 
@@ -289,15 +290,6 @@ def _check_length(length: int, rules: tuple[Any, ...], place: str, file: _File) 
             raise ModelFileError(f"{place} has the length {length}, where {file.sizes[rule.axis]} fits the rest")
 
 
-def _named_entry(entry: Any, alternatives: dict[str, Any], place: str) -> tuple[str, Any]:
-    if not isinstance(entry, dict) or len(cast(dict[str, Any], entry)) != 1:
-        raise ModelFileError(f"{place} holds {entry!r:.60} instead of one of {list(alternatives)}")
-    ((name, inner),) = cast(dict[str, Any], entry).items()
-    if name not in alternatives:
-        raise ModelFileError(f"{place} is of unknown kind {name!r:.60}, none of {list(alternatives)}")
-    return name, inner
-
-
 def _decoded_tuple(entry: Any, kind: Any, place: str, file: _File, rules: tuple[Any, ...]) -> tuple[Any, ...]:
     if not isinstance(entry, list):
         raise ModelFileError(f"{place} is no list")
@@ -306,10 +298,10 @@ def _decoded_tuple(entry: Any, kind: Any, place: str, file: _File, rules: tuple[
     if len(kinds) != len(entries):
         raise ModelFileError(f"{place} has {len(entries)} entries instead of {len(kinds)}")
     _check_length(len(entries), rules, place, file)
-    numbered = enumerate(zip(kinds, entries, strict=True))
-    # Each entry has axes of its own.
-    inner = (file._replace(sizes=file.sizes.new_child()) for _ in entries)
-    values = [_decoded(each, own, _below(place, number), next(inner)) for number, (own, each) in numbered]
+    values = [  # each has axes of its own
+        _decoded(each, own, _below(place, number), file._replace(sizes=file.sizes.new_child()))
+        for number, (own, each) in enumerate(zip(kinds, entries, strict=True))
+    ]
     if kinds[:1] == (Hashable,) and get_args(kind)[1:] == (...,):
         _check_distinct(values, place)
     return tuple(values)
@@ -339,18 +331,16 @@ def _decoded_scalar(entry: Any, kind: Any, place: str, file: _File, rules: tuple
 
 
 def _decoded_container(entry: Any, kind: Any, place: str, file: _File) -> Any:
-    fields = _fields(kind)
+    fields = _kept(kind)
     if not isinstance(entry, dict):
         raise ModelFileError(f"{place or 'the document'} is no table of names and values")
     entries = cast(dict[str, Any], entry)
     for name in sorted(entries.keys() ^ fields.keys()):
         fault = "is not there" if name in fields else "is nothing that this version knows"
         raise ModelFileError(f"{_below(place, name):.200} {fault}")
-    values = {
-        name: _decoded(entries[name], each, _below(place, name), file, own) for name, (each, own) in fields.items()
-    }
+    values = {name: _decoded(entries[name], each, _below(place, name), file) for name, each in fields.items()}
     try:
-        return None if file.tensors is None else kind(**values)
+        return None if file.tensors is None else kind(**dict.fromkeys(_fields(kind)) | values)
     except (TypeError, ValueError) as error:
         raise ModelFileError(f"{place}: {error}") from error
 

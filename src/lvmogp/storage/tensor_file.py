@@ -8,7 +8,7 @@ is noticed before arrays are read, and sizes are compared before memory is taken
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,8 @@ from lvmogp.storage.codec import Content, Sizes, decode, encode
 
 MODEL, CHECKPOINT = "lvmogp-model", "lvmogp-checkpoint"
 VERSION = 1
+# Beside the arrays of a value that travels; no field is called so.
+_DOCUMENT = "document of all"
 _NAMES = {MODEL: "model", CHECKPOINT: "checkpoint"}
 # How safetensors calls the types of numbers that our files hold.
 _DTYPES = {"F64": "float64", "F32": "float32", "I64": "int64", "I32": "int32", "BOOL": "bool"}
@@ -35,16 +37,7 @@ class OpenFile(NamedTuple):
 
     sizes: dict[str, jax.ShapeDtypeStruct]
     document: Any
-    path: Path
-    file: Any
-    digest: str | None
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """Read all arrays, and check their digest."""
-        found = {name: self.file.get_tensor(name) for name in self.sizes}
-        if self.digest != digest_of_arrays(found):
-            raise _damaged(self.path)
-        return found
+    tensors: Callable[[], dict[str, np.ndarray]]
 
 
 def write(path: str | os.PathLike[str], content: Content, form: str = MODEL) -> None:
@@ -82,6 +75,7 @@ def opened(path: str | os.PathLike[str], form: str = MODEL) -> Iterator[OpenFile
 
 def _checked(source: Path, file: Any, form: str) -> OpenFile:
     metadata: dict[str, str] = file.metadata() or {}
+    damaged = ModelFileError(f"{source} is damaged: its content does not match its digest; restore it from a copy")
     if metadata.get("format") != form:
         raise ModelFileError(f"{source} is a safetensors file, but not a {_NAMES[form]} saved by lvmogp")
     version = metadata.get("version", "")
@@ -90,26 +84,27 @@ def _checked(source: Path, file: Any, form: str) -> OpenFile:
             f"{source} has format version {version:.20}, but this lvmogp {__version__} reads versions up to "
             f"{VERSION}; upgrade lvmogp to read it"
         )
-    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
-    strange = [each.get_dtype() for each in slices.values() if each.get_dtype() not in _DTYPES]
-    if strange:
-        raise ModelFileError(f"{source} was changed by hand: it holds an array of {strange[0]}")
-    sizes = {
-        name: jax.ShapeDtypeStruct(tuple(each.get_shape()), np.dtype(_DTYPES[each.get_dtype()]))
-        for name, each in slices.items()
-    }
+    sizes: dict[str, jax.ShapeDtypeStruct] = {}
+    for name in file.keys():  # noqa: SIM118 - not a dictionary
+        kind = file.get_slice(name).get_dtype()
+        if kind not in _DTYPES:
+            raise ModelFileError(f"{source} was changed by hand: it holds an array of {kind}")
+        sizes[name] = jax.ShapeDtypeStruct(tuple(file.get_slice(name).get_shape()), np.dtype(_DTYPES[kind]))
     document = metadata.get("document", "")
     if metadata.get("header digest") != digest_of_header(document, sizes):
-        raise _damaged(source)
+        raise damaged
     try:
         plain = json.loads(document)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{source} was changed by hand: its document is no JSON ({error})") from error
-    return OpenFile(sizes, plain, source, file, metadata.get("digest"))
 
+    def tensors() -> dict[str, np.ndarray]:
+        found = {name: file.get_tensor(name) for name in sizes}
+        if metadata.get("digest") != digest_of_arrays(found):
+            raise damaged
+        return found
 
-def _damaged(source: Path) -> ModelFileError:
-    return ModelFileError(f"{source} is damaged: its content does not match its digest; restore it from a copy")
+    return OpenFile(sizes, plain, tensors)
 
 
 def digest_of_header(document: str, arrays: Sizes) -> str:
@@ -129,11 +124,11 @@ def digest_of_arrays(tensors: Mapping[str, np.ndarray]) -> str:
 def to_bytes(value: Any, kind: Any) -> bytes:
     """Return a value as it travels between processes."""
     tensors, document = encode(value, kind)
-    return save(tensors, {"document": json.dumps(document)})
+    return save(tensors | {_DOCUMENT: np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)})
 
 
 def from_bytes(payload: bytes, kind: Any) -> Any:
     """Inverse of :func:`to_bytes`."""
-    length = int.from_bytes(payload[:8], "little")  # a safetensors file opens with the length of its JSON header
-    document = json.loads(json.loads(payload[8 : 8 + length])["__metadata__"]["document"])
-    return decode(load(payload), document, kind)
+    tensors = load(payload)
+    document = json.loads(tensors.pop(_DOCUMENT).tobytes())
+    return decode(tensors, document, kind)

@@ -1,16 +1,17 @@
 """Observations on the host: in memory, or in memory-mapped files that are read a part at a time."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
 
 from lvmogp.errors import DataError
+from lvmogp.ground.rules import NOT_NEGATIVE, Along, Below
 from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.tables.ids import Id, distinct_ids, read_ids
 from lvmogp.tables.scaling import ColumnMoments, column_moments
 from lvmogp.tables.transforms import Transform
-from lvmogp.typing import HostFloat, HostInt
+from lvmogp.typing import Float, HostFloat, HostInt, Int
 
 # Tens of megabytes in memory, and few enough parts that reading them costs nothing beside the rows.
 _ROWS_AT_ONCE = 1_000_000
@@ -54,14 +55,14 @@ class Observations(NamedTuple):
     array([2, 2])
     """
 
-    inputs: HostFloat
-    outputs: HostFloat
-    conditions: HostInt
-    ids: tuple[Id, ...] = ()
-    columns: tuple[str, ...] | None = None
+    inputs: Float[np.ndarray, "n Q_X"]
+    outputs: Float[np.ndarray, " n"]
+    conditions: Annotated[Int[np.ndarray, " n"], Below("D")]
+    ids: Annotated[tuple[Id, ...], Along("D")] = ()
+    columns: Annotated[tuple[str, ...], Along("Q_X")] | None = None
     output_name: str | None = None
     date_columns: tuple[str, ...] = ()
-    errors: HostFloat | None = None
+    errors: Annotated[Float[np.ndarray, " n"], NOT_NEGATIVE] | None = None
     is_grid: bool = False
     is_streamed: bool = False
 
@@ -69,6 +70,16 @@ class Observations(NamedTuple):
     def n_rows(self) -> int:
         """Number of observations."""
         return len(self.outputs)
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns of the inputs."""
+        return self.inputs.shape[1]
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the columns of the inputs; numbered where they have none."""
+        return tuple(self.columns or (f"input {place + 1}" for place in range(self.n_columns)))
 
     @property
     def counts(self) -> HostInt:
@@ -86,6 +97,11 @@ class Observations(NamedTuple):
             return False
         by_condition = self.inputs.reshape(n_conditions, -1, self.inputs.shape[1])
         return bool(np.all(by_condition == by_condition[0]))
+
+    def without_rows(self) -> "Observations":
+        """Return what describes the data, without the data."""
+        nothing = np.empty((0, self.n_columns)), np.empty(0), np.empty(0, dtype=int)
+        return self._replace(inputs=nothing[0], outputs=nothing[1], conditions=nothing[2], errors=None)
 
     def some(self, rows: HostInt | slice) -> "Observations":
         """Return some rows, in memory."""
@@ -162,9 +178,12 @@ ObservationStore = Observations
 
 
 def joined(parts: list[Observations]) -> Observations:
-    """Return rows of several parts, one after the other, as those of the first."""
-    names = ["inputs", "outputs", "conditions"] + ([] if parts[0].errors is None else ["errors"])
-    return parts[0]._replace(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+    """Return rows of several parts, one after the other, as those of the first; errors not known are zero."""
+    inputs, outputs, conditions = (np.concatenate(each) for each in zip(*(part[:3] for part in parts), strict=True))
+    errors = None
+    if any(part.errors is not None for part in parts):
+        errors = np.concatenate([np.zeros(part.n_rows) if part.errors is None else part.errors for part in parts])
+    return parts[0]._replace(inputs=inputs, outputs=outputs, conditions=conditions, errors=errors)
 
 
 class Order(NamedTuple):

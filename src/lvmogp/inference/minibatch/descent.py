@@ -27,9 +27,8 @@ from lvmogp.inference.minibatch.distributed import AXIS, mesh, on_devices
 from lvmogp.inference.minibatch.minibatches import Feed, Minibatch, ahead, minibatch
 from lvmogp.inference.minibatch.steps import AdamMoments, Problem, Rates, State, conditions_of, covariance_of, step
 from lvmogp.inference.optimise import Status, StopFit
-from lvmogp.model.expected_likelihood import basis
 from lvmogp.model.parameters import Parameters
-from lvmogp.model.posterior import Posterior
+from lvmogp.model.posterior import Posterior, gram_factors
 from lvmogp.typing import Array, HostFloat, Scalar
 
 STEPS_PER_WINDOW = 50
@@ -256,10 +255,4 @@ def _posterior(state: State, problem: Problem) -> Posterior:
         latent_variance=conditions.latents.variance,
         noise_variance=conditions.noise_variance if own_noise else shared.noise_variance,
     )
-    return Posterior(
-        parameters=parameters,
-        input_basis=basis(shared.input_kernel, shared.inducing_inputs),
-        latent_basis=basis(shared.latent_kernel, shared.inducing_latents),
-        mean=state.mean,
-        covariance=state.covariance,
-    )
+    return Posterior(parameters, *gram_factors(parameters), state.mean, state.covariance)
