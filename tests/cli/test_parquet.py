@@ -204,4 +204,4 @@ def test_files_that_are_not_there_not_parquet_empty_or_different_are_refused(tmp
 
 def test_pyarrow_is_asked_for_by_name(file, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    assert refused(file) == 'Parquet files need pyarrow, which is not installed: pip install "lvmogp[files]"'
+    assert refused(file) == '.parquet files need pyarrow, which is not installed: pip install "lvmogp[files]"'

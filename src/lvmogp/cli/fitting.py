@@ -130,14 +130,14 @@ def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | 
         features = read_features(condition_features, condition=roles.condition, known=rows.conditions)
     facts = _facts(path, table.written, (rows.n_points, len(rows.conditions)), rows.X.columns, rows.dates, roles.output)
     if rows.left_out:
-        facts["left out"] = f"{counted(rows.n_rows - len(rows.X), 'row')}: {escape(missing_words(rows.left_out))}"
+        facts["left out"] = f"{counted(len(table.frame) - len(rows.X), 'row')}: {escape(missing_words(rows.left_out))}"
     if isinstance(rows.y, pd.DataFrame):
         facts["missing"] = f"{counted(rows.y.size - rows.n_points, 'cell')} of {rows.y.size:,}".replace(",", " ")
     if rows.ignored:
         shown = ", ".join(rows.ignored[:_IGNORED_SHOWN]) + (", …" if len(rows.ignored) > _IGNORED_SHOWN else "")
         facts["ignored"] = f"{escape(shown)} [dim](not numbers)[/]"
     screen.say_facts(facts)
-    about = {"written": table.written, "n_rows": rows.n_rows, "left_out": rows.left_out, "ignored": rows.ignored}
+    about = {"written": table.written, "n_rows": len(table.frame), "left_out": rows.left_out, "ignored": rows.ignored}
     return {"X": X, "y": rows.y, "condition_features": features, "y_std": rows.y_std}, {"file": path, **about}
 
 
