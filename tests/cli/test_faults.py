@@ -27,7 +27,7 @@ from lvmogp.cli.screen import INTERRUPTED, plain, reported
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError
 from lvmogp.ground.writing import replace_file
 from lvmogp.page.report import write_report
-from lvmogp.plots.saving import save_figure
+from lvmogp.plots.style import save_figure
 from lvmogp.storage.checkpoints import checkpoints
 from lvmogp.typing import Float
 
@@ -137,7 +137,7 @@ def test_there_is_one_place_where_files_are_written_and_nothing_that_is_read_can
                 found.append((path.name, ast.unparse(node)[:60]))
     assert sorted(found) == [
         ("fitting.py", "os.fdopen(os.dup(1), 'w', encoding='utf-8')"),  # the standard output
-        ("saving.py", "figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH)"),
+        ("style.py", "figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH)"),
         ("writing.py", "aside.open('xb')"),
     ]
 

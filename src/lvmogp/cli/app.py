@@ -83,8 +83,8 @@ def _command(module: str, *, can_be_quiet: bool = True) -> Callable[[Callable[..
 
     def register(declared: Callable[..., None]) -> None:
         @wraps(declared)
-        def run(*, as_json: bool, debug: bool, quiet: bool = False, **options: Any) -> None:
-            with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
+        def run(**options: Any) -> None:
+            with reported(**{name: options.pop(name, False) for name in _OF_THE_SCREEN}) as screen:
                 getattr(import_module(f"lvmogp.cli.{module}"), declared.__name__)(screen, **options)
 
         own = inspect.signature(declared)

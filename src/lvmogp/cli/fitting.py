@@ -82,7 +82,7 @@ def fit(
         if distributed:
             opened.enter_context(_among_others(screen, meeting))
         if is_parquet(data) and (is_stochastic or data.is_dir()):
-            arguments, about = opened.enter_context(_pieces(screen, data, roles, condition_features))
+            arguments, about = _pieces(screen, opened, data, roles, condition_features)
         else:
             arguments, about = _table(screen, data, roles, condition_features, wide=wide)
         transform = None if output_transform == "none" else output_transform
@@ -141,8 +141,7 @@ def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | 
     return {"X": X, "y": rows.y, "condition_features": features, "y_std": rows.y_std}, {"file": path, **about}
 
 
-@contextmanager
-def _pieces(screen: Screen, path: Path, roles: Roles, condition_features: Path | None) -> Iterator[_Source]:
+def _pieces(screen: Screen, opened: ExitStack, path: Path, roles: Roles, condition_features: Path | None) -> _Source:
     # Parquet files read in pieces, by one process or several.
     if condition_features is not None or roles.errors is not None:
         raise SettingError(
@@ -152,14 +151,12 @@ def _pieces(screen: Screen, path: Path, roles: Roles, condition_features: Path |
     output, condition = _named_columns(roles)
     part = Part(jax.process_index(), jax.process_count())
     columns = {"output": output, "condition": condition, "inputs": roles.inputs}
-    with ExitStack() as opened:
-        with job_progress("rows read", shown=screen.for_people and part.first == 0) as report:
-            store = opened.enter_context(open_parquet(path, **columns, part=part, on_progress=report))
-        counts = len(store.outputs), len(store.ids)
-        inputs = store.columns or ()
-        screen.say_facts(_facts(path, "Parquet, read in pieces", counts, inputs, store.date_columns, output))
-        n_rows = int(summed(np.asarray([len(store.outputs)]))[0])  # all processes must ask
-        yield {"X": store}, {"file": path, "n_rows": n_rows}
+    with job_progress("rows read", shown=screen.for_people and part.first == 0) as report:
+        store = opened.enter_context(open_parquet(path, **columns, part=part, on_progress=report))
+    counts, inputs = (len(store.outputs), len(store.ids)), store.columns or ()
+    screen.say_facts(_facts(path, "Parquet, read in pieces", counts, inputs, store.date_columns, output))
+    n_rows = int(summed(np.asarray([len(store.outputs)]))[0])  # all processes must ask
+    return {"X": store}, {"file": path, "n_rows": n_rows}
 
 
 def _named_columns(roles: Roles) -> tuple[str, str]:

@@ -35,9 +35,7 @@ class Screen:
     """Where a command's words go: standard output for results, standard error for notes and errors."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False, debug: bool = False) -> None:
-        self.as_json: bool = as_json
-        self.quiet: bool = quiet
-        self.debug: bool = debug
+        self.as_json, self.quiet, self.debug = as_json, quiet, debug
         self.notes: list[str] = []
         self.after_failure = ""  # how to go on once this command has been stopped
         self._out, self._errors = Console(highlight=False), Console(highlight=False, soft_wrap=True, stderr=True)
@@ -60,9 +58,9 @@ class Screen:
 
     def say_facts(self, facts: Mapping[str, str | None]) -> None:
         """Print a line per fact that there is, which may hold rich's markup, for people."""
-        width = max(len(name) for name, value in facts.items() if value is not None)
+        width = max(len(name) for name, value in facts.items() if value)
         for name, value in facts.items():
-            if value is not None:
+            if value:
                 self.say(f"[bold]{name:<{width}}[/]  {value}")
 
     def say_written(self, what: str, path: Path) -> None:
@@ -111,9 +109,9 @@ class Screen:
 
 
 @contextmanager
-def reported(*, as_json: bool = False, quiet: bool = False, debug: bool = False) -> Iterator[Screen]:
-    """Turn warnings into notes, and whatever goes wrong into one line and an exit code."""
-    screen = Screen(as_json=as_json, quiet=quiet, debug=debug)
+def reported(**options: bool) -> Iterator[Screen]:
+    """Give the screen of a command; turn warnings into notes, and whatever goes wrong into a line and an exit code."""
+    screen = Screen(**options)
     with warnings.catch_warnings():
         if not screen.debug:
             warnings.simplefilter("ignore")

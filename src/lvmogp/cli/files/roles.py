@@ -183,9 +183,9 @@ class CompleteRows(NamedTuple):
 
     X: pd.DataFrame
     y: pd.Series | pd.DataFrame | None  # a column per condition in wide form
-    ids: list[Id] | None
-    y_std: pd.Series | None
     left_out: dict[str, int]
+    ids: list[Id] | None = None
+    y_std: pd.Series | None = None
     ignored: tuple[str, ...] = ()  # columns that are neither numbers nor dates
 
     @property
@@ -224,7 +224,7 @@ def complete_rows(table: FileTable, roles: Roles, *, dates: Sequence[str] | None
         kinds = pd.api.types.infer_dtype(table.frame[roles.condition].astype(object), skipna=True)
         ids = ids_of_texts(kept[roles.condition].tolist(), whole=kinds == "integer" if is_parquet(table.path) else None)
     y, y_std = (None if name is None else pd.Series(kept[name]) for name in (roles.output, roles.errors))
-    return CompleteRows(kept[inputs], y, ids, y_std, left_out, ignored)
+    return CompleteRows(kept[inputs], y, left_out, ids, y_std, ignored)
 
 
 def wide_rows(table: FileTable, inputs: Sequence[str]) -> CompleteRows:
@@ -238,7 +238,7 @@ def wide_rows(table: FileTable, inputs: Sequence[str]) -> CompleteRows:
     outputs = {column.name: column.checked(dates=False).values for column in others}
     kept, left_out = _kept(table, columns | outputs, names)
     y = kept[list(outputs)].set_axis(pd.Index(ids_of_texts(list(outputs)), dtype=object), axis=1)
-    return CompleteRows(kept[names], y, None, None, left_out, ignored)
+    return CompleteRows(kept[names], y, left_out, ignored=ignored)
 
 
 def _kept(table: FileTable, columns: dict[str, pd.Series], needed: list[str]) -> tuple[pd.DataFrame, dict[str, int]]:
