@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from lvmogp import open_parquet
-from lvmogp.cli.files.parquet import Part
 from lvmogp.cli.files.roles import Roles, complete_rows
 from lvmogp.cli.files.tables import read_table
 from lvmogp.errors import DataError, SettingError
@@ -135,7 +134,7 @@ def test_each_part_has_its_own_row_groups(file, monkeypatch):
     groups = np.split(pd.read_parquet(file)["y"].to_numpy(), [12, 24, 36, 48])
     for first, expected in ((0, [0, 2, 4]), (1, [1, 3])):
         asked.clear()
-        with open_parquet(file, **ROLES, part=Part(first, 2)) as store:
+        with open_parquet(file, **ROLES, part=slice(first, None, 2)) as store:
             np.testing.assert_array_equal(store.outputs, np.concatenate([groups[each] for each in expected]))
         assert asked == expected
 
@@ -175,7 +174,10 @@ def refused(paths, **roles) -> str:
         ({"output": "site", "condition": "count"}, "column 'site' of"),
         ({"output": "when"}, "must hold numbers, it holds timestamp"),
         ({"inputs": ["site"], "condition": "count"}, "must hold numbers or dates, it holds"),
-        ({"part": Part(5, 6)}, "there are 5 row groups for 6 processes, so this one has nothing to read; start fewer"),
+        (
+            {"part": slice(5, None, 6)},
+            "there are 5 row groups for 6 processes, so this one has nothing to read; start fewer",
+        ),
     ],
 )
 def test_roles_and_parts_that_do_not_serve_are_named(file, roles, words):

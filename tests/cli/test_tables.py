@@ -297,9 +297,8 @@ LONG = """speed,when,tyre,comment,distance
 def test_inputs_are_all_other_numbers_and_dates_unless_named(tmp_path):
     found = complete_rows(read(tmp_path, LONG), ROLES)
     assert list(found.X.columns) == ["speed", "when"]
-    assert (found.dates, found.ignored) == (["when"], ("comment",))
+    assert found.ignored == ("comment",)
     assert found.left_out == {"distance": 1, "tyre": 1, "speed": 1}
-    assert (found.n_points, found.conditions) == (3, ["A", "B"])
     assert found.X["speed"].tolist() == [1.5, 2.5, 2.0]
     assert found.ids == ["A", "B", "B"]
     assert found.X["when"].dt.day.tolist() == [2, 3, 7]
@@ -307,7 +306,7 @@ def test_inputs_are_all_other_numbers_and_dates_unless_named(tmp_path):
     assert found.y.name == "distance"
     named = complete_rows(read(tmp_path, LONG), ROLES._replace(inputs=("when",)))
     assert list(named.X.columns) == ["when"]
-    assert named.n_points == 4
+    assert named.y.tolist() == [3, 4, 5, 6]
 
 
 def test_rows_for_a_model_hold_what_it_knows(tmp_path):
@@ -316,7 +315,7 @@ def test_rows_for_a_model_hold_what_it_knows(tmp_path):
     assert rows.X["speed"].tolist() == [1.5, 2.5, 2.0]
     assert (rows.ids, rows.y_std) == (["A", "B", "B"], None)
     only = complete_rows(table, Roles(("when",), errors="speed"), dates=["when"])
-    assert (len(only.X), only.y, only.ids, only.dates) == (5, None, None, ["when"])
+    assert (len(only.X), only.y, only.ids) == (5, None, None)
     assert only.y_std.tolist() == [1.5, 2.5, 3.5, 2.0, 2.0]
 
 
@@ -365,7 +364,7 @@ def test_wide_form(tmp_path):
     found = wide_rows(read(tmp_path, WIDE), [])
     assert list(found.X.columns) == ["t"]
     assert found.ignored == ("note", "9")
-    assert (found.n_points, found.conditions, found.left_out) == (5, [7, 8], {"t": 1})
+    assert (list(found.y), found.left_out) == ([7, 8], {"t": 1})
     np.testing.assert_array_equal(found.y.to_numpy(), [[1.5, 2.5], [np.nan, 3.5], [4, 5]])
     found = wide_rows(read(tmp_path, "a,x,b\n1,0.5,3\n2,1.5,4\n"), ["x"])
     assert list(found.X.columns) == ["x"]

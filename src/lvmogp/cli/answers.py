@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from lvmogp.cli.files.roles import CompleteRows, Roles, complete_rows, ids_of_texts, model_ids, read_features
 from lvmogp.cli.files.tables import read_table, table_bytes
-from lvmogp.cli.screen import Screen, counted, missing_words, number
+from lvmogp.cli.screen import Screen, counted, missing_words
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.calibration import Calibration
@@ -165,7 +165,7 @@ def _show_predictions(screen: Screen, frame: pd.DataFrame, level: float) -> None
     answers = first[["mean", "sd", "median", "lower", "upper"]].map(lambda value: f"{value:.{decimals}f}")
     texts = [name for name in first.columns if not pd.api.types.is_numeric_dtype(first[name])]
     named = {name: f"{name} {100 * level:g} %" for name in ("lower", "upper")}
-    screen.show(first.assign(**answers).rename(columns=named), left=texts)
+    screen.show(first.drop(columns=answers.columns).join(answers).rename(columns=named), left=texts)
     if len(first) < len(frame):
         screen.say(f"[dim]… and {counted(len(frame) - len(first), 'more row')}[/]")
 
@@ -210,7 +210,7 @@ def calibration(screen: Screen, model: Path, *, plot: Path | None, **about_rows:
 def _show_calibration(screen: Screen, found: Calibration) -> None:
     screen.say(
         f"{counted(found.n_observations, 'observation')} of {counted(found.n_conditions, 'condition')}: root mean "
-        f"square error {number(found.rmse)}, mean log density {number(found.log_density)}"
+        f"square error {found.rmse:.4g}, mean log density {found.log_density:.4g}"
     )
     percent = (100 * found.coverage[["level", "coverage", "standard_error"]]).to_numpy()
     levels = pd.DataFrame({"interval": [f"{level:g} %" for level, _, _ in percent]})
@@ -255,7 +255,7 @@ def suggest(
     output = fitted.model_.scaling.label(fitted.model_.schema.output_name or "the output")
     screen.say(
         f"[bold]{escape(str(found.condition))}[/]  [dim]{counted(found.n_measured, 'point')} so far; sd of "
-        f"{escape('the latents' if found.goal == 'latents' else output)} now {number(found.sd_before)}[/]"
+        f"{escape('the latents' if found.goal == 'latents' else output)} now {found.sd_before:.4g}[/]"
     )
     screen.show(found.table.rename(columns={"sd_after": "expected sd after"}).reset_index(names="measure"))
     told = {name: getattr(found, name) for name in ("condition", "goal", "n_measured", "sd_before")}

@@ -21,7 +21,6 @@ app: typer.Typer = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Gaussian processes for data from many conditions: fit a table, predict, add conditions from a few points.",
 )
-_OBJECTS_BEFORE_COLLECTION = 100_000
 
 
 # Arguments and options, whose first argument is the default; that of what must be given is "..."
@@ -29,10 +28,6 @@ _OBJECTS_BEFORE_COLLECTION = 100_000
 
 def _option(default: Any, text: str, *names: str, **more: Any) -> Any:
     return typer.Option(default, *names, help=text, **more)
-
-
-def _argument(default: Any, text: str, *, show_default: bool = False) -> Any:
-    return typer.Argument(default, help=text, show_default=show_default)
 
 
 def _count(text: str, *, least: int = 0) -> int | str:
@@ -45,14 +40,14 @@ def _count(text: str, *, least: int = 0) -> int | str:
     return int(text)
 
 
-_column = partial(_option, rich_help_panel="Columns", metavar="COLUMN", show_default=False)
+_column = partial(_option, rich_help_panel="Columns", metavar="COLUMN")
 _modelled = partial(_option, rich_help_panel="Model", metavar="NAME")
 _latent_count = partial(_modelled, metavar="N|auto", parser=_count)
 _searched = partial(_option, rich_help_panel="Search")
 _search_count = partial(_searched, metavar="N|auto", parser=partial(_count, least=1))
-_long_fit = partial(_option, rich_help_panel="Long fits", show_default=False)
+_long_fit = partial(_option, rich_help_panel="Long fits")
 
-_MODEL = _argument(..., "A model file, made by 'lvmogp fit'.")
+_MODEL = typer.Argument(..., help="A model file, made by 'lvmogp fit'.")
 _CONDITION = _option(None, "One condition for all rows.")
 _CONDITION_COLUMN = _option(None, "Column with the condition of each row; default: the one the model was fitted with.")
 _OUTPUT_COLUMN = _option(None, "Column with the output; default: the one the model was fitted with.")
@@ -61,7 +56,6 @@ _CONDITION_FEATURES = _option(
     None,
     "Table of what is known of the conditions: a row each, their ids in a column named as in the data.",
     metavar="FILE",
-    show_default=False,
 )
 _UNSEEN = _option("error", "A condition never seen is an error, or predicted from the prior.")
 _OF_THE_SCREEN = {
@@ -74,7 +68,7 @@ _OF_THE_SCREEN = {
 # Commands
 
 
-def _command(module: str, *, can_be_quiet: bool = True) -> Callable[[Callable[..., None]], None]:
+def _command(module: str) -> Callable[[Callable[..., None]], None]:
     """Register a command that is declared without a body: a function of its name in a module here does the work.
 
     The function gets a screen, for which the command has some more options, and the values of all others by their
@@ -84,14 +78,13 @@ def _command(module: str, *, can_be_quiet: bool = True) -> Callable[[Callable[..
     def register(declared: Callable[..., None]) -> None:
         @wraps(declared)
         def run(**options: Any) -> None:
-            with reported(**{name: options.pop(name, False) for name in _OF_THE_SCREEN}) as screen:
+            with reported(**{name: options.pop(name) for name in _OF_THE_SCREEN}) as screen:
                 getattr(import_module(f"lvmogp.cli.{module}"), declared.__name__)(screen, **options)
 
         own = inspect.signature(declared)
         added = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=bool)
             for name, option in _OF_THE_SCREEN.items()
-            if can_be_quiet or name != "quiet"
         ]
         vars(run)["__signature__"] = own.replace(parameters=[*own.parameters.values(), *added])
         app.command()(run)
@@ -115,8 +108,8 @@ def _common(
 # The options that are settings of the estimator have its names.
 @_command("fitting")
 def fit(
-    data: Path = _argument(..., "Table: CSV, Excel, Parquet, or a folder of Parquet."),
-    model: Path = _option(..., "Model file to write.", show_default=False),
+    data: Path = typer.Argument(..., help="Table: CSV, Excel, Parquet, or a folder of Parquet."),
+    model: Path = _option(..., "Model file to write."),
     output: str | None = _column(None, "To be predicted."),
     condition: str | None = _column(None, "Id of the condition of each row."),
     inputs: list[str] | None = _column(
@@ -173,7 +166,7 @@ def fit(
 @_command("answers")
 def predict(
     model: Path = _MODEL,
-    data: Path = _argument(..., "Table with the inputs to predict at."),
+    data: Path = typer.Argument(..., help="Table with the inputs to predict at."),
     condition: str | None = _CONDITION,
     condition_column: str | None = _CONDITION_COLUMN,
     condition_features: Path | None = _CONDITION_FEATURES,
@@ -195,7 +188,7 @@ def predict(
 @_command("models")
 def add_condition(
     model: Path = _MODEL,
-    data: Path | None = _argument(None, "Table with a few observations of new conditions."),
+    data: Path | None = typer.Argument(None, help="Table with a few observations of new conditions."),
     point: list[str] | None = _option(
         None, "An observation, such as speed=20,distance=25; may be given several times."
     ),
@@ -215,8 +208,8 @@ def add_condition(
 @_command("answers")
 def suggest(
     model: Path = _MODEL,
-    condition: str = _option(..., "The condition to measure: a new one, or one of the model's.", show_default=False),
-    candidates: Path | None = _option(None, "Table with the inputs that could be measured.", show_default=False),
+    condition: str = _option(..., "The condition to measure: a new one, or one of the model's."),
+    candidates: Path | None = _option(None, "Table with the inputs that could be measured."),
     grid: list[str] | None = _option(
         None, "Candidates as a grid, such as speed=3:30:28 or load=2; once for each input."
     ),
@@ -238,8 +231,8 @@ def suggest(
 @_command("answers")
 def calibration(
     model: Path = _MODEL,
-    data: Path | None = _argument(
-        None, "Table with held-out observations; default: the training data, left out in turn.", show_default=True
+    data: Path | None = typer.Argument(
+        None, help="Table with held-out observations; default: the training data, left out in turn."
     ),
     condition: str | None = _CONDITION,
     condition_column: str | None = _CONDITION_COLUMN,
@@ -255,7 +248,7 @@ def calibration(
     """
 
 
-@_command("models", can_be_quiet=False)
+@_command("models")
 def conditions(model: Path = _MODEL) -> None:
     """Show where the conditions lie in the latent space.
 
@@ -263,7 +256,7 @@ def conditions(model: Path = _MODEL) -> None:
     """
 
 
-@_command("models", can_be_quiet=False)
+@_command("models")
 def show(model: Path = _MODEL) -> None:
     """Show what a model file holds: data, settings, seed, and the versions that the fit was made with.
 
@@ -274,7 +267,7 @@ def show(model: Path = _MODEL) -> None:
 @_command("models")
 def report(
     model: Path = _MODEL,
-    out: Path | None = _option(None, "Page to write; default: beside the model.", "--out", "-o", show_default=False),
+    out: Path | None = _option(None, "Page to write; default: beside the model.", "--out", "-o"),
 ) -> None:
     """Write a page to explore a model with: one file that works offline in any browser.
 
@@ -282,7 +275,7 @@ def report(
     """
 
 
-@_command("models", can_be_quiet=False)
+@_command("models")
 def demo(
     out: Path = _option(Path("out"), "Folder for the figures."),
     seed: int = _option(1, "Seed of the simulated experiments.", min=0),
@@ -297,7 +290,7 @@ def main() -> None:
     """Entry point of the ``lvmogp`` command."""
     # Imports make very many objects, all of which stay: looking for garbage among them takes an eighth of their time,
     # and a last look when the process ends a tenth of a small fit's.
-    gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
+    gc.set_threshold(100_000)
     try:
         app()
     finally:

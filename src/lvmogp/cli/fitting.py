@@ -21,10 +21,10 @@ from rich.markup import escape
 from rich.prompt import Confirm
 
 from lvmogp.cli.answers import check_target
-from lvmogp.cli.files.parquet import Part, open_parquet
+from lvmogp.cli.files.parquet import open_parquet
 from lvmogp.cli.files.roles import Roles, complete_rows, read_features, wide_rows
-from lvmogp.cli.files.tables import first_line, is_parquet, read_table
-from lvmogp.cli.screen import INTERRUPTED, Screen, counted, missing_words, number
+from lvmogp.cli.files.tables import is_parquet, read_table
+from lvmogp.cli.screen import INTERRUPTED, Screen, counted, missing_words
 from lvmogp.errors import ConvergenceWarning, LVMOGPError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.inference.minibatch.distributed import Rendezvous, join_processes, summed
@@ -69,6 +69,12 @@ def fit(
     roles = Roles(tuple(inputs or ()), condition, output, error_column)
     meeting = Rendezvous(coordinator, processes, process)
     is_stochastic = settings["inference"] == "stochastic"
+    in_pieces = is_parquet(data) and (is_stochastic or data.is_dir())
+    if (in_pieces or not wide) and (output is None or condition is None):
+        raise SettingError(
+            "name the columns of the output and of the condition with --output and --condition, or say --wide for a "
+            "table with one column per condition"
+        )
     if not distributed and any(value is not None for value in meeting):
         raise SettingError("--coordinator, --processes and --process belong to --distributed; add it")
     if distributed and keep_on_interrupt:
@@ -81,7 +87,7 @@ def fit(
     with ExitStack() as opened:
         if distributed:
             opened.enter_context(_among_others(screen, meeting))
-        if is_parquet(data) and (is_stochastic or data.is_dir()):
+        if in_pieces:
             arguments, about = _pieces(screen, opened, data, roles, condition_features)
         else:
             arguments, about = _table(screen, data, roles, condition_features, wide=wide)
@@ -114,25 +120,30 @@ def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | 
                 raise SettingError(f"--wide has one column per condition, so there is no {option} to name")
         table = read_table(path)
         rows = wide_rows(table, roles.inputs)
-        X = rows.X
+        X, conditions = rows.X, list(pd.DataFrame(rows.y))
     else:
-        _, condition = _named_columns(roles)
+        condition = str(roles.condition)
         table = read_table(path, ids=[condition])
         rows = complete_rows(table, roles)
-        X = rows.X.assign(**{condition: pd.Series(rows.ids, dtype=object)})
-        if len(rows.conditions) == len(X) > 1:
+        X, conditions = (
+            rows.X.assign(**{condition: pd.Series(rows.ids, dtype=object)}),
+            list(dict.fromkeys(rows.ids or ())),
+        )
+        if len(conditions) == len(X) > 1:
             screen.note(
                 f"each of the {len(X)} rows has a {condition!r} of its own, so nothing can be learnt about any one of "
                 "them; is it the right column?"
             )
     features = None
     if condition_features is not None:
-        features = read_features(condition_features, condition=roles.condition, known=rows.conditions)
-    facts = _facts(path, table.written, (rows.n_points, len(rows.conditions)), rows.X.columns, rows.dates, roles.output)
+        features = read_features(condition_features, condition=roles.condition, known=conditions)
+    outputs, dates = pd.DataFrame(rows.y), list(map(str, rows.X.select_dtypes("datetime")))
+    n_points = int(outputs.notna().to_numpy().sum())
+    facts = _facts(path, table.written, (n_points, len(conditions)), rows.X.columns, dates, roles.output)
     if rows.left_out:
         facts["left out"] = f"{counted(len(table.frame) - len(rows.X), 'row')}: {escape(missing_words(rows.left_out))}"
-    if isinstance(rows.y, pd.DataFrame):
-        facts["missing"] = f"{counted(rows.y.size - rows.n_points, 'cell')} of {rows.y.size:,}".replace(",", " ")
+    if wide:
+        facts["missing"] = f"{counted(outputs.size - n_points, 'cell')} of {outputs.size:,}".replace(",", " ")
     if rows.ignored:
         shown = ", ".join(rows.ignored[:_IGNORED_SHOWN]) + (", …" if len(rows.ignored) > _IGNORED_SHOWN else "")
         facts["ignored"] = f"{escape(shown)} [dim](not numbers)[/]"
@@ -148,24 +159,14 @@ def _pieces(screen: Screen, opened: ExitStack, path: Path, roles: Roles, conditi
             "data that are read in pieces cannot be fitted with --condition-features or --error-column; leave that "
             "out, or give a smaller file"
         )
-    output, condition = _named_columns(roles)
-    part = Part(jax.process_index(), jax.process_count())
-    columns = {"output": output, "condition": condition, "inputs": roles.inputs}
-    with job_progress("rows read", shown=screen.for_people and part.first == 0) as report:
+    part = slice(jax.process_index(), None, jax.process_count())
+    columns: dict[str, Any] = {"output": roles.output, "condition": roles.condition, "inputs": roles.inputs}
+    with job_progress("rows read", shown=screen.for_people and jax.process_index() == 0) as report:
         store = opened.enter_context(open_parquet(path, **columns, part=part, on_progress=report))
     counts, inputs = (len(store.outputs), len(store.ids)), store.columns or ()
-    screen.say_facts(_facts(path, "Parquet, read in pieces", counts, inputs, store.date_columns, output))
+    screen.say_facts(_facts(path, "Parquet, read in pieces", counts, inputs, store.date_columns, roles.output))
     n_rows = int(summed(np.asarray([len(store.outputs)]))[0])  # all processes must ask
     return {"X": store}, {"file": path, "n_rows": n_rows}
-
-
-def _named_columns(roles: Roles) -> tuple[str, str]:
-    if roles.output is None or roles.condition is None:
-        raise SettingError(
-            "name the columns of the output and of the condition with --output and --condition, or say --wide for a "
-            "table with one column per condition"
-        )
-    return roles.output, roles.condition
 
 
 def _facts(
@@ -193,8 +194,8 @@ def _among_others(screen: Screen, meeting: Rendezvous) -> Iterator[None]:
     except BaseException as failure:
         if isinstance(failure, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(failure):
             failure = LVMOGPError(
-                f"another process of this fit was lost, or cannot be reached ({first_line(failure):.200}); start all "
-                "of them again, with --resume where there are checkpoints"
+                f"another process of this fit was lost, or cannot be reached ({failure!s:.200}); start all of them "
+                "again, with --resume where there are checkpoints"
             )
         code = screen.fail(failure)
         sys.stdout.flush()
@@ -270,13 +271,13 @@ def _say_summary(screen: Screen, found: Summary) -> None:
     starts = f"best of {counted(found.n_starts, 'start')}, {in_words(found.seconds)}"
     facts: dict[str, str | None] = {
         "bound": f"{found.bound:.1f}  [dim]{found.status}; {starts}[/]",
-        "noise": f"{number(found.noise_sd)}  [dim]standard deviation{output}[/]",
+        "noise": f"{found.noise_sd:.4g}  [dim]standard deviation{output}[/]",
     }
     if found.n_draws > 0:
         facts["answers from"] = f"{counted(found.n_draws, 'draw')}  [dim]from the posterior, by Markov chains[/]"
     if found.leave_out is not None:
         facts["left-out error"] = (
-            f"{number(found.leave_out.rmse)}  [dim]of points left out, against {number(found.leave_out.spread)} "
+            f"{found.leave_out.rmse:.4g}  [dim]of points left out, against {found.leave_out.spread:.4g} "
             f"without a model; 95 % intervals hold {100 * found.leave_out.coverage:.0f} %[/]"
         )
     screen.say_facts(facts)

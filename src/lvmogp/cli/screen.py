@@ -36,19 +36,11 @@ class Screen:
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False, debug: bool = False) -> None:
         self.as_json, self.quiet, self.debug = as_json, quiet, debug
+        self.for_people = not (as_json or quiet)  # whether anybody reads along
         self.notes: list[str] = []
         self.after_failure = ""  # how to go on once this command has been stopped
         self._out, self._errors = Console(highlight=False), Console(highlight=False, soft_wrap=True, stderr=True)
-
-    @property
-    def for_people(self) -> bool:
-        """Whether anybody reads along."""
-        return not (self.as_json or self.quiet)
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether results go to a terminal, rather than into a file or another program."""
-        return self._out.is_terminal
+        self.is_terminal = self._out.is_terminal  # rather than a file or another program, to which results go
 
     def say(self, text: str = "") -> None:
         """Print a line, which may hold rich's markup, for people."""
@@ -167,27 +159,18 @@ def _cell(value: Any) -> str:
     # A day without a time stays a day.
     if hasattr(value, "isoformat"):
         return str(value).removesuffix(" 00:00:00")
-    return number(value) if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def plain(value: Any) -> Any:
     """Return a value as JSON can hold it: NaN and infinity as null, dates as ISO text, other objects as text."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    return value if isinstance(value, str | int | bool | None) else str(value)
 
+    def simpler(other: Any) -> Any:
+        if hasattr(other, "isoformat"):
+            return other.isoformat()
+        return other.item() if hasattr(other, "item") else str(other)
 
-def number(value: float) -> str:
-    """Return a number for people: four significant digits, without the noise of trailing zeros."""
-    return f"{value:.4g}"
+    return json.loads(json.dumps(value, default=simpler), parse_constant=lambda _: None)
 
 
 def counted(count: int, what: str) -> str:

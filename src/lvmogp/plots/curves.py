@@ -260,16 +260,14 @@ class Slice(NamedTuple):
     @property
     def held_in_words(self) -> str:
         """Where inputs are held, as in "at vgain = 2"; empty where all run."""
-        dates, shown = self.model.model_.schema.date_columns, list[str]()
-        for place, name in enumerate(input_names(self.model)):
-            if place not in self.running:
-                value = (
-                    pd.to_datetime(self.held[place], unit="D").round("s")
-                    if name in dates
-                    else f"{self.held[place]:.4g}"
-                )
-                shown.append(f"{name} = {value}")
-        return f"at {', '.join(shown)}" if shown else ""
+        names, dates = input_names(self.model), self.model.model_.schema.date_columns
+        held = [(names[place], float(value)) for place, value in enumerate(self.held) if place not in self.running]
+        held = [
+            (name, pd.Timestamp(value, unit="D").round("s") if name in dates else f"{value:.4g}")
+            for name, value in held
+        ]
+        words = ", ".join(f"{name} = {value}" for name, value in held)
+        return f"at {words}" if words else ""
 
     def label(self, axis: Axis, *, place: int = 0) -> None:
         """Name an axis after its input; dates are written as dates."""

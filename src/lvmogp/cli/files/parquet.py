@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.cli.files.roles import id_texts, ids_of_texts
-from lvmogp.cli.files.tables import FileTable, checked_text, opened_parquet
+from lvmogp.cli.files.tables import FileTable, opened_parquet
 from lvmogp.errors import DataError
 from lvmogp.tables.columns import numeric_table
 from lvmogp.tables.ids import Id
@@ -20,13 +20,6 @@ from lvmogp.tables.observations import ObservationStore
 from lvmogp.typing import HostInt
 
 _ROWS_AT_ONCE = 500_000
-
-
-class Part(NamedTuple):
-    """Which of the row groups to read: every ``of``-th, from number ``first`` on."""
-
-    first: int = 0
-    of: int = 1
 
 
 class _Group(NamedTuple):
@@ -55,7 +48,7 @@ def open_parquet(
     condition: str,
     inputs: Sequence[str] = (),
     folder: str | Path | None = None,
-    part: Part = Part(),  # noqa: B008 - a frozen tuple
+    part: slice = slice(None),
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Generator[ObservationStore, None, None]:
     """Observations in Parquet files, for ``LVMOGPRegressor.fit``, while the context lasts.
@@ -71,7 +64,7 @@ def open_parquet(
     folder
         Where the arrays are put meanwhile; by default the system's folder for temporary files.
     part
-        Which of the row groups to read, where several processes share the work.
+        Which of the row groups to read, where several processes share the work: ``slice(first, None, n_processes)``.
     on_progress
         Called with the number of rows read and the number of all.
     """
@@ -89,12 +82,13 @@ def open_parquet(
                 f"the columns of {file} hold other kinds of values than those of {files[0]}: numbers, dates or ids "
                 "differ; write all files in the same way"
             )
-    if schema is None or part.first >= len(groups):
+    chosen = groups[part]
+    if schema is None or (groups and not chosen):
         raise DataError(
-            f"there are {len(groups)} row groups for {part.of} processes, so this one has nothing to read; start "
+            f"there are {len(groups)} row groups for {part.step} processes, so this one has nothing to read; start "
             "fewer processes, or write the files in more row groups"
         )
-    yield _copied(groups[part.first :: part.of], schema, Path(folder or tempfile.gettempdir()), on_progress)
+    yield _copied(chosen, schema, Path(folder or tempfile.gettempdir()), on_progress)
 
 
 def _files(paths: Sequence[str | Path]) -> list[Path]:
@@ -117,13 +111,12 @@ def _schema(file: Path, schema: Any, output: str, condition: str, inputs: Sequen
     of_numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
     numbers = [name for name, kind in kinds.items() if any(is_one(kind) for is_one in of_numbers)]
     dates = [name for name, kind in kinds.items() if types.is_date(kind) or types.is_timestamp(kind)]
-    if output not in numbers:
-        raise DataError(f"column {output!r} of {file} must hold numbers, it holds {kinds[output]}")
-    usable = [name for name in kinds if name in (*numbers, *dates)]
-    chosen = tuple(inputs) or tuple(name for name in usable if name not in (output, condition))
-    for name in chosen:
+    for name, usable in ((output, numbers), *((name, numbers + dates) for name in inputs)):
         if name not in usable:
-            raise DataError(f"column {name!r} of {file} must hold numbers or dates, it holds {kinds[name]}")
+            words = "numbers" if name == output else "numbers or dates"
+            raise DataError(f"column {name!r} of {file} must hold {words}, it holds {kinds[name]}")
+    others = [name for name in kinds if name in numbers + dates and name not in (output, condition)]
+    chosen = tuple(inputs or others)
     if not chosen:
         raise DataError(f"{file} has no column of numbers or dates left to be an input beside {output} and {condition}")
     ids = kinds[condition]
@@ -168,8 +161,8 @@ def _frames(groups: Sequence[_Group], schema: _Schema) -> Iterator[pd.DataFrame]
     for group in groups:
         with opened_parquet(group.file) as opened:
             for piece in opened.iter_batches(_ROWS_AT_ONCE, row_groups=[group.number], columns=schema.columns):
-                options = {"date_as_object": False, "integer_object_nulls": True, "ignore_metadata": True}
-                yield checked_text(piece).to_pandas(**options)
+                piece.validate(full=True)
+                yield piece.to_pandas(date_as_object=False, integer_object_nulls=True, ignore_metadata=True)
 
 
 def _numbered(ids: pd.Series, numbers: dict[Id, int], *, whole: bool) -> HostInt:

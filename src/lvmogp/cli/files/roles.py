@@ -188,21 +188,6 @@ class CompleteRows(NamedTuple):
     y_std: pd.Series | None = None
     ignored: tuple[str, ...] = ()  # columns that are neither numbers nor dates
 
-    @property
-    def conditions(self) -> list[Id]:
-        """Each condition once."""
-        return list(self.y.columns) if isinstance(self.y, pd.DataFrame) else list(dict.fromkeys(self.ids or ()))
-
-    @property
-    def n_points(self) -> int:
-        """Outputs that are there."""
-        return 0 if self.y is None else int(self.y.notna().to_numpy().sum())
-
-    @property
-    def dates(self) -> list[str]:
-        """Inputs that are dates."""
-        return [str(name) for name in self.X.select_dtypes("datetime")]
-
 
 def complete_rows(table: FileTable, roles: Roles, *, dates: Sequence[str] | None = None) -> CompleteRows:
     """Read the columns that have a role, one row per observation; ``dates`` says which inputs must be dates."""

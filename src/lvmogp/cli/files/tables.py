@@ -218,8 +218,10 @@ def _cells(path: Path, sheet: Any) -> pd.DataFrame:
 
 def _read_parquet(path: Path, _: Sequence[str]) -> FileTable:
     with opened_parquet(path) as file:
+        rows = file.read()
+        rows.validate(full=True)  # all text; pandas looks at it as late as it can
         # Whole numbers beside missing ones stay whole: as floats they would lose digits.
-        frame = checked_text(file.read()).to_pandas(integer_object_nulls=True)
+        frame = rows.to_pandas(integer_object_nulls=True)
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index()
     frame.columns = pd.Index(_names(path, map(str, frame.columns)))
@@ -236,18 +238,7 @@ def opened_parquet(path: Path) -> Generator[Any, None, None]:
     except MemoryError:
         raise
     except Exception as error:
-        raise DataError(f"{path} cannot be read as a Parquet file: {first_line(error)}") from None
-
-
-def checked_text(rows: Any) -> Any:
-    """Return rows as pyarrow read them if all text in them is text; pandas looks at it as late as it can."""
-    rows.validate(full=True)
-    return rows
-
-
-def first_line(error: BaseException) -> str:
-    """Return what an error of another library says, without the details."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"{path} cannot be read as a Parquet file: {error!s:.200}") from None
 
 
 _READERS = {
