@@ -44,10 +44,15 @@ def pieces(monkeypatch):
     return lambda n_rows: monkeypatch.setattr("lvmogp.cli.files.parquet._ROWS_AT_ONCE", n_rows)
 
 
-def test_values_are_those_that_pandas_reads(file, pieces):
-    pieces(5)
-    wanted = pd.read_parquet(file)
-    with open_parquet(file, **ROLES) as store:
+def test_values_are_those_that_pandas_reads(file, pieces, tmp_path):
+    pieces(10)
+    wanted, seen = pd.read_parquet(file), []
+    (tmp_path / "place").mkdir()
+    with open_parquet(
+        file, **ROLES, folder=tmp_path / "place", on_progress=lambda *counts: seen.append(counts)
+    ) as store:
+        # Files without names: even a process that is killed leaves nothing behind.
+        assert list((tmp_path / "place").iterdir()) == []
         assert store.columns == ("when", "speed", "count")
         assert (store.date_columns, store.output_name) == (("when",), "y")
         assert store.ids == tuple(dict.fromkeys(wanted["site"]))  # in the order in which they come
@@ -56,6 +61,8 @@ def test_values_are_those_that_pandas_reads(file, pieces):
         np.testing.assert_array_equal(store.outputs, wanted["y"])
         assert [store.ids[each] for each in store.conditions] == list(wanted["site"])
         assert all(isinstance(column, np.memmap) for column in store[:3])
+    # Row groups of twelve in batches of ten.
+    assert seen == [(rows, 50) for rows in (10, 12, 22, 24, 34, 36, 46, 48, 50)]
     with open_parquet(file, **ROLES, inputs=["count", "speed"]) as store:
         assert store.columns == ("count", "speed")
         np.testing.assert_array_equal(store.inputs, wanted[["count", "speed"]].to_numpy())
@@ -139,23 +146,6 @@ def test_each_part_has_its_own_row_groups(file, monkeypatch):
         assert asked == expected
 
 
-def test_progress_counts_all_rows(file, pieces):
-    pieces(10)
-    seen = []
-    with open_parquet(file, **ROLES, on_progress=lambda *counts: seen.append(counts)):
-        pass
-    # Row groups of twelve in batches of ten.
-    assert seen == [(rows, 50) for rows in (10, 12, 22, 24, 34, 36, 46, 48, 50)]
-
-
-def test_the_arrays_are_in_files_without_names(file, tmp_path):
-    """So that even a process that is killed leaves nothing behind."""
-    (tmp_path / "place").mkdir()
-    with open_parquet(file, **ROLES, folder=tmp_path / "place") as store:
-        assert list((tmp_path / "place").iterdir()) == []
-        np.testing.assert_array_equal(store.outputs, pd.read_parquet(file)["y"])
-
-
 # What cannot be read
 
 
@@ -202,8 +192,3 @@ def test_files_that_are_not_there_not_parquet_empty_or_different_are_refused(tmp
     for other in ({"when": 1.0}, {"site": 1}):
         frame(9).assign(**other).to_parquet(b)
         assert "hold other kinds of values than those of" in refused(tmp_path)
-
-
-def test_pyarrow_is_asked_for_by_name(file, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    assert refused(file) == '.parquet files need pyarrow, which is not installed: pip install "lvmogp[files]"'

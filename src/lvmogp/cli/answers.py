@@ -77,10 +77,8 @@ def read_questions(
 
 def described(model: LVMOGPRegressor, path: Path | None) -> tuple[pd.DataFrame | None, list[Id]]:
     """Read what a file says of conditions, if there is one; also return all conditions that are known then."""
-    if path is None:
-        return None, list(model.conditions_)
     features = read_features(path, condition=model.condition, known=model.conditions_)
-    return features, [*model.conditions_, *features.index]
+    return features, [*model.conditions_, *(() if features is None else features.index)]
 
 
 def input_names(model: LVMOGPRegressor) -> tuple[str, ...]:

@@ -125,18 +125,14 @@ def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | 
         condition = str(roles.condition)
         table = read_table(path, ids=[condition])
         rows = complete_rows(table, roles)
-        X, conditions = (
-            rows.X.assign(**{condition: pd.Series(rows.ids, dtype=object)}),
-            list(dict.fromkeys(rows.ids or ())),
-        )
+        X = rows.X.assign(**{condition: pd.Series(rows.ids, dtype=object)})
+        conditions = list(dict.fromkeys(rows.ids or ()))
         if len(conditions) == len(X) > 1:
             screen.note(
                 f"each of the {len(X)} rows has a {condition!r} of its own, so nothing can be learnt about any one of "
                 "them; is it the right column?"
             )
-    features = None
-    if condition_features is not None:
-        features = read_features(condition_features, condition=roles.condition, known=conditions)
+    features = read_features(condition_features, condition=roles.condition, known=conditions)
     outputs, dates = pd.DataFrame(rows.y), list(map(str, rows.X.select_dtypes("datetime")))
     n_points = int(outputs.notna().to_numpy().sum())
     facts = _facts(path, table.written, (n_points, len(conditions)), rows.X.columns, dates, roles.output)

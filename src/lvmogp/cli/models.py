@@ -48,9 +48,7 @@ def add_condition(screen: Screen, model: Path, *, point: list[str] | None, out: 
     latents = pd.DataFrame(latents[latents["condition"].isin(added)]).drop(columns="added")
     # The trained condition whose curve is expected to be most like that of each, with the correlation.
     alike = fitted.similarities().loc[list(latents["condition"]), list(fitted.model_.ids)]
-    latents["most like"] = [
-        f"{name} ({row.max():.2f})" for name, row in zip(alike.idxmax(axis=1), alike.to_numpy(), strict=True)
-    ]
+    latents["most like"] = [f"{row.idxmax()} ({row.max():.2f})" for _, row in alike.iterrows()]
     _show_latents(screen, latents)
     screen.say("[dim]± one standard deviation; knowing nothing would be 0 ± 1 in each latent.[/]")
     screen.say_written("Model", target)

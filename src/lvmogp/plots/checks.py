@@ -43,15 +43,11 @@ def plot_convergence(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
     if not restarts:
         raise DataError("the model holds no history of its fit; convergence can be drawn for fitted models only")
     restarts.sort(key=lambda restart: restart.bound, reverse=True)
-    ax = own_axes(ax)
+    ax, dashes = own_axes(ax), LINE_STYLES[1:]
     for number, restart in enumerate(restarts):
         look: dict[str, Any] = {"color": COLOURS[0], "linewidth": 2.0, "zorder": 3}
         if number > 0:
-            look = {
-                "color": "0.45",
-                "linewidth": 1.1,
-                "linestyle": LINE_STYLES[1 + (number - 1) % len(LINE_STYLES[1:])],
-            }
+            look = {"color": "0.45", "linewidth": 1.1, "linestyle": dashes[(number - 1) % len(dashes)]}
         label = f"{restart.recipe}: {restart.bound:.2f}{'' if number else ' (best)'}".replace("-", "−")
         ax.plot(np.arange(1, len(restart.history) + 1), restart.history, label=label, **look)
     best = restarts[0].history

@@ -229,12 +229,10 @@ class Slice(NamedTuple):
     held: HostFloat
 
     def grid(self, inputs: Any = None, *, place: int = 0, n_points: int = 200) -> HostFloat:
-        """Return the given values of an input that runs, or points across its range.
-
-        That is the range of the training data, or two standard deviations to each side of their mean.
-        """
+        """Return the given values of an input that runs, or points across its range in the training data."""
         if inputs is None:
             fitted, column = self.model.model_, self.running[place]
+            # Where the data were not kept, two standard deviations to each side of their mean.
             values = fitted.scaling.input_mean[column] + np.array([-2, 2]) * fitted.scaling.input_scale[column]
             if fitted.observations is not None:
                 values = fitted.observations.inputs[:, column]
@@ -260,14 +258,12 @@ class Slice(NamedTuple):
     @property
     def held_in_words(self) -> str:
         """Where inputs are held, as in "at vgain = 2"; empty where all run."""
-        names, dates = input_names(self.model), self.model.model_.schema.date_columns
-        held = [(names[place], float(value)) for place, value in enumerate(self.held) if place not in self.running]
-        held = [
-            (name, pd.Timestamp(value, unit="D").round("s") if name in dates else f"{value:.4g}")
-            for name, value in held
-        ]
-        words = ", ".join(f"{name} = {value}" for name, value in held)
-        return f"at {words}" if words else ""
+        dates, words = self.model.model_.schema.date_columns, list[str]()
+        for place, name in enumerate(input_names(self.model)):
+            value = float(self.held[place])
+            shown = str(pd.Timestamp(value, unit="D").round("s")) if name in dates else f"{value:.4g}"
+            words += [] if place in self.running else [f"{name} = {shown}"]
+        return f"at {', '.join(words)}" if words else ""
 
     def label(self, axis: Axis, *, place: int = 0) -> None:
         """Name an axis after its input; dates are written as dates."""

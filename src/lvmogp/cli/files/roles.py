@@ -8,7 +8,7 @@ leading zeros. Any other id is the text that stands in the file.
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -133,13 +133,10 @@ def _times(values: pd.Series, form: str | None = None) -> pd.Series:
 def id_texts(values: pd.Series) -> pd.Series:
     """Return ids as text without surrounding blanks, ``None`` where there is none."""
     # As objects, since whole numbers beside empty cells would become floats on the way, and lose digits.
-    texts = [None if each is None or each is pd.NA or each != each else _text(each) for each in values.astype(object)]
-    return pd.Series([text or None for text in texts], values.index, dtype=object, name=values.name)
-
-
-def _text(value: Any) -> str:
+    objects = values.astype(object).where(values.notna(), "")
     # In an Excel sheet a whole number may be kept as a float.
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+    whole = [int(each) if isinstance(each, float) and each.is_integer() else each for each in objects]
+    return pd.Series([str(each).strip() or None for each in whole], values.index, dtype=object, name=values.name)
 
 
 def ids_of_texts(texts: Sequence[str], *, whole: bool | None = None) -> list[Id]:
@@ -270,12 +267,14 @@ def _other_inputs(table: FileTable, taken: Sequence[str]) -> tuple[dict[str, pd.
     return {column.name: column.values for column in chosen}, ignored
 
 
-def read_features(path: Path, *, condition: str | None, known: Sequence[Id]) -> pd.DataFrame:
-    """Read a file with one row per condition, whose ids become the index; those that are ``known`` become the model's.
+def read_features(path: Path | None, *, condition: str | None, known: Sequence[Id]) -> pd.DataFrame | None:
+    """Read a file with one row per condition, if there is one; ids become the index, those ``known`` the model's own.
 
     The column of ids is named as in the data, or ``condition`` where these have none. Columns of numbers or dates are
     that, others are categories.
     """
+    if path is None:
+        return None
     name = "condition" if condition is None else condition
     table = read_table(path, ids=[name])
     table.check_columns([name])
