@@ -108,7 +108,6 @@ def test_a_condition_for_every_row_is_noted(folder, tmp_path):
 def test_targets_are_checked_before_the_fit(folder, tmp_path, monkeypatch):
     arguments = ["fit", folder / "data.csv", *ROLES, "--model"]
     assert f"there is no folder {tmp_path / 'none'}" in failed(*arguments, tmp_path / "none" / "m.lvmogp")
-    assert "is a folder; give the path of a file to write" in failed(*arguments, tmp_path)
     assert "is the file that is read; write to another one" in failed(*arguments, folder / "data.csv")
 
     def fail(**_):
