@@ -1,6 +1,5 @@
 """The command that fits: a table or Parquet files, one process or several, to a model file."""
 
-import contextlib
 import os
 import secrets
 import signal
@@ -8,7 +7,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,33 +43,25 @@ def fit(
     data: Path,
     model: Path,
     *,
-    inputs: list[str] | None,
-    condition: str | None,
-    output: str | None,
-    error_column: str | None,
     wide: bool,
     condition_features: Path | None,
-    output_transform: str,
     checkpoint: Path | None,
-    checkpoint_seconds: float,
-    resume: bool,
     distributed: bool,
-    coordinator: str | None,
-    processes: int | None,
-    process: int | None,
     keep_on_interrupt: bool,
-    **settings: Any,
+    **options: Any,
 ) -> None:
     """Fit a model to a table, save it and tell how good it is."""
     check_target(model, data)
     screen.after_failure = "no model was written"
     if checkpoint is not None:
         screen.after_failure = f"the same command with --resume goes on from the last checkpoint in {checkpoint}"
-    roles = Roles(tuple(inputs or ()), condition, output, error_column)
-    meeting = Rendezvous(coordinator, processes, process)
-    is_stochastic = settings["inference"] == "stochastic"
+    meeting = Rendezvous(*(options.pop(name) for name in ("coordinator", "processes", "process")))
+    inputs, *others = (options.pop(name) for name in ("inputs", "condition", "output", "error_column"))
+    roles = Roles(tuple(inputs or ()), *others)
+    kept = {"checkpoint": checkpoint, **{name: options.pop(name) for name in ("checkpoint_seconds", "resume")}}
+    is_stochastic = options["inference"] == "stochastic"  # all that is left are settings of the estimator
     in_pieces = is_parquet(data) and (is_stochastic or data.is_dir())
-    if (in_pieces or not wide) and (output is None or condition is None):
+    if (in_pieces or not wide) and (roles.output is None or roles.condition is None):
         raise SettingError(
             "name the columns of the output and of the condition with --output and --condition, or say --wide for a "
             "table with one column per condition"
@@ -91,11 +82,11 @@ def fit(
             arguments, about = _pieces(screen, opened, data, roles, condition_features)
         else:
             arguments, about = _table(screen, data, roles, condition_features, wide=wide)
-        transform = None if output_transform == "none" else output_transform
-        estimator = LVMOGPRegressor(condition=condition, output_transform=transform, **settings)
-        checkpoints = {"checkpoint": checkpoint, "checkpoint_seconds": checkpoint_seconds, "resume": resume}
+        if options["output_transform"] == "none":
+            options["output_transform"] = None
+        estimator = LVMOGPRegressor(condition=roles.condition, **options)
         with _progress(screen, keep_on_interrupt=keep_on_interrupt) as report:
-            estimator.fit(**arguments, **checkpoints, on_progress=report)
+            estimator.fit(**arguments, **kept, on_progress=report)
         if jax.process_index() > 0:
             return
         if estimator.outcome_.status is Status.INTERRUPTED:
@@ -136,13 +127,12 @@ def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | 
     outputs, dates = pd.DataFrame(rows.y), list(map(str, rows.X.select_dtypes("datetime")))
     n_points = int(outputs.notna().to_numpy().sum())
     facts = _facts(path, table.written, (n_points, len(conditions)), rows.X.columns, dates, roles.output)
-    if rows.left_out:
-        facts["left out"] = f"{counted(len(table.frame) - len(rows.X), 'row')}: {escape(missing_words(rows.left_out))}"
-    if wide:
-        facts["missing"] = f"{counted(outputs.size - n_points, 'cell')} of {outputs.size:,}".replace(",", " ")
-    if rows.ignored:
-        shown = ", ".join(rows.ignored[:_IGNORED_SHOWN]) + (", …" if len(rows.ignored) > _IGNORED_SHOWN else "")
-        facts["ignored"] = f"{escape(shown)} [dim](not numbers)[/]"
+    left_out = f"{counted(len(table.frame) - len(rows.X), 'row')}: {escape(missing_words(rows.left_out))}"
+    missing = f"{counted(outputs.size - n_points, 'cell')} of {outputs.size:,}".replace(",", " ")
+    shown = ", ".join(rows.ignored[:_IGNORED_SHOWN]) + (", …" if len(rows.ignored) > _IGNORED_SHOWN else "")
+    facts["left out"] = left_out if rows.left_out else None
+    facts["missing"] = missing if wide else None
+    facts["ignored"] = f"{escape(shown)} [dim](not numbers)[/]" if rows.ignored else None
     screen.say_facts(facts)
     about = {"written": table.written, "n_rows": len(table.frame), "left_out": rows.left_out, "ignored": rows.ignored}
     return {"X": X, "y": rows.y, "condition_features": features, "y_std": rows.y_std}, {"file": path, **about}
@@ -251,7 +241,7 @@ def save_somewhere(model: LVMOGPRegressor, path: Path) -> None:
     except OSError as error:
         for folder in (Path.cwd(), Path.home(), Path(tempfile.gettempdir())):
             elsewhere = folder / f"{path.stem}-{secrets.token_hex(4)}{path.suffix}"
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 model.save(elsewhere)
                 raise SettingError(
                     f"{path} cannot be written ({error.strerror}); the fitted model is in {elsewhere} instead, move it "
@@ -265,18 +255,19 @@ def _say_summary(screen: Screen, found: Summary) -> None:
     parts = [escape(part) for part in (found.output_transform, found.output) if part is not None]
     output = f" of {' '.join(parts)}" if parts else ""
     starts = f"best of {counted(found.n_starts, 'start')}, {in_words(found.seconds)}"
-    facts: dict[str, str | None] = {
-        "bound": f"{found.bound:.1f}  [dim]{found.status}; {starts}[/]",
-        "noise": f"{found.noise_sd:.4g}  [dim]standard deviation{output}[/]",
-    }
-    if found.n_draws > 0:
-        facts["answers from"] = f"{counted(found.n_draws, 'draw')}  [dim]from the posterior, by Markov chains[/]"
-    if found.leave_out is not None:
-        facts["left-out error"] = (
-            f"{found.leave_out.rmse:.4g}  [dim]of points left out, against {found.leave_out.spread:.4g} "
-            f"without a model; 95 % intervals hold {100 * found.leave_out.coverage:.0f} %[/]"
-        )
-    screen.say_facts(facts)
+    drawn = f"{counted(found.n_draws, 'draw')}  [dim]from the posterior, by Markov chains[/]"
+    left_out = found.leave_out and (
+        f"{found.leave_out.rmse:.4g}  [dim]of points left out, against {found.leave_out.spread:.4g} "
+        f"without a model; 95 % intervals hold {100 * found.leave_out.coverage:.0f} %[/]"
+    )
+    screen.say_facts(
+        {
+            "bound": f"{found.bound:.1f}  [dim]{found.status}; {starts}[/]",
+            "noise": f"{found.noise_sd:.4g}  [dim]standard deviation{output}[/]",
+            "answers from": drawn if found.n_draws else None,
+            "left-out error": left_out,
+        }
+    )
     screen.say("\n[bold]relevance[/]  [dim]0 changes nothing, 1 everything[/]")
     latents = [(f"latent {place}", value) for place, value in found.latent_relevance.itertuples(index=False)]
     named = [*found.input_relevance.itertuples(index=False), *found.feature_relevance.itertuples(index=False), *latents]

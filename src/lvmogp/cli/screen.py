@@ -65,9 +65,9 @@ class Screen:
             return
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for name in frame.columns:
-            table.add_column(_shown(str(name)), justify="left" if name in left else "right", overflow="fold")
+            table.add_column(_shown(name), justify="left" if name in left else "right", overflow="fold")
         for row in frame.itertuples(index=False, name=None):
-            table.add_row(*(_shown(_cell(value)) for value in row))
+            table.add_row(*map(_shown, row))
         with _into_output():
             self._out.print(table)
 
@@ -151,15 +151,12 @@ def _failure_words(failure: BaseException) -> str:
     return f"unexpected {type(failure).__name__}: {failure}; run the command again with --debug to see where"
 
 
-def _shown(text: str) -> str:
-    return escape(text.translate(_SHOWN_CONTROLS))
-
-
-def _cell(value: Any) -> str:
-    # A day without a time stays a day.
+def _shown(value: Any) -> str:
+    # Four digits will do, and a day without a time stays a day.
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
     if hasattr(value, "isoformat"):
-        return str(value).removesuffix(" 00:00:00")
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        text = text.removesuffix(" 00:00:00")
+    return escape(text.translate(_SHOWN_CONTROLS))
 
 
 def plain(value: Any) -> Any:

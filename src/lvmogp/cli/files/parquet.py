@@ -20,12 +20,7 @@ from lvmogp.tables.observations import ObservationStore
 from lvmogp.typing import HostInt
 
 _ROWS_AT_ONCE = 500_000
-
-
-class _Group(NamedTuple):
-    file: Path
-    number: int
-    n_rows: int
+_Group = tuple[Path, int, int]  # file, number in it, rows
 
 
 class _Schema(NamedTuple):
@@ -74,7 +69,7 @@ def open_parquet(
     for file in files:
         with opened_parquet(file) as opened:
             arrow, about = opened.schema_arrow, opened.metadata
-        groups += [_Group(file, number, about.row_group(number).num_rows) for number in range(about.num_row_groups)]
+        groups += [(file, number, about.row_group(number).num_rows) for number in range(about.num_row_groups)]
         own = _schema(file, arrow, output, condition, inputs if schema is None else schema.inputs)
         schema = schema or own
         if own != schema:
@@ -127,7 +122,7 @@ def _schema(file: Path, schema: Any, output: str, condition: str, inputs: Sequen
 def _copied(
     groups: Sequence[_Group], schema: _Schema, folder: Path, on_progress: Callable[[int, int], None] | None
 ) -> ObservationStore:
-    total = sum(group.n_rows for group in groups)
+    total = sum(n_rows for _, _, n_rows in groups)
     inputs = _reserved(folder, np.dtype(np.float64), (total, len(schema.inputs)))
     outputs = _reserved(folder, np.dtype(np.float64), (total,))
     conditions = _reserved(folder, np.dtype(np.int32), (total,))
@@ -158,9 +153,9 @@ def _copied(
 
 
 def _frames(groups: Sequence[_Group], schema: _Schema) -> Iterator[pd.DataFrame]:
-    for group in groups:
-        with opened_parquet(group.file) as opened:
-            for piece in opened.iter_batches(_ROWS_AT_ONCE, row_groups=[group.number], columns=schema.columns):
+    for file, number, _ in groups:
+        with opened_parquet(file) as opened:
+            for piece in opened.iter_batches(_ROWS_AT_ONCE, row_groups=[number], columns=schema.columns):
                 piece.validate(full=True)
                 yield piece.to_pandas(date_as_object=False, integer_object_nulls=True, ignore_metadata=True)
 
