@@ -224,7 +224,7 @@ def _panels(axes: np.ndarray | None, n_steps: int) -> np.ndarray:
         figure = plt.figure(figsize=(0.6 + 2.7 * n_steps, 5.4), layout="constrained")
         return figure.subplots(2, n_steps, sharex="row", sharey="row", squeeze=False)
     given = np.asarray(axes)
-    if given.shape not in ((2, n_steps), (2,) * n_steps):
+    if given.shape != (2, n_steps) and (given.shape, n_steps) != ((2,), 1):
         raise SettingError(f"axes must have the shape (2, {n_steps}), one column per step, got {given.shape}")
     return given.reshape(2, n_steps)
 
