@@ -100,12 +100,10 @@ def output_name(model: LVMOGPRegressor, asked: AskedRows) -> str:
     return name
 
 
-def named_values(texts: Sequence[str], names: Sequence[str], fault: str) -> dict[str, str]:
-    """Return values written as speed=20, of which each name must have one."""
+def named_values(texts: Sequence[str], names: Sequence[str]) -> dict[str, str] | None:
+    """Return values written as speed=20, or nothing unless each name has one of them."""
     given = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in texts)}
-    if sorted(given) != sorted(names) or len(given) != len(texts):
-        raise SettingError(fault)
-    return given
+    return given if sorted(given) == sorted(names) and len(given) == len(texts) else None
 
 
 def check_target(path: Path, *sources: Path | None) -> None:
@@ -271,7 +269,9 @@ def _grid(model: LVMOGPRegressor, texts: Sequence[str]) -> pd.DataFrame:
     # All combinations of values written as speed=3:30:28 (from, to, how many) or load=2.
     inputs, dates = input_names(model), model.model_.schema.date_columns
     example = " ".join(f"--grid {name}=FROM:TO:COUNT" for name in inputs)
-    given = named_values(texts, inputs, f"a grid needs each input once, as in {example}, got {' '.join(texts)!r}")
+    given = named_values(texts, inputs)
+    if given is None:
+        raise SettingError(f"a grid needs each input once, as in {example}, got {' '.join(texts)!r}")
     columns = [_grid_values(given[name], name in dates) for name in inputs]
     return pd.DataFrame(list(itertools.product(*columns)), columns=pd.Index(inputs))
 

@@ -63,8 +63,9 @@ def _points(model: LVMOGPRegressor, texts: Sequence[str], asked: AskedRows) -> C
     names, points = [*inputs, output], []
     example = ",".join(f"{name}=…" for name in names)
     for text in texts:
-        fault = f"a point must be given as {example} (decimals with a point), got {text!r}"
-        given = named_values(text.split(","), names, fault)
+        given = named_values(text.split(","), names)
+        if given is None:
+            raise SettingError(f"a point must be given as {example} (decimals with a point), got {text!r}")
         try:
             points.append([pd.Timestamp(given[name]) if name in dates else float(given[name]) for name in names])
         except ValueError:
