@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from lvmogp.demo import run as run_demo
 from lvmogp.plots import COLOURS, MARKERS
-from lvmogp.plots.saving import save_figure
+from lvmogp.plots.style import save_figure
 from paper.methods import FittedMethod
 from paper.plan import GP_IND, LMC, OURS, Experiment
 from paper.problems import PaperProblem

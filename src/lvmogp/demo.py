@@ -15,8 +15,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.metrics import r_squared_of_line, rmse
 from lvmogp.plots import plot_curve, plot_data, plot_latents
-from lvmogp.plots.saving import save_figure
-from lvmogp.plots.style import COLOURS, style, tidy
+from lvmogp.plots.style import COLOURS, save_figure, style, tidy
 from lvmogp.simulate import BRAKING_NOISE, SPEEDS, Braking, braking, braking_distance
 from lvmogp.typing import HostFloat
 

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from lvmogp import open_parquet
-from lvmogp.cli.files.parquet import Part
 from lvmogp.cli.files.roles import Roles, complete_rows
 from lvmogp.cli.files.tables import read_table
 from lvmogp.errors import DataError, SettingError
@@ -45,10 +44,15 @@ def pieces(monkeypatch):
     return lambda n_rows: monkeypatch.setattr("lvmogp.cli.files.parquet._ROWS_AT_ONCE", n_rows)
 
 
-def test_values_are_those_that_pandas_reads(file, pieces):
-    pieces(5)
-    wanted = pd.read_parquet(file)
-    with open_parquet(file, **ROLES) as store:
+def test_values_are_those_that_pandas_reads(file, pieces, tmp_path):
+    pieces(10)
+    wanted, seen = pd.read_parquet(file), []
+    (tmp_path / "place").mkdir()
+    with open_parquet(
+        file, **ROLES, folder=tmp_path / "place", on_progress=lambda *counts: seen.append(counts)
+    ) as store:
+        # Files without names: even a process that is killed leaves nothing behind.
+        assert list((tmp_path / "place").iterdir()) == []
         assert store.columns == ("when", "speed", "count")
         assert (store.date_columns, store.output_name) == (("when",), "y")
         assert store.ids == tuple(dict.fromkeys(wanted["site"]))  # in the order in which they come
@@ -57,6 +61,8 @@ def test_values_are_those_that_pandas_reads(file, pieces):
         np.testing.assert_array_equal(store.outputs, wanted["y"])
         assert [store.ids[each] for each in store.conditions] == list(wanted["site"])
         assert all(isinstance(column, np.memmap) for column in store[:3])
+    # Row groups of twelve in batches of ten.
+    assert seen == [(rows, 50) for rows in (10, 12, 22, 24, 34, 36, 46, 48, 50)]
     with open_parquet(file, **ROLES, inputs=["count", "speed"]) as store:
         assert store.columns == ("count", "speed")
         np.testing.assert_array_equal(store.inputs, wanted[["count", "speed"]].to_numpy())
@@ -135,26 +141,9 @@ def test_each_part_has_its_own_row_groups(file, monkeypatch):
     groups = np.split(pd.read_parquet(file)["y"].to_numpy(), [12, 24, 36, 48])
     for first, expected in ((0, [0, 2, 4]), (1, [1, 3])):
         asked.clear()
-        with open_parquet(file, **ROLES, part=Part(first, 2)) as store:
+        with open_parquet(file, **ROLES, part=slice(first, None, 2)) as store:
             np.testing.assert_array_equal(store.outputs, np.concatenate([groups[each] for each in expected]))
         assert asked == expected
-
-
-def test_progress_counts_all_rows(file, pieces):
-    pieces(10)
-    seen = []
-    with open_parquet(file, **ROLES, on_progress=lambda *counts: seen.append(counts)):
-        pass
-    # Row groups of twelve in batches of ten.
-    assert seen == [(rows, 50) for rows in (10, 12, 22, 24, 34, 36, 46, 48, 50)]
-
-
-def test_the_arrays_are_in_files_without_names(file, tmp_path):
-    """So that even a process that is killed leaves nothing behind."""
-    (tmp_path / "place").mkdir()
-    with open_parquet(file, **ROLES, folder=tmp_path / "place") as store:
-        assert list((tmp_path / "place").iterdir()) == []
-        np.testing.assert_array_equal(store.outputs, pd.read_parquet(file)["y"])
 
 
 # What cannot be read
@@ -175,7 +164,10 @@ def refused(paths, **roles) -> str:
         ({"output": "site", "condition": "count"}, "column 'site' of"),
         ({"output": "when"}, "must hold numbers, it holds timestamp"),
         ({"inputs": ["site"], "condition": "count"}, "must hold numbers or dates, it holds"),
-        ({"part": Part(5, 6)}, "there are 5 row groups for 6 processes, so this one has nothing to read; start fewer"),
+        (
+            {"part": slice(5, None, 6)},
+            "there are 5 row groups for 6 processes, so this one has nothing to read; start fewer",
+        ),
     ],
 )
 def test_roles_and_parts_that_do_not_serve_are_named(file, roles, words):
@@ -200,8 +192,3 @@ def test_files_that_are_not_there_not_parquet_empty_or_different_are_refused(tmp
     for other in ({"when": 1.0}, {"site": 1}):
         frame(9).assign(**other).to_parquet(b)
         assert "hold other kinds of values than those of" in refused(tmp_path)
-
-
-def test_pyarrow_is_asked_for_by_name(file, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    assert refused(file) == 'Parquet files need pyarrow, which is not installed: pip install "lvmogp[files]"'

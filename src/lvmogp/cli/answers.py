@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from lvmogp.cli.files.roles import CompleteRows, Roles, complete_rows, ids_of_texts, model_ids, read_features
 from lvmogp.cli.files.tables import read_table, table_bytes
-from lvmogp.cli.screen import Screen, counted, missing_words, number
+from lvmogp.cli.screen import Screen, counted, missing_words
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.calibration import Calibration
@@ -53,36 +53,32 @@ def read_rows(screen: Screen, model: LVMOGPRegressor, asked: AskedRows, *, obser
 
 def read_questions(
     screen: Screen, model: LVMOGPRegressor, asked: AskedRows, *, observed: bool
-) -> tuple[CompleteRows, list[Id], pd.DataFrame | None]:
-    """Read rows, the condition of each as the model knows it, and what a table says of conditions.
+) -> tuple[CompleteRows, pd.DataFrame | None]:
+    """Read rows, with the condition of each as the model knows it, and what a table says of conditions.
 
     A condition may be new only if ``asked.unseen`` says so, of which the model is told. Rows without ids ask a grid for
     all of its conditions, if nothing is observed.
     """
     rows = read_rows(screen, model, asked, observed=observed)
-    features, names = features_of(model, asked.condition_features), model.conditions_
+    features, known = described(model, asked.condition_features)
     model.unseen = asked.unseen
     if rows.ids is not None:
-        ids = model_ids(rows.ids, known_conditions(model, features), may_be_new=asked.unseen == "prior")
-        return rows, ids, features
+        return rows._replace(ids=model_ids(rows.ids, known, may_be_new=asked.unseen == "prior")), features
+    names = model.conditions_
     if len(names) > 1 and (observed or not model.model_.schema.is_grid):
         wanted = f"has no column {model.condition!r}" if model.condition else "does not say the condition of its rows"
         raise DataError(
             f"{asked.data} {wanted}; name another column with --condition-column, or one condition for all rows with "
             "--condition"
         )
-    every = rows._replace(X=pd.concat([rows.X] * len(names), ignore_index=True))
-    return every, [name for name in names for _ in range(len(rows.X))], features
+    every = pd.concat([rows.X] * len(names), ignore_index=True)
+    return rows._replace(X=every, ids=[name for name in names for _ in range(len(rows.X))]), features
 
 
-def known_conditions(model: LVMOGPRegressor, features: pd.DataFrame | None) -> list[Id]:
-    """Return the ids of a model's conditions, and of those that a table describes."""
-    return [*model.conditions_, *([] if features is None else features.index)]
-
-
-def features_of(model: LVMOGPRegressor, path: Path | None) -> pd.DataFrame | None:
-    """Read what a file says of conditions, if there is one."""
-    return None if path is None else read_features(path, condition=model.condition, known=model.conditions_)
+def described(model: LVMOGPRegressor, path: Path | None) -> tuple[pd.DataFrame | None, list[Id]]:
+    """Read what a file says of conditions, if there is one; also return all conditions that are known then."""
+    features = read_features(path, condition=model.condition, known=model.conditions_)
+    return features, [*model.conditions_, *(() if features is None else features.index)]
 
 
 def input_names(model: LVMOGPRegressor) -> tuple[str, ...]:
@@ -104,12 +100,10 @@ def output_name(model: LVMOGPRegressor, asked: AskedRows) -> str:
     return name
 
 
-def named_values(texts: Sequence[str], names: Sequence[str], fault: str) -> dict[str, str]:
-    """Return values written as speed=20, of which each name must have one."""
+def named_values(texts: Sequence[str], names: Sequence[str]) -> dict[str, str] | None:
+    """Return values written as speed=20, or nothing unless each name has one of them."""
     given = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in texts)}
-    if sorted(given) != sorted(names) or len(given) != len(texts):
-        raise SettingError(fault)
-    return given
+    return given if sorted(given) == sorted(names) and len(given) == len(texts) else None
 
 
 def check_target(path: Path, *sources: Path | None) -> None:
@@ -140,7 +134,14 @@ def predict(
         raise SettingError(f"level must lie between 0 and 1, got {level!r}")
     if output_file is not None:
         check_target(output_file, asked.data, model)
-    frame = _predicted(screen, LVMOGPRegressor.load(model), asked, level, include_noise=not function)
+    fitted = LVMOGPRegressor.load(model)
+    rows, features = read_questions(screen, fitted, asked, observed=False)
+    more: dict[str, Any] = {"include_noise": not function, "condition_features": features}
+    mean, deviation = fitted.predict(rows.X, rows.ids, return_std=True, **more)
+    levels = ((1 - level) / 2, (1 + level) / 2, 0.5)
+    lower, upper, median = fitted.predict_quantiles(rows.X, rows.ids, levels=levels, **more).T
+    named = {asked.condition_column or fitted.condition or "condition": pd.Series(rows.ids, dtype=object)}
+    frame = rows.X.assign(**named, mean=mean, sd=deviation, median=median, lower=lower, upper=upper)
     if output_file is not None:
         replace_file(output_file, table_bytes(frame, output_file.suffix.lower()))
     if screen.for_people and screen.is_terminal:
@@ -153,29 +154,14 @@ def predict(
     screen.document({"level": level, "file": output_file, "n_rows": len(frame), **rows, "notes": screen.notes})
 
 
-def _predicted(
-    screen: Screen, model: LVMOGPRegressor, asked: AskedRows, level: float, *, include_noise: bool
-) -> pd.DataFrame:
-    rows, ids, features = read_questions(screen, model, asked, observed=False)
-    X = rows.X
-    more: dict[str, Any] = {"include_noise": include_noise, "condition_features": features}
-    mean, deviation = model.predict(X, ids, return_std=True, **more)
-    levels = ((1 - level) / 2, (1 + level) / 2, 0.5)
-    lower, upper, median = model.predict_quantiles(X, ids, levels=levels, **more).T
-    column = asked.condition_column or model.condition or "condition"
-    answers = {"mean": mean, "sd": deviation, "median": median, "lower": lower, "upper": upper}
-    return X.assign(**{column: pd.Series(ids, dtype=object)}, **answers)
-
-
 def _show_predictions(screen: Screen, frame: pd.DataFrame, level: float) -> None:
     first = frame.head(_ROWS_SHOWN)
     # Two digits of the smallest standard deviation.
-    smallest = max(float(np.min(first["sd"])), 1e-12)
-    decimals = int(np.clip(1 - np.floor(np.log10(smallest)), 0, 8))
+    decimals = int(np.clip(1 - np.floor(np.log10(max(first["sd"].min(), 1e-12))), 0, 8))
     answers = first[["mean", "sd", "median", "lower", "upper"]].map(lambda value: f"{value:.{decimals}f}")
     texts = [name for name in first.columns if not pd.api.types.is_numeric_dtype(first[name])]
     named = {name: f"{name} {100 * level:g} %" for name in ("lower", "upper")}
-    screen.show(pd.concat([first.drop(columns=answers.columns), answers], axis=1).rename(columns=named), left=texts)
+    screen.show(first.drop(columns=answers.columns).join(answers).rename(columns=named), left=texts)
     if len(first) < len(frame):
         screen.say(f"[dim]… and {counted(len(frame) - len(first), 'more row')}[/]")
 
@@ -202,21 +188,17 @@ def calibration(screen: Screen, model: Path, *, plot: Path | None, **about_rows:
             )
         remarks = found.remarks
     else:
-        rows, ids, features = read_questions(screen, fitted, asked, observed=True)
-        found = fitted.calibration(rows.X, rows.y, ids, condition_features=features, y_std=rows.y_std)
+        rows, features = read_questions(screen, fitted, asked, observed=True)
+        found = fitted.calibration(rows.X, rows.y, rows.ids, condition_features=features, y_std=rows.y_std)
         remarks = found.remarks[int(found.intervals_are_off) :]  # the first was a warning
     for remark in remarks:
         screen.note(remark)
     _show_calibration(screen, found)
     if plot is not None:
-        import matplotlib.pyplot as plt
-
         from lvmogp.plots.checks import draw_calibration
-        from lvmogp.plots.saving import save_figure
+        from lvmogp.plots.style import save_figure
 
-        figure, ax = plt.subplots(figsize=(4.4, 4.2), layout="constrained")
-        draw_calibration(found, ax)
-        save_figure(figure, plot)
+        save_figure(draw_calibration(found).figure.canvas.figure, plot)
         screen.say_written("Figure", plot)
     screen.document({**found.as_dict(), "plot": plot, "notes": screen.notes})
 
@@ -224,7 +206,7 @@ def calibration(screen: Screen, model: Path, *, plot: Path | None, **about_rows:
 def _show_calibration(screen: Screen, found: Calibration) -> None:
     screen.say(
         f"{counted(found.n_observations, 'observation')} of {counted(found.n_conditions, 'condition')}: root mean "
-        f"square error {number(found.rmse)}, mean log density {number(found.log_density)}"
+        f"square error {found.rmse:.4g}, mean log density {found.log_density:.4g}"
     )
     percent = (100 * found.coverage[["level", "coverage", "standard_error"]]).to_numpy()
     levels = pd.DataFrame({"interval": [f"{level:g} %" for level, _, _ in percent]})
@@ -259,8 +241,8 @@ def suggest(
         )
     fitted = LVMOGPRegressor.load(model)
     inputs = _grid(fitted, grid) if grid else _inputs(fitted, candidates)
-    features = features_of(fitted, condition_features)
-    (name,) = model_ids(ids_of_texts([condition.strip()]), known_conditions(fitted, features))
+    features, known = described(fitted, condition_features)
+    (name,) = model_ids(ids_of_texts([condition.strip()]), known)
     found = fitted.suggest(name, inputs, region=_inputs(fitted, region), condition_features=features, **more)
     if name not in fitted.conditions_:
         screen.note(
@@ -269,7 +251,7 @@ def suggest(
     output = fitted.model_.scaling.label(fitted.model_.schema.output_name or "the output")
     screen.say(
         f"[bold]{escape(str(found.condition))}[/]  [dim]{counted(found.n_measured, 'point')} so far; sd of "
-        f"{escape('the latents' if found.goal == 'latents' else output)} now {number(found.sd_before)}[/]"
+        f"{escape('the latents' if found.goal == 'latents' else output)} now {found.sd_before:.4g}[/]"
     )
     screen.show(found.table.rename(columns={"sd_after": "expected sd after"}).reset_index(names="measure"))
     told = {name: getattr(found, name) for name in ("condition", "goal", "n_measured", "sd_before")}
@@ -287,7 +269,9 @@ def _grid(model: LVMOGPRegressor, texts: Sequence[str]) -> pd.DataFrame:
     # All combinations of values written as speed=3:30:28 (from, to, how many) or load=2.
     inputs, dates = input_names(model), model.model_.schema.date_columns
     example = " ".join(f"--grid {name}=FROM:TO:COUNT" for name in inputs)
-    given = named_values(texts, inputs, f"a grid needs each input once, as in {example}, got {' '.join(texts)!r}")
+    given = named_values(texts, inputs)
+    if given is None:
+        raise SettingError(f"a grid needs each input once, as in {example}, got {' '.join(texts)!r}")
     columns = [_grid_values(given[name], name in dates) for name in inputs]
     return pd.DataFrame(list(itertools.product(*columns)), columns=pd.Index(inputs))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import typer
 
@@ -21,18 +21,13 @@ app: typer.Typer = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Gaussian processes for data from many conditions: fit a table, predict, add conditions from a few points.",
 )
-_OBJECTS_BEFORE_COLLECTION = 100_000
 
 
-# Arguments and options
+# Arguments and options, whose first argument is the default; that of what must be given is "..."
 
 
-def _option(text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, **more)
-
-
-def _argument(text: str, *, show_default: bool = False) -> Any:
-    return typer.Argument(help=text, show_default=show_default)
+def _option(default: Any, text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(default, *names, help=text, **more)
 
 
 def _count(text: str, *, least: int = 0) -> int | str:
@@ -45,42 +40,35 @@ def _count(text: str, *, least: int = 0) -> int | str:
     return int(text)
 
 
-_column = partial(_option, rich_help_panel="Columns", metavar="COLUMN", show_default=False)
+_column = partial(_option, rich_help_panel="Columns", metavar="COLUMN")
 _modelled = partial(_option, rich_help_panel="Model", metavar="NAME")
 _latent_count = partial(_modelled, metavar="N|auto", parser=_count)
 _searched = partial(_option, rich_help_panel="Search")
 _search_count = partial(_searched, metavar="N|auto", parser=partial(_count, least=1))
-_long_fit = partial(_option, rich_help_panel="Long fits", show_default=False)
+_long_fit = partial(_option, rich_help_panel="Long fits")
 
-_Model = Annotated[Path, _argument("A model file, made by 'lvmogp fit'.")]
-_Condition = Annotated[str | None, _option("One condition for all rows.")]
-_ConditionColumn = Annotated[
-    str | None, _option("Column with the condition of each row; default: the one the model was fitted with.")
-]
-_OutputColumn = Annotated[str | None, _option("Column with the output; default: the one the model was fitted with.")]
-_ErrorColumn = Annotated[str | None, _option("Column of the data with the standard deviation of each measurement.")]
-_ConditionFeatures = Annotated[
-    Path | None,
-    _option(
-        "Table of what is known of the conditions: a row each, their ids in a column named as in the data.",
-        metavar="FILE",
-        show_default=False,
-    ),
-]
-_Unseen = Annotated[
-    Literal["error", "prior"], _option("A condition never seen is an error, or predicted from the prior.")
-]
+_MODEL = typer.Argument(..., help="A model file, made by 'lvmogp fit'.")
+_CONDITION = _option(None, "One condition for all rows.")
+_CONDITION_COLUMN = _option(None, "Column with the condition of each row; default: the one the model was fitted with.")
+_OUTPUT_COLUMN = _option(None, "Column with the output; default: the one the model was fitted with.")
+_ERROR_COLUMN = _option(None, "Column of the data with the standard deviation of each measurement.")
+_CONDITION_FEATURES = _option(
+    None,
+    "Table of what is known of the conditions: a row each, their ids in a column named as in the data.",
+    metavar="FILE",
+)
+_UNSEEN = _option("error", "A condition never seen is an error, or predicted from the prior.")
 _OF_THE_SCREEN = {
-    "as_json": Annotated[bool, _option("Print the result as JSON, for other programs.", "--json")],
-    "quiet": Annotated[bool, _option("Print nothing but errors.", "--quiet", "-q")],
-    "debug": Annotated[bool, _option("Show the traceback of an error.", "--debug")],
+    "as_json": _option(False, "Print the result as JSON, for other programs.", "--json"),
+    "quiet": _option(False, "Print nothing but errors.", "--quiet", "-q"),
+    "debug": _option(False, "Show the traceback of an error.", "--debug"),
 }
 
 
 # Commands
 
 
-def _command(module: str, *, can_be_quiet: bool = True) -> Callable[[Callable[..., None]], None]:
+def _command(module: str) -> Callable[[Callable[..., None]], None]:
     """Register a command that is declared without a body: a function of its name in a module here does the work.
 
     The function gets a screen, for which the command has some more options, and the values of all others by their
@@ -89,15 +77,14 @@ def _command(module: str, *, can_be_quiet: bool = True) -> Callable[[Callable[..
 
     def register(declared: Callable[..., None]) -> None:
         @wraps(declared)
-        def run(*, as_json: bool, debug: bool, quiet: bool = False, **options: Any) -> None:
-            with reported(as_json=as_json, quiet=quiet, debug=debug) as screen:
+        def run(**options: Any) -> None:
+            with reported(**{name: options.pop(name) for name in _OF_THE_SCREEN}) as screen:
                 getattr(import_module(f"lvmogp.cli.{module}"), declared.__name__)(screen, **options)
 
         own = inspect.signature(declared)
         added = [
-            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-            for option, kind in _OF_THE_SCREEN.items()
-            if can_be_quiet or option != "quiet"
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=bool)
+            for name, option in _OF_THE_SCREEN.items()
         ]
         vars(run)["__signature__"] = own.replace(parameters=[*own.parameters.values(), *added])
         app.command()(run)
@@ -113,9 +100,7 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def _common(
-    version: Annotated[
-        bool, _option("Show the version and exit.", "--version", callback=_show_version, is_eager=True)
-    ] = False,
+    version: bool = _option(False, "Show the version and exit.", "--version", callback=_show_version, is_eager=True),
 ) -> None:
     del version  # handled by its callback
 
@@ -123,68 +108,51 @@ def _common(
 # The options that are settings of the estimator have its names.
 @_command("fitting")
 def fit(
-    data: Annotated[Path, _argument("Table: CSV, Excel, Parquet, or a folder of Parquet.")],
-    model: Annotated[Path, _option("Model file to write.", show_default=False)],
-    output: Annotated[str | None, _column("To be predicted.")] = None,
-    condition: Annotated[str | None, _column("Id of the condition of each row.")] = None,
-    inputs: Annotated[
-        list[str] | None,
-        _column(
-            "An input; may be repeated. Default: all others with numbers or dates; with --wide the first.", "--input"
-        ),
-    ] = None,
-    wide: Annotated[bool, _column("One column per condition beside the inputs.", "--wide", metavar=None)] = False,
-    error_column: Annotated[
-        str | None, _column("Standard deviation of the error of each measurement, which adds to the noise.")
-    ] = None,
-    condition_features: _ConditionFeatures = None,
-    n_latent: Annotated[
-        Any, _latent_count("Dimensions of the latent space; 0 with features alone.", "--latents")
-    ] = "2",
-    noise: Annotated[
-        Literal["shared", "per-condition"], _modelled("One noise for all conditions, or one for each.")
-    ] = "shared",
-    input_kernel: Annotated[str, _modelled("Over inputs: rbf, matern52, matern32, …")] = "rbf",
-    latent_kernel: Annotated[str, _modelled("Over latents: rbf, linear, auto, …")] = "rbf",
-    output_transform: Annotated[
-        Literal["none", "log", "sqrt", "auto"],
-        _modelled("Model the logarithm or the square root of the output, for noise that grows with it; auto chooses."),
-    ] = "none",
-    n_inducing_inputs: Annotated[
-        Any, _search_count("Inducing inputs; more are more exact.", "--inducing-inputs")
-    ] = "auto",
-    n_inducing_latents: Annotated[
-        Any, _search_count("Inducing latents; more are more exact.", "--inducing-latents")
-    ] = "auto",
-    n_restarts: Annotated[Any, _search_count("Starts, of which the best wins.", "--restarts")] = "auto",
-    max_iter: Annotated[Any, _search_count("Most iterations of each start.")] = "auto",
-    random_state: Annotated[int, _searched("Same seed, same answer.", "--seed", min=0)] = 0,
-    inference: Annotated[
-        Literal["auto", "collapsed", "full", "kronecker", "stochastic", "nuts"],
-        _searched("Variational family; stochastic goes by minibatches, nuts draws from the posterior.", metavar="NAME"),
-    ] = "auto",
-    batch_size: Annotated[Any, _search_count("Observations in a minibatch.")] = "auto",
-    n_chains: Annotated[Any, _search_count("Markov chains, with --inference nuts.", "--chains")] = "auto",
-    n_warmup: Annotated[Any, _search_count("Steps in which each chain learns how to move.", "--warmup")] = "auto",
-    n_draws: Annotated[Any, _search_count("Draws that each chain keeps.", "--draws")] = "auto",
-    checkpoint: Annotated[
-        Path | None, _long_fit("Folder for checkpoints, from which --resume goes on after a crash.", metavar="FOLDER")
-    ] = None,
-    checkpoint_seconds: Annotated[float, _long_fit("Seconds between two checkpoints.", min=0.0)] = 60.0,
-    resume: Annotated[bool, _long_fit("Go on from the checkpoints.", "--resume")] = False,
-    distributed: Annotated[
-        bool,
-        _long_fit("Fit with other processes, started with the same command, each reading its part.", "--distributed"),
-    ] = False,
-    coordinator: Annotated[
-        str | None,
-        _long_fit("Address of the first process; found out under SLURM, MPI, Kubernetes.", metavar="HOST:PORT"),
-    ] = None,
-    processes: Annotated[int | None, _long_fit("How many processes there are.", min=1)] = None,
-    process: Annotated[int | None, _long_fit("Which of them this is, from 0.", min=0)] = None,
-    keep_on_interrupt: Annotated[
-        bool, _option("After Ctrl-C, save the best model so far.", "--keep-on-interrupt")
-    ] = False,
+    data: Path = typer.Argument(..., help="Table: CSV, Excel, Parquet, or a folder of Parquet."),
+    model: Path = _option(..., "Model file to write."),
+    output: str | None = _column(None, "To be predicted."),
+    condition: str | None = _column(None, "Id of the condition of each row."),
+    inputs: list[str] | None = _column(
+        None, "An input; may be repeated. Default: all others with numbers or dates; with --wide the first.", "--input"
+    ),
+    wide: bool = _column(False, "One column per condition beside the inputs.", "--wide", metavar=None),
+    error_column: str | None = _column(
+        None, "Standard deviation of the error of each measurement, which adds to the noise."
+    ),
+    condition_features: Path | None = _CONDITION_FEATURES,
+    n_latent: Any = _latent_count("2", "Dimensions of the latent space; 0 with features alone.", "--latents"),
+    noise: Literal["shared", "per-condition"] = _modelled("shared", "One noise for all conditions, or one for each."),
+    input_kernel: str = _modelled("rbf", "Over inputs: rbf, matern52, matern32, …"),
+    latent_kernel: str = _modelled("rbf", "Over latents: rbf, linear, auto, …"),
+    output_transform: Literal["none", "log", "sqrt", "auto"] = _modelled(
+        "none", "Model the logarithm or the square root of the output, for noise that grows with it; auto chooses."
+    ),
+    n_inducing_inputs: Any = _search_count("auto", "Inducing inputs; more are more exact.", "--inducing-inputs"),
+    n_inducing_latents: Any = _search_count("auto", "Inducing latents; more are more exact.", "--inducing-latents"),
+    n_restarts: Any = _search_count("auto", "Starts, of which the best wins.", "--restarts"),
+    max_iter: Any = _search_count("auto", "Most iterations of each start."),
+    random_state: int = _searched(0, "Same seed, same answer.", "--seed", min=0),
+    inference: Literal["auto", "collapsed", "full", "kronecker", "stochastic", "nuts"] = _searched(
+        "auto", "Variational family; stochastic goes by minibatches, nuts draws from the posterior.", metavar="NAME"
+    ),
+    batch_size: Any = _search_count("auto", "Observations in a minibatch."),
+    n_chains: Any = _search_count("auto", "Markov chains, with --inference nuts.", "--chains"),
+    n_warmup: Any = _search_count("auto", "Steps in which each chain learns how to move.", "--warmup"),
+    n_draws: Any = _search_count("auto", "Draws that each chain keeps.", "--draws"),
+    checkpoint: Path | None = _long_fit(
+        None, "Folder for checkpoints, from which --resume goes on after a crash.", metavar="FOLDER"
+    ),
+    checkpoint_seconds: float = _long_fit(60.0, "Seconds between two checkpoints.", min=0.0),
+    resume: bool = _long_fit(False, "Go on from the checkpoints.", "--resume"),
+    distributed: bool = _long_fit(
+        False, "Fit with other processes, started with the same command, each reading its part.", "--distributed"
+    ),
+    coordinator: str | None = _long_fit(
+        None, "Address of the first process; found out under SLURM, MPI, Kubernetes.", metavar="HOST:PORT"
+    ),
+    processes: int | None = _long_fit(None, "How many processes there are.", min=1),
+    process: int | None = _long_fit(None, "Which of them this is, from 0.", min=0),
+    keep_on_interrupt: bool = _option(False, "After Ctrl-C, save the best model so far.", "--keep-on-interrupt"),
 ) -> None:
     """Fit a model to a table and save it.
 
@@ -197,17 +165,17 @@ def fit(
 
 @_command("answers")
 def predict(
-    model: _Model,
-    data: Annotated[Path, _argument("Table with the inputs to predict at.")],
-    condition: _Condition = None,
-    condition_column: _ConditionColumn = None,
-    condition_features: _ConditionFeatures = None,
-    output_file: Annotated[Path | None, _option("Write the predictions here (.csv, .xlsx or .parquet).")] = None,
-    level: Annotated[float, _option("Probability of the interval.", min=0.0, max=1.0)] = 0.95,
-    function: Annotated[
-        bool, _option("Intervals of the function behind the observations, without their noise.", "--function")
-    ] = False,
-    unseen: _Unseen = "error",
+    model: Path = _MODEL,
+    data: Path = typer.Argument(..., help="Table with the inputs to predict at."),
+    condition: str | None = _CONDITION,
+    condition_column: str | None = _CONDITION_COLUMN,
+    condition_features: Path | None = _CONDITION_FEATURES,
+    output_file: Path | None = _option(None, "Write the predictions here (.csv, .xlsx or .parquet)."),
+    level: float = _option(0.95, "Probability of the interval.", min=0.0, max=1.0),
+    function: bool = _option(
+        False, "Intervals of the function behind the observations, without their noise.", "--function"
+    ),
+    unseen: Literal["error", "prior"] = _UNSEEN,
 ) -> None:
     """Predict the rows of a table: mean, standard deviation, median and interval of a new observation.
 
@@ -219,17 +187,17 @@ def predict(
 
 @_command("models")
 def add_condition(
-    model: _Model,
-    data: Annotated[Path | None, _argument("Table with a few observations of new conditions.")] = None,
-    point: Annotated[
-        list[str] | None, _option("An observation, such as speed=20,distance=25; may be given several times.")
-    ] = None,
-    condition: Annotated[str | None, _option("Name of the new condition, for all points.")] = None,
-    condition_column: _ConditionColumn = None,
-    condition_features: _ConditionFeatures = None,
-    error_column: _ErrorColumn = None,
-    output: _OutputColumn = None,
-    out: Annotated[Path | None, _option("Write the model here instead of replacing it.")] = None,
+    model: Path = _MODEL,
+    data: Path | None = typer.Argument(None, help="Table with a few observations of new conditions."),
+    point: list[str] | None = _option(
+        None, "An observation, such as speed=20,distance=25; may be given several times."
+    ),
+    condition: str | None = _option(None, "Name of the new condition, for all points."),
+    condition_column: str | None = _CONDITION_COLUMN,
+    condition_features: Path | None = _CONDITION_FEATURES,
+    error_column: str | None = _ERROR_COLUMN,
+    output: str | None = _OUTPUT_COLUMN,
+    out: Path | None = _option(None, "Write the model here instead of replacing it."),
 ) -> None:
     """Add conditions to a model from a few points or known features; what was learnt before stays as it is.
 
@@ -239,24 +207,18 @@ def add_condition(
 
 @_command("answers")
 def suggest(
-    model: _Model,
-    condition: Annotated[
-        str, _option("The condition to measure: a new one, or one of the model's.", show_default=False)
-    ],
-    candidates: Annotated[
-        Path | None, _option("Table with the inputs that could be measured.", show_default=False)
-    ] = None,
-    grid: Annotated[
-        list[str] | None, _option("Candidates as a grid, such as speed=3:30:28 or load=2; once for each input.")
-    ] = None,
-    n: Annotated[int, _option("How many measurements to choose.", "--n", "-n", min=1)] = 1,
-    goal: Annotated[
-        Literal["predictions", "latents"], _option("Learn about the condition's predictions, or its latents.")
-    ] = "predictions",
-    region: Annotated[
-        Path | None, _option("Table with the inputs where predictions matter; default: the candidates.")
-    ] = None,
-    condition_features: _ConditionFeatures = None,
+    model: Path = _MODEL,
+    condition: str = _option(..., "The condition to measure: a new one, or one of the model's."),
+    candidates: Path | None = _option(None, "Table with the inputs that could be measured."),
+    grid: list[str] | None = _option(
+        None, "Candidates as a grid, such as speed=3:30:28 or load=2; once for each input."
+    ),
+    n: int = _option(1, "How many measurements to choose.", "--n", "-n", min=1),
+    goal: Literal["predictions", "latents"] = _option(
+        "predictions", "Learn about the condition's predictions, or its latents."
+    ),
+    region: Path | None = _option(None, "Table with the inputs where predictions matter; default: the candidates."),
+    condition_features: Path | None = _CONDITION_FEATURES,
 ) -> None:
     """Say where to measure a condition next, and how much each measurement is expected to tell.
 
@@ -268,18 +230,17 @@ def suggest(
 
 @_command("answers")
 def calibration(
-    model: _Model,
-    data: Annotated[
-        Path | None,
-        _argument("Table with held-out observations; default: the training data, left out in turn.", show_default=True),
-    ] = None,
-    condition: _Condition = None,
-    condition_column: _ConditionColumn = None,
-    condition_features: _ConditionFeatures = None,
-    error_column: _ErrorColumn = None,
-    output: _OutputColumn = None,
-    unseen: _Unseen = "error",
-    plot: Annotated[Path | None, _option("Draw coverage against level into this file.")] = None,
+    model: Path = _MODEL,
+    data: Path | None = typer.Argument(
+        None, help="Table with held-out observations; default: the training data, left out in turn."
+    ),
+    condition: str | None = _CONDITION,
+    condition_column: str | None = _CONDITION_COLUMN,
+    condition_features: Path | None = _CONDITION_FEATURES,
+    error_column: str | None = _ERROR_COLUMN,
+    output: str | None = _OUTPUT_COLUMN,
+    unseen: Literal["error", "prior"] = _UNSEEN,
+    plot: Path | None = _option(None, "Draw coverage against level into this file."),
 ) -> None:
     """Check whether intervals hold as many observations as they promise.
 
@@ -287,16 +248,16 @@ def calibration(
     """
 
 
-@_command("models", can_be_quiet=False)
-def conditions(model: _Model) -> None:
+@_command("models")
+def conditions(model: Path = _MODEL) -> None:
     """Show where the conditions lie in the latent space.
 
     [bold]Example:[/] lvmogp conditions brakes.lvmogp
     """
 
 
-@_command("models", can_be_quiet=False)
-def show(model: _Model) -> None:
+@_command("models")
+def show(model: Path = _MODEL) -> None:
     """Show what a model file holds: data, settings, seed, and the versions that the fit was made with.
 
     [bold]Example:[/] lvmogp show brakes.lvmogp
@@ -305,10 +266,8 @@ def show(model: _Model) -> None:
 
 @_command("models")
 def report(
-    model: _Model,
-    out: Annotated[
-        Path | None, _option("Page to write; default: beside the model.", "--out", "-o", show_default=False)
-    ] = None,
+    model: Path = _MODEL,
+    out: Path | None = _option(None, "Page to write; default: beside the model.", "--out", "-o"),
 ) -> None:
     """Write a page to explore a model with: one file that works offline in any browser.
 
@@ -316,10 +275,10 @@ def report(
     """
 
 
-@_command("models", can_be_quiet=False)
+@_command("models")
 def demo(
-    out: Annotated[Path, _option("Folder for the figures.")] = Path("out"),
-    seed: Annotated[int, _option("Seed of the simulated experiments.", min=0)] = 1,
+    out: Path = _option(Path("out"), "Folder for the figures."),
+    seed: int = _option(1, "Seed of the simulated experiments.", min=0),
 ) -> None:
     """Run the braking example: fit ten tyres, add an eleventh from one observation, draw the figures.
 
@@ -331,7 +290,7 @@ def main() -> None:
     """Entry point of the ``lvmogp`` command."""
     # Imports make very many objects, all of which stay: looking for garbage among them takes an eighth of their time,
     # and a last look when the process ends a tenth of a small fit's.
-    gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
+    gc.set_threshold(100_000)
     try:
         app()
     finally:

@@ -1,6 +1,5 @@
 """The command that fits: a table or Parquet files, one process or several, to a model file."""
 
-import contextlib
 import os
 import secrets
 import signal
@@ -8,7 +7,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,10 +20,10 @@ from rich.markup import escape
 from rich.prompt import Confirm
 
 from lvmogp.cli.answers import check_target
-from lvmogp.cli.files.parquet import Part, open_parquet
+from lvmogp.cli.files.parquet import open_parquet
 from lvmogp.cli.files.roles import Roles, complete_rows, read_features, wide_rows
-from lvmogp.cli.files.tables import first_line, is_parquet, read_table
-from lvmogp.cli.screen import INTERRUPTED, Screen, counted, missing_words, number
+from lvmogp.cli.files.tables import is_parquet, read_table
+from lvmogp.cli.screen import INTERRUPTED, Screen, counted, missing_words
 from lvmogp.errors import ConvergenceWarning, LVMOGPError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.inference.minibatch.distributed import Rendezvous, join_processes, summed
@@ -44,31 +43,29 @@ def fit(
     data: Path,
     model: Path,
     *,
-    inputs: list[str] | None,
-    condition: str | None,
-    output: str | None,
-    error_column: str | None,
     wide: bool,
     condition_features: Path | None,
-    output_transform: str,
     checkpoint: Path | None,
-    checkpoint_seconds: float,
-    resume: bool,
     distributed: bool,
-    coordinator: str | None,
-    processes: int | None,
-    process: int | None,
     keep_on_interrupt: bool,
-    **settings: Any,
+    **options: Any,
 ) -> None:
     """Fit a model to a table, save it and tell how good it is."""
     check_target(model, data)
     screen.after_failure = "no model was written"
     if checkpoint is not None:
         screen.after_failure = f"the same command with --resume goes on from the last checkpoint in {checkpoint}"
-    roles = Roles(tuple(inputs or ()), condition, output, error_column)
-    meeting = Rendezvous(coordinator, processes, process)
-    is_stochastic = settings["inference"] == "stochastic"
+    meeting = Rendezvous(*(options.pop(name) for name in ("coordinator", "processes", "process")))
+    inputs, *others = (options.pop(name) for name in ("inputs", "condition", "output", "error_column"))
+    roles = Roles(tuple(inputs or ()), *others)
+    kept = {"checkpoint": checkpoint, **{name: options.pop(name) for name in ("checkpoint_seconds", "resume")}}
+    is_stochastic = options["inference"] == "stochastic"  # all that is left are settings of the estimator
+    in_pieces = is_parquet(data) and (is_stochastic or data.is_dir())
+    if (in_pieces or not wide) and (roles.output is None or roles.condition is None):
+        raise SettingError(
+            "name the columns of the output and of the condition with --output and --condition, or say --wide for a "
+            "table with one column per condition"
+        )
     if not distributed and any(value is not None for value in meeting):
         raise SettingError("--coordinator, --processes and --process belong to --distributed; add it")
     if distributed and keep_on_interrupt:
@@ -81,15 +78,15 @@ def fit(
     with ExitStack() as opened:
         if distributed:
             opened.enter_context(_among_others(screen, meeting))
-        if is_parquet(data) and (is_stochastic or data.is_dir()):
-            arguments, about = opened.enter_context(_pieces(screen, data, roles, condition_features))
+        if in_pieces:
+            arguments, about = _pieces(screen, opened, data, roles, condition_features)
         else:
             arguments, about = _table(screen, data, roles, condition_features, wide=wide)
-        transform = None if output_transform == "none" else output_transform
-        estimator = LVMOGPRegressor(condition=condition, output_transform=transform, **settings)
-        checkpoints = {"checkpoint": checkpoint, "checkpoint_seconds": checkpoint_seconds, "resume": resume}
+        if options["output_transform"] == "none":
+            options["output_transform"] = None
+        estimator = LVMOGPRegressor(condition=roles.condition, **options)
         with _progress(screen, keep_on_interrupt=keep_on_interrupt) as report:
-            estimator.fit(**arguments, **checkpoints, on_progress=report)
+            estimator.fit(**arguments, **kept, on_progress=report)
         if jax.process_index() > 0:
             return
         if estimator.outcome_.status is Status.INTERRUPTED:
@@ -114,61 +111,48 @@ def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | 
                 raise SettingError(f"--wide has one column per condition, so there is no {option} to name")
         table = read_table(path)
         rows = wide_rows(table, roles.inputs)
-        X = rows.X
+        X, conditions = rows.X, list(pd.DataFrame(rows.y))
     else:
-        _, condition = _named_columns(roles)
+        condition = str(roles.condition)
         table = read_table(path, ids=[condition])
         rows = complete_rows(table, roles)
         X = rows.X.assign(**{condition: pd.Series(rows.ids, dtype=object)})
-        if len(rows.conditions) == len(X) > 1:
+        conditions = list(dict.fromkeys(rows.ids or ()))
+        if len(conditions) == len(X) > 1:
             screen.note(
                 f"each of the {len(X)} rows has a {condition!r} of its own, so nothing can be learnt about any one of "
                 "them; is it the right column?"
             )
-    features = None
-    if condition_features is not None:
-        features = read_features(condition_features, condition=roles.condition, known=rows.conditions)
-    facts = _facts(path, table.written, (rows.n_points, len(rows.conditions)), rows.X.columns, rows.dates, roles.output)
-    if rows.left_out:
-        facts["left out"] = f"{counted(rows.n_rows - len(rows.X), 'row')}: {escape(missing_words(rows.left_out))}"
-    if isinstance(rows.y, pd.DataFrame):
-        facts["missing"] = f"{counted(rows.y.size - rows.n_points, 'cell')} of {rows.y.size:,}".replace(",", " ")
-    if rows.ignored:
-        shown = ", ".join(rows.ignored[:_IGNORED_SHOWN]) + (", …" if len(rows.ignored) > _IGNORED_SHOWN else "")
-        facts["ignored"] = f"{escape(shown)} [dim](not numbers)[/]"
+    features = read_features(condition_features, condition=roles.condition, known=conditions)
+    outputs, dates = pd.DataFrame(rows.y), list(map(str, rows.X.select_dtypes("datetime")))
+    n_points = int(outputs.notna().to_numpy().sum())
+    facts = _facts(path, table.written, (n_points, len(conditions)), rows.X.columns, dates, roles.output)
+    left_out = f"{counted(len(table.frame) - len(rows.X), 'row')}: {escape(missing_words(rows.left_out))}"
+    missing = f"{counted(outputs.size - n_points, 'cell')} of {outputs.size:,}".replace(",", " ")
+    shown = ", ".join(rows.ignored[:_IGNORED_SHOWN]) + (", …" if len(rows.ignored) > _IGNORED_SHOWN else "")
+    facts["left out"] = left_out if rows.left_out else None
+    facts["missing"] = missing if wide else None
+    facts["ignored"] = f"{escape(shown)} [dim](not numbers)[/]" if rows.ignored else None
     screen.say_facts(facts)
-    about = {"written": table.written, "n_rows": rows.n_rows, "left_out": rows.left_out, "ignored": rows.ignored}
+    about = {"written": table.written, "n_rows": len(table.frame), "left_out": rows.left_out, "ignored": rows.ignored}
     return {"X": X, "y": rows.y, "condition_features": features, "y_std": rows.y_std}, {"file": path, **about}
 
 
-@contextmanager
-def _pieces(screen: Screen, path: Path, roles: Roles, condition_features: Path | None) -> Iterator[_Source]:
+def _pieces(screen: Screen, opened: ExitStack, path: Path, roles: Roles, condition_features: Path | None) -> _Source:
     # Parquet files read in pieces, by one process or several.
     if condition_features is not None or roles.errors is not None:
         raise SettingError(
             "data that are read in pieces cannot be fitted with --condition-features or --error-column; leave that "
             "out, or give a smaller file"
         )
-    output, condition = _named_columns(roles)
-    part = Part(jax.process_index(), jax.process_count())
-    columns = {"output": output, "condition": condition, "inputs": roles.inputs}
-    with ExitStack() as opened:
-        with job_progress("rows read", shown=screen.for_people and part.first == 0) as report:
-            store = opened.enter_context(open_parquet(path, **columns, part=part, on_progress=report))
-        counts = len(store.outputs), len(store.ids)
-        inputs = store.columns or ()
-        screen.say_facts(_facts(path, "Parquet, read in pieces", counts, inputs, store.date_columns, output))
-        n_rows = int(summed(np.asarray([len(store.outputs)]))[0])  # all processes must ask
-        yield {"X": store}, {"file": path, "n_rows": n_rows}
-
-
-def _named_columns(roles: Roles) -> tuple[str, str]:
-    if roles.output is None or roles.condition is None:
-        raise SettingError(
-            "name the columns of the output and of the condition with --output and --condition, or say --wide for a "
-            "table with one column per condition"
-        )
-    return roles.output, roles.condition
+    part = slice(jax.process_index(), None, jax.process_count())
+    columns: dict[str, Any] = {"output": roles.output, "condition": roles.condition, "inputs": roles.inputs}
+    with job_progress("rows read", shown=screen.for_people and jax.process_index() == 0) as report:
+        store = opened.enter_context(open_parquet(path, **columns, part=part, on_progress=report))
+    counts, inputs = (len(store.outputs), len(store.ids)), store.columns or ()
+    screen.say_facts(_facts(path, "Parquet, read in pieces", counts, inputs, store.date_columns, roles.output))
+    n_rows = int(summed(np.asarray([len(store.outputs)]))[0])  # all processes must ask
+    return {"X": store}, {"file": path, "n_rows": n_rows}
 
 
 def _facts(
@@ -196,8 +180,8 @@ def _among_others(screen: Screen, meeting: Rendezvous) -> Iterator[None]:
     except BaseException as failure:
         if isinstance(failure, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(failure):
             failure = LVMOGPError(
-                f"another process of this fit was lost, or cannot be reached ({first_line(failure):.200}); start all "
-                "of them again, with --resume where there are checkpoints"
+                f"another process of this fit was lost, or cannot be reached ({failure!s:.200}); start all of them "
+                "again, with --resume where there are checkpoints"
             )
         code = screen.fail(failure)
         sys.stdout.flush()
@@ -257,7 +241,7 @@ def save_somewhere(model: LVMOGPRegressor, path: Path) -> None:
     except OSError as error:
         for folder in (Path.cwd(), Path.home(), Path(tempfile.gettempdir())):
             elsewhere = folder / f"{path.stem}-{secrets.token_hex(4)}{path.suffix}"
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 model.save(elsewhere)
                 raise SettingError(
                     f"{path} cannot be written ({error.strerror}); the fitted model is in {elsewhere} instead, move it "
@@ -271,18 +255,19 @@ def _say_summary(screen: Screen, found: Summary) -> None:
     parts = [escape(part) for part in (found.output_transform, found.output) if part is not None]
     output = f" of {' '.join(parts)}" if parts else ""
     starts = f"best of {counted(found.n_starts, 'start')}, {in_words(found.seconds)}"
-    facts: dict[str, str | None] = {
-        "bound": f"{found.bound:.1f}  [dim]{found.status}; {starts}[/]",
-        "noise": f"{number(found.noise_sd)}  [dim]standard deviation{output}[/]",
-    }
-    if found.n_draws > 0:
-        facts["answers from"] = f"{counted(found.n_draws, 'draw')}  [dim]from the posterior, by Markov chains[/]"
-    if found.leave_out is not None:
-        facts["left-out error"] = (
-            f"{number(found.leave_out.rmse)}  [dim]of points left out, against {number(found.leave_out.spread)} "
-            f"without a model; 95 % intervals hold {100 * found.leave_out.coverage:.0f} %[/]"
-        )
-    screen.say_facts(facts)
+    drawn = f"{counted(found.n_draws, 'draw')}  [dim]from the posterior, by Markov chains[/]"
+    left_out = found.leave_out and (
+        f"{found.leave_out.rmse:.4g}  [dim]of points left out, against {found.leave_out.spread:.4g} "
+        f"without a model; 95 % intervals hold {100 * found.leave_out.coverage:.0f} %[/]"
+    )
+    screen.say_facts(
+        {
+            "bound": f"{found.bound:.1f}  [dim]{found.status}; {starts}[/]",
+            "noise": f"{found.noise_sd:.4g}  [dim]standard deviation{output}[/]",
+            "answers from": drawn if found.n_draws else None,
+            "left-out error": left_out,
+        }
+    )
     screen.say("\n[bold]relevance[/]  [dim]0 changes nothing, 1 everything[/]")
     latents = [(f"latent {place}", value) for place, value in found.latent_relevance.itertuples(index=False)]
     named = [*found.input_relevance.itertuples(index=False), *found.feature_relevance.itertuples(index=False), *latents]

@@ -9,8 +9,8 @@ import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 
-from lvmogp.cli.answers import AskedRows, check_target, features_of, input_names, named_values, output_name, read_rows
-from lvmogp.cli.files.roles import ids_of_texts, model_ids
+from lvmogp.cli.answers import AskedRows, check_target, described, input_names, named_values, output_name, read_rows
+from lvmogp.cli.files.roles import CompleteRows, ids_of_texts, model_ids
 from lvmogp.cli.screen import Screen, counted
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
@@ -32,53 +32,48 @@ def add_condition(screen: Screen, model: Path, *, point: list[str] | None, out: 
     target = model if out is None else out
     check_target(target, asked.data)
     fitted = LVMOGPRegressor.load(model)
-    features = features_of(fitted, asked.condition_features)
+    features, _ = described(fitted, asked.condition_features)
     if features is not None and described_only:
         added = _add_described(fitted, features, asked.condition)
     else:
-        X, y, y_std, ids = _from_points(fitted, point, asked) if point else _from_file(screen, fitted, asked)
-        added = model_ids(ids, fitted.conditions_)
-        fitted.add_conditions(X, y, added, condition_features=features, y_std=y_std)
+        rows = _points(fitted, point, asked) if point else read_rows(screen, fitted, asked, observed=True)
+        if rows.ids is None:
+            raise DataError(
+                "say which condition the points belong to: --condition NAME for all rows, or --condition-column NAME"
+            )
+        added = model_ids(rows.ids, fitted.conditions_)
+        fitted.add_conditions(rows.X, rows.y, added, condition_features=features, y_std=rows.y_std)
     fitted.save(target)
     latents = _conditions_table(fitted)
     latents = pd.DataFrame(latents[latents["condition"].isin(added)]).drop(columns="added")
-    latents["most like"] = _most_alike(fitted, list(latents["condition"]))
+    # The trained condition whose curve is expected to be most like that of each, with the correlation.
+    alike = fitted.similarities().loc[list(latents["condition"]), list(fitted.model_.ids)]
+    latents["most like"] = [f"{row.idxmax()} ({row.max():.2f})" for _, row in alike.iterrows()]
     _show_latents(screen, latents)
     screen.say("[dim]± one standard deviation; knowing nothing would be 0 ± 1 in each latent.[/]")
     screen.say_written("Model", target)
     screen.document({"model": target, "added": latents.to_dict("records"), "notes": screen.notes})
 
 
-def _from_file(screen: Screen, model: LVMOGPRegressor, asked: AskedRows) -> tuple[Any, Any, Any, list[Id]]:
-    rows = read_rows(screen, model, asked, observed=True)
-    if rows.ids is None:
-        raise DataError(
-            "say which condition the points belong to: --condition NAME for all rows, or --condition-column NAME"
-        )
-    return rows.X, rows.y, rows.y_std, rows.ids
-
-
-def _from_points(
-    model: LVMOGPRegressor, points: Sequence[str], asked: AskedRows
-) -> tuple[pd.DataFrame, Any, None, list[Id]]:
-    # One condition from points written as speed=20,distance=25.
+def _points(model: LVMOGPRegressor, texts: Sequence[str], asked: AskedRows) -> CompleteRows:
+    # Points of one condition, each written as speed=20,distance=25.
     if asked.condition is None:
         raise DataError("say which condition the points belong to with --condition NAME")
-    inputs, output = list(input_names(model)), output_name(model, asked)
-    rows = pd.DataFrame([_point(text, [*inputs, output], model.model_.schema.date_columns) for text in points])
-    return rows[inputs], rows[output], None, ids_of_texts([asked.condition.strip()]) * len(rows)
-
-
-def _point(text: str, wanted: Sequence[str], dates: Sequence[str]) -> dict[str, Any]:
-    example = ",".join(f"{name}=…" for name in wanted)
-    fault = f"a point must be given as {example} (decimals with a point), got {text!r}"
-    given = named_values(text.split(","), wanted, fault)
-    try:
-        return {name: pd.Timestamp(given[name]) if name in dates else float(given[name]) for name in wanted}
-    except ValueError:
-        raise SettingError(
-            f"the values of a point must be numbers (or dates, where the input is one), got {text!r}"
-        ) from None
+    inputs, output, dates = input_names(model), output_name(model, asked), model.model_.schema.date_columns
+    names, points = [*inputs, output], []
+    example = ",".join(f"{name}=…" for name in names)
+    for text in texts:
+        given = named_values(text.split(","), names)
+        if given is None:
+            raise SettingError(f"a point must be given as {example} (decimals with a point), got {text!r}")
+        try:
+            points.append([pd.Timestamp(given[name]) if name in dates else float(given[name]) for name in names])
+        except ValueError:
+            raise SettingError(
+                f"the values of a point must be numbers (or dates, where the input is one), got {text!r}"
+            ) from None
+    frame = pd.DataFrame(points, columns=pd.Index(names))
+    return CompleteRows(frame[list(inputs)], frame[output], {}, ids_of_texts([asked.condition.strip()]) * len(points))
 
 
 def _add_described(model: LVMOGPRegressor, features: pd.DataFrame, condition: str | None) -> list[Id]:
@@ -116,13 +111,6 @@ def _conditions_table(model: LVMOGPRegressor) -> pd.DataFrame:
     return table
 
 
-def _most_alike(model: LVMOGPRegressor, names: Sequence[Id]) -> list[str]:
-    # The trained condition whose curve is expected to be most like that of each of these, with the correlation.
-    trained = list(model.model_.ids)
-    between = model.similarities().loc[list(names), trained].to_numpy()
-    return [f"{trained[int(row.argmax())]} ({row.max():.2f})" for row in between]
-
-
 def _show_latents(screen: Screen, frame: pd.DataFrame) -> None:
     # Latents as mean ± standard deviation, further columns as they are.
     shown = frame[["condition"]].copy()
@@ -154,10 +142,6 @@ def show(screen: Screen, model: Path) -> None:
     }
     points = "" if trained.observations is None else f"{counted(found['n_observations'], 'point')} of "
     later = f"; {len(trained.added)} added later" if trained.added else ""
-    made_with = "not known: the file was written before this was kept"
-    if origin is not None:
-        versions = ", ".join(f"{name} {version}" for name, version in origin.versions.items())
-        made_with = f"{versions}  [dim]{escape(origin.machine)}[/]"
     screen.say_facts(
         {
             "learnt from": points + counted(len(trained.ids), "condition") + later,
@@ -165,8 +149,7 @@ def show(screen: Screen, model: Path) -> None:
             "output": escape(str(trained.schema.output_name or "not named")),
             "bound": f"{outcome.bound:.1f}  [dim]{outcome.status.value}[/]",
             "settings": escape(chosen or "as they come"),
-            "seed": None if origin is None else str(origin.seed),
-            "made with": made_with,
+            "made with": escape(str(origin or "")),
         }
     )
     screen.document(found)
@@ -190,20 +173,12 @@ def demo(screen: Screen, *, out: Path, seed: int) -> None:
     with Console(stderr=True).status("Simulating 50 braking experiments and fitting the joint model …"):
         found = run(out, seed=seed)
     rows = found.curves.iloc[[int((found.curves["speed"] - speed).abs().argmin()) for speed in _SHOWN_SPEEDS]]
-    written = rows.map("{:.1f}".format)
+    shown = rows.map("{:.1f}".format).assign(speed=rows["speed"].map("{:.0f}".format))
+    shown["95 % interval"] = shown["lower"] + " to " + shown["upper"]
+    titles = {"speed": "speed (m/s)", "together": "ignoring the tyre"}
     screen.say(f"10 tyres, 5 experiments each. {str(found.model.outcome_).capitalize()}.")
     screen.say("A new tyre from one observation: braking distance (m)\n")
-    screen.show(
-        pd.DataFrame(
-            {
-                "speed (m/s)": rows["speed"].map("{:.0f}".format),
-                "truth": written["truth"],
-                "predicted": written["predicted"],
-                "95 % interval": written["lower"] + " to " + written["upper"],
-                "ignoring the tyre": written["together"],
-            }
-        )
-    )
+    screen.show(shown[["speed", "truth", "predicted", "95 % interval", "together"]].rename(columns=titles))
     screen.say(
         f"Error over all speeds for '{NEW}': {found.error:.2f} m, against {found.error_together:.2f} m for one curve "
         f"through all data.\nThe latent explains {100 * found.r_squared:.1f} % of the variance of 1/friction, "

@@ -35,22 +35,12 @@ class Screen:
     """Where a command's words go: standard output for results, standard error for notes and errors."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False, debug: bool = False) -> None:
-        self.as_json: bool = as_json
-        self.quiet: bool = quiet
-        self.debug: bool = debug
+        self.as_json, self.quiet, self.debug = as_json, quiet, debug
+        self.for_people = not (as_json or quiet)  # whether anybody reads along
         self.notes: list[str] = []
         self.after_failure = ""  # how to go on once this command has been stopped
         self._out, self._errors = Console(highlight=False), Console(highlight=False, soft_wrap=True, stderr=True)
-
-    @property
-    def for_people(self) -> bool:
-        """Whether anybody reads along."""
-        return not (self.as_json or self.quiet)
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether results go to a terminal, rather than into a file or another program."""
-        return self._out.is_terminal
+        self.is_terminal = self._out.is_terminal  # rather than a file or another program, to which results go
 
     def say(self, text: str = "") -> None:
         """Print a line, which may hold rich's markup, for people."""
@@ -60,9 +50,9 @@ class Screen:
 
     def say_facts(self, facts: Mapping[str, str | None]) -> None:
         """Print a line per fact that there is, which may hold rich's markup, for people."""
-        width = max(len(name) for name, value in facts.items() if value is not None)
+        width = max(len(name) for name, value in facts.items() if value)
         for name, value in facts.items():
-            if value is not None:
+            if value:
                 self.say(f"[bold]{name:<{width}}[/]  {value}")
 
     def say_written(self, what: str, path: Path) -> None:
@@ -75,9 +65,9 @@ class Screen:
             return
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for name in frame.columns:
-            table.add_column(_shown(str(name)), justify="left" if name in left else "right", overflow="fold")
+            table.add_column(_shown(name), justify="left" if name in left else "right", overflow="fold")
         for row in frame.itertuples(index=False, name=None):
-            table.add_row(*(_shown(_cell(value)) for value in row))
+            table.add_row(*map(_shown, row))
         with _into_output():
             self._out.print(table)
 
@@ -111,9 +101,9 @@ class Screen:
 
 
 @contextmanager
-def reported(*, as_json: bool = False, quiet: bool = False, debug: bool = False) -> Iterator[Screen]:
-    """Turn warnings into notes, and whatever goes wrong into one line and an exit code."""
-    screen = Screen(as_json=as_json, quiet=quiet, debug=debug)
+def reported(**options: bool) -> Iterator[Screen]:
+    """Give the screen of a command; turn warnings into notes, and whatever goes wrong into a line and an exit code."""
+    screen = Screen(**options)
     with warnings.catch_warnings():
         if not screen.debug:
             warnings.simplefilter("ignore")
@@ -161,35 +151,23 @@ def _failure_words(failure: BaseException) -> str:
     return f"unexpected {type(failure).__name__}: {failure}; run the command again with --debug to see where"
 
 
-def _shown(text: str) -> str:
-    return escape(text.translate(_SHOWN_CONTROLS))
-
-
-def _cell(value: Any) -> str:
-    # A day without a time stays a day.
+def _shown(value: Any) -> str:
+    # Four digits will do, and a day without a time stays a day.
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
     if hasattr(value, "isoformat"):
-        return str(value).removesuffix(" 00:00:00")
-    return number(value) if isinstance(value, float) else str(value)
+        text = text.removesuffix(" 00:00:00")
+    return escape(text.translate(_SHOWN_CONTROLS))
 
 
 def plain(value: Any) -> Any:
     """Return a value as JSON can hold it: NaN and infinity as null, dates as ISO text, other objects as text."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    return value if isinstance(value, str | int | bool | None) else str(value)
 
+    def simpler(other: Any) -> Any:
+        if hasattr(other, "isoformat"):
+            return other.isoformat()
+        return other.item() if hasattr(other, "item") else str(other)
 
-def number(value: float) -> str:
-    """Return a number for people: four significant digits, without the noise of trailing zeros."""
-    return f"{value:.4g}"
+    return json.loads(json.dumps(value, default=simpler), parse_constant=lambda _: None)
 
 
 def counted(count: int, what: str) -> str:

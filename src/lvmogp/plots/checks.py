@@ -16,7 +16,6 @@ from lvmogp.fitted.calibration import Calibration
 from lvmogp.insight.summary import relevances
 from lvmogp.plots.style import COLOURS, LINE_STYLES, own_axes, tidy
 
-_OTHERS = LINE_STYLES[1:]
 LEVELS = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
 
 
@@ -44,20 +43,19 @@ def plot_convergence(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
     if not restarts:
         raise DataError("the model holds no history of its fit; convergence can be drawn for fitted models only")
     restarts.sort(key=lambda restart: restart.bound, reverse=True)
-    ax = own_axes(ax)
+    ax, dashes = own_axes(ax), LINE_STYLES[1:]
     for number, restart in enumerate(restarts):
         look: dict[str, Any] = {"color": COLOURS[0], "linewidth": 2.0, "zorder": 3}
         if number > 0:
-            look = {"color": "0.45", "linewidth": 1.1, "linestyle": _OTHERS[(number - 1) % len(_OTHERS)]}
+            look = {"color": "0.45", "linewidth": 1.1, "linestyle": dashes[(number - 1) % len(dashes)]}
         label = f"{restart.recipe}: {restart.bound:.2f}{'' if number else ' (best)'}".replace("-", "−")
         ax.plot(np.arange(1, len(restart.history) + 1), restart.history, label=label, **look)
     best = restarts[0].history
     ax.plot(len(best), best[-1], "*", markersize=12, color=COLOURS[0], markeredgecolor="white", zorder=4)
     # All that every start did in the second half of its run; the first rise is often a hundred times larger.
-    late = [
-        bound for restart in restarts for bound in restart.history[len(restart.history) // 2 :] if np.isfinite(bound)
-    ]
-    low, high = min(late, default=0.0), max(late, default=1.0)
+    late = np.concatenate([restart.history[len(restart.history) // 2 :] for restart in restarts])
+    late = late[np.isfinite(late)]
+    low, high = (late.min(), late.max()) if len(late) else (0.0, 1.0)
     room = max(high - low, 1.0)
     ax.set(xlabel="iteration", ylabel="bound", ylim=(low - 0.5 * room, high + 0.1 * room))
     ax.legend(title="start: bound", frameon=False, fontsize="small", title_fontsize="small")
@@ -83,11 +81,12 @@ def plot_calibration(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LVMOGPWarning)  # the picture says so
         found = model.calibration(X, y, conditions, condition_features=condition_features, y_std=y_std, levels=levels)
-    return draw_calibration(found, own_axes(ax, width=4.4, height=4.2))
+    return draw_calibration(found, ax)
 
 
-def draw_calibration(found: Calibration, ax: Axes) -> Axes:
+def draw_calibration(found: Calibration, ax: Axes | None = None) -> Axes:
     """Draw a calibration that was computed before."""
+    ax = own_axes(ax, width=4.4, height=4.2)
     levels, errors = found.coverage["level"].to_numpy(), found.coverage["standard_error"].to_numpy()
     lower, upper = (np.clip(np.r_[0, levels + side * errors, 1], 0, 1) for side in (-1.96, 1.96))
     label = f"sampling error of {found.n_observations} observations (95 %)"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import matplotlib.dates as mdates
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import Normalize
@@ -20,6 +21,7 @@ from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.insight.summary import input_names
 from lvmogp.plots.style import ADDED_COLOUR, COLOURS, SCALE, Style, outside_legend, own_axes, style, tidy
+from lvmogp.tables.columns import days
 from lvmogp.tables.ids import Id, unknown_condition
 from lvmogp.typing import HostFloat
 
@@ -67,7 +69,7 @@ def plot_curve(
         Where to draw; pyplot's current axes unless given.
     """
     where = slice_through(model, (along,), at)
-    grid = _grid(model, where.running[0], inputs)
+    grid = where.grid(inputs)
     points = where.points(grid)
     mean = model.predict(points, condition)
     lower, upper = model.predict_interval(points, condition, level=level, include_noise=include_noise)
@@ -94,7 +96,7 @@ def plot_data(
     """
     where = slice_through(model, (along,), at)
     inputs, outputs = observed(model, condition)
-    values, near = inputs[:, where.running[0]], where.holds(model, inputs)
+    values, near = inputs[:, where.running[0]], where.holds(inputs)
     ax = ax or plt.gca()
     common: dict[str, Any] = {"linestyle": "none", "marker": marker, "markersize": _size(marker), "color": colour}
     if not near.all():
@@ -121,7 +123,7 @@ def plot_curves(
     latent dimension. Their observations are left out without ``data``. All else is as for :func:`plot_curve`.
     """
     chosen, where = _chosen(model, conditions), slice_through(model, (along,), at)
-    grid = _grid(model, where.running[0], inputs)
+    grid = where.grid(inputs)
     ax = own_axes(ax, width=6.4)
     for number, condition in enumerate(chosen):
         only_added = list(model.model_.added) == [condition]
@@ -133,11 +135,10 @@ def plot_curves(
             # On the curve itself the marker shows in the legend only.
             ax.lines[-1].set(marker=look.marker, markevery=[], markersize=_size(look.marker), markeredgecolor="white")
             plot_data(model, condition, marker=look.marker, **common)
-    label_input(model, ax.xaxis, where.running[0])
+    where.label(ax.xaxis)
     ax.set_ylabel(model.model_.schema.output_name or "output")
-    held = where.in_words(model)
-    if held:
-        ax.set_title(f"at {held}", fontsize="medium")
+    if where.held_in_words:
+        ax.set_title(where.held_in_words, fontsize="medium")
     if len(chosen) > _MOST_LEGEND_INSIDE:
         outside_legend(ax)
     else:
@@ -167,10 +168,9 @@ def plot_surface(
     if isinstance(along, str) or (along is not None and len(along) != 2):
         raise SettingError(f"along must name two inputs, got {along!r}")
     where = slice_through(model, (0, 1) if along is None else along, at)
-    across, up = where.running
-    if across == up:
+    if len(set(where.running)) == 1:
         raise SettingError(f"along must name two different inputs, got {along!r}")
-    first, second = (_grid(model, column, n_points=_N_EACH_WAY) for column in where.running)
+    first, second = (where.grid(place=place, n_points=_N_EACH_WAY) for place in (0, 1))
     mean, deviation = model.predict(
         where.points(first, second), condition, return_std=True, include_noise=include_noise
     )
@@ -188,16 +188,15 @@ def plot_surface(
         lines = ax.contour(first, second, deviation.reshape(shape), levels=4, colors="white", linewidths=1.0)
         for item in (lines, *ax.clabel(lines, fontsize="small", fmt="%.3g")):
             item.set_path_effects(_OUTLINE)
-    near = where.holds(model, inputs)
+    near = where.holds(inputs)
     for chosen, opacity in ((~near, 0.35), (near, 1.0)):
         places = inputs[chosen][:, where.running].T
         common = {"alpha": opacity, "clip_on": False, "zorder": 3}
         ax.scatter(*places, s=60, color="black", linewidths=0, **common)  # seen on light ground
         ax.scatter(*places, s=38, c=outputs[chosen], cmap=SCALE, norm=norm, edgecolors="white", **common)
-    label_input(model, ax.xaxis, across)
-    label_input(model, ax.yaxis, up)
-    held = where.in_words(model)
-    ax.set_title(f"{condition} at {held} (lines: sd)" if held else f"{condition} (lines: sd)", fontsize="medium")
+    where.label(ax.xaxis)
+    where.label(ax.yaxis, place=1)
+    ax.set_title(" ".join(filter(None, (str(condition), where.held_in_words, "(lines: sd)"))), fontsize="medium")
     if colour_bar:
         ax.figure.colorbar(filled, ax=ax, label=model.model_.schema.output_name or "output")
     return ax
@@ -225,8 +224,23 @@ def _size(marker: str) -> float:
 class Slice(NamedTuple):
     """A cut through the inputs of a model: some of them run, the others are held at one value each."""
 
+    model: LVMOGPRegressor
     running: tuple[int, ...]
     held: HostFloat
+
+    def grid(self, inputs: Any = None, *, place: int = 0, n_points: int = 200) -> HostFloat:
+        """Return the given values of an input that runs, or points across its range in the training data."""
+        if inputs is None:
+            fitted, column = self.model.model_, self.running[place]
+            # Where the data were not kept, two standard deviations to each side of their mean.
+            values = fitted.scaling.input_mean[column] + np.array([-2, 2]) * fitted.scaling.input_scale[column]
+            if fitted.observations is not None:
+                values = fitted.observations.inputs[:, column]
+            return np.linspace(float(values.min()), float(values.max()), n_points)
+        values = _as_numbers(inputs)
+        if len(values) == 0 or not np.isfinite(values).all():
+            raise DataError("inputs must hold at least one value of the input that runs, all of them finite")
+        return values
 
     def points(self, *grids: HostFloat) -> HostFloat:
         """Return inputs on a grid of the values of those that run, the first the quickest."""
@@ -235,16 +249,30 @@ class Slice(NamedTuple):
         inputs[:, self.running] = np.column_stack(values)
         return inputs
 
-    def holds(self, model: LVMOGPRegressor, inputs: HostFloat) -> HostFloat:
+    def holds(self, inputs: HostFloat) -> HostFloat:
         """Return whether each observation lies where inputs are held, to a tenth of their spread."""
-        distance = np.abs(inputs - self.held) / model.model_.scaling.input_scale
+        distance = np.abs(inputs - self.held) / self.model.model_.scaling.input_scale
         distance[:, self.running] = 0.0
         return np.all(distance <= _NEAR, axis=1)
 
-    def in_words(self, model: LVMOGPRegressor) -> str:
-        """Return where inputs are held, as in "vgain = 2"; empty where all run."""
-        held = [(name, self.held[place]) for place, name in enumerate(input_names(model)) if place not in self.running]
-        return ", ".join(f"{name} = {_shown(model, name, float(value))}" for name, value in held)
+    @property
+    def held_in_words(self) -> str:
+        """Where inputs are held, as in "at vgain = 2"; empty where all run."""
+        dates, words = self.model.model_.schema.date_columns, list[str]()
+        for place, name in enumerate(input_names(self.model)):
+            value = float(self.held[place])
+            shown = str(pd.Timestamp(value, unit="D").round("s")) if name in dates else f"{value:.4g}"
+            words += [] if place in self.running else [f"{name} = {shown}"]
+        return f"at {', '.join(words)}" if words else ""
+
+    def label(self, axis: Axis, *, place: int = 0) -> None:
+        """Name an axis after its input; dates are written as dates."""
+        name = input_names(self.model)[self.running[place]]
+        axis.set_label_text(name)
+        if name in self.model.model_.schema.date_columns:
+            locator = mdates.AutoDateLocator()  # whose days count from 1970 as ours do
+            axis.set_major_locator(locator)
+            axis.set_major_formatter(mdates.ConciseDateFormatter(locator))
 
 
 def slice_through(model: LVMOGPRegressor, along: Sequence[str | int | None], at: Mapping[Any, Any] | None) -> Slice:
@@ -255,8 +283,8 @@ def slice_through(model: LVMOGPRegressor, along: Sequence[str | int | None], at:
         number = _as_numbers(value)
         if number.size != 1 or not np.isfinite(number).all():
             raise SettingError(f"input {which!r} must be held at one finite value, got {value!r}")
-        held[_column(model, which)] = number.reshape(())
-    return Slice(tuple(_column(model, which) for which in along), held)
+        held[_column(model, which)] = number[0]
+    return Slice(model, tuple(_column(model, which) for which in along), held)
 
 
 def _column(model: LVMOGPRegressor, which: str | int | None) -> int:
@@ -274,38 +302,16 @@ def _column(model: LVMOGPRegressor, which: str | int | None) -> int:
 def _as_numbers(values: Any) -> HostFloat:
     # Values of an input as the model sees them: dates become days since 1970.
     try:
-        array = np.asarray(values)
-        if array.dtype.kind in "OM":
-            since = array.astype("datetime64[us]") - np.datetime64(0, "D")
-            return np.asarray(since / np.timedelta64(1, "D"))
-        return array.astype(float)
+        column = pd.Series(np.ravel(np.asarray(values)))
+        in_days = days(column)
+        return column.to_numpy(dtype=float) if in_days is None else in_days
     except (TypeError, ValueError):
         raise DataError(f"values of an input must be numbers or dates, got {values!r:.60}") from None
 
 
-def _shown(model: LVMOGPRegressor, name: str, value: float) -> str:
-    if name not in model.model_.schema.date_columns:
-        return f"{value:.4g}"
-    return str((np.datetime64(0, "s") + np.timedelta64(round(value * 86_400), "s")).astype(object))
-
-
-def _grid(model: LVMOGPRegressor, column: int, inputs: Any = None, n_points: int = 200) -> HostFloat:
-    # The given values of an input that runs, or points across its range: that of the training data, or two standard
-    # deviations to each side of their mean.
-    if inputs is None:
-        scaling, known = model.model_.scaling, model.model_.observations
-        ends = scaling.input_mean[column] + np.array([-2, 2]) * scaling.input_scale[column]
-        values = ends if known is None else known.inputs[:, column]
-        return np.linspace(float(values.min()), float(values.max()), n_points)
-    grid = _as_numbers(inputs).reshape(-1)
-    if len(grid) == 0 or not np.isfinite(grid).all():
-        raise DataError("inputs must hold at least one value of the input that runs, all of them finite")
-    return grid
-
-
 def default_grid(model: LVMOGPRegressor) -> HostFloat:
     """Return points across the range of the first input."""
-    return _grid(model, 0)
+    return slice_through(model, (0,), None).grid()
 
 
 def observed(model: LVMOGPRegressor, condition: Id) -> tuple[HostFloat, HostFloat]:
@@ -318,13 +324,3 @@ def observed(model: LVMOGPRegressor, condition: Id) -> tuple[HostFloat, HostFloa
         return np.empty((0, trained.schema.n_columns)), np.empty(0)
     chosen = trained.observations.conditions == trained.ids.index(condition)
     return trained.observations.inputs[chosen], trained.observations.outputs[chosen]
-
-
-def label_input(model: LVMOGPRegressor, axis: Axis, column: int) -> None:
-    """Name an axis after its input; dates are written as dates."""
-    name = input_names(model)[column]
-    axis.set_label_text(name)
-    if name in model.model_.schema.date_columns:
-        locator = mdates.AutoDateLocator()  # whose days count from 1970 as ours do
-        axis.set_major_locator(locator)
-        axis.set_major_formatter(mdates.ConciseDateFormatter(locator))

@@ -15,6 +15,7 @@ _GAPS = np.array([0.6, 1.0, 1.6, 2.4, 3.4, 4.6, 6.0, 8.0])  # between point and 
 _AIR = 2.0  # in pixels
 _FROM_GAP_WITH_LINE = 1.6
 _LEADER = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2}
+_LOOK: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center", "zorder": 5}
 _N_ROUNDS = 8  # after the first, every text knows where all others are
 # What a place costs: text hidden and text outside the axes (as shares of its area), each point hidden, distance.
 _TEXT, _POINT, _OUTSIDE, _DISTANCE = 30.0, 3.0, 30.0, 0.15
@@ -30,7 +31,11 @@ def label_points(
     """
     ax.figure.canvas.figure.draw_without_rendering()  # automatic layouts find their sizes only then
     pixels, all_pixels = ax.transData.transform(points), ax.transData.transform(avoid)
-    sizes = [_size(ax, text, size) for text in texts]
+    # Widths and heights in pixels, with a little air around.
+    written = [ax.text(0, 0, text, fontsize=size) for text in texts]
+    sizes = [np.array(each.get_window_extent().size) + _AIR for each in written]
+    for each in written:
+        each.remove()
     inside = np.array([[ax.bbox.min, ax.bbox.max]])
     gaps = np.repeat(_GAPS, len(_ANGLES))
     boxes = np.full((len(texts), 2, 2), np.nan)  # corners in pixels; NaN hides nothing
@@ -51,26 +56,11 @@ def label_points(
         boxes[number] = places[chosen[number]]
     # Offsets in points rather than pixels: saving at another resolution keeps the picture.
     offsets = (boxes.mean(axis=1) - pixels) * 72 / ax.figure.dpi
-    look: dict[str, Any] = {
-        "textcoords": "offset points",
-        "ha": "center",
-        "va": "center",
-        "fontsize": size,
-        "zorder": 5,
-    }
     leaders = [_LEADER if gap >= _FROM_GAP_WITH_LINE else None for gap in gaps[chosen]]
     return [
-        ax.annotate(text, tuple(point), xytext=tuple(offset), arrowprops=leader, **look)
+        ax.annotate(text, tuple(point), xytext=tuple(offset), arrowprops=leader, fontsize=size, **_LOOK)
         for text, point, offset, leader in zip(texts, points, offsets, leaders, strict=True)
     ]
-
-
-def _size(ax: Axes, text: str, size: float) -> HostFloat:
-    # Width and height in pixels, with a little air around.
-    written = ax.text(0, 0, text, fontsize=size)
-    extent = written.get_window_extent()
-    written.remove()
-    return np.array([extent.width, extent.height]) + _AIR
 
 
 def _places(point: HostFloat, size: HostFloat) -> HostFloat:

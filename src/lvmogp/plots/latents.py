@@ -28,7 +28,7 @@ from lvmogp.fitted.model import known_of
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import double_precision
 from lvmogp.insight.summary import feature_relevance, latent_relevance
-from lvmogp.plots.curves import label_input, plot_curve, plot_data, slice_through
+from lvmogp.plots.curves import plot_curve, plot_data, slice_through
 from lvmogp.plots.labels import label_points
 from lvmogp.plots.style import ADDED_COLOUR, COLOURS, own_axes, tidy
 from lvmogp.tables.ids import Id, unknown_condition
@@ -204,7 +204,7 @@ def plot_new_condition(
         above.set_title(after if count else "before any observation", fontsize="medium")
         plot_curve(extended, name, along=along, at=at, inputs=inputs, level=level, ax=below)
         plot_data(extended, name, along=along, at=at, colour="black", ax=below)
-        label_input(model, below.xaxis, where.running[0])
+        where.label(below.xaxis)
         tidy(below)
     panels[1, 0].set_ylabel(model.model_.schema.output_name or "output")
     for ax in panels[:, 1:].flat:
@@ -224,11 +224,9 @@ def _panels(axes: np.ndarray | None, n_steps: int) -> np.ndarray:
         figure = plt.figure(figsize=(0.6 + 2.7 * n_steps, 5.4), layout="constrained")
         return figure.subplots(2, n_steps, sharex="row", sharey="row", squeeze=False)
     given = np.asarray(axes)
-    if given.shape == (2,) and n_steps == 1:
-        given = given[:, None]
-    if given.shape != (2, n_steps):
+    if given.shape != (2, n_steps) and (given.shape, n_steps) != ((2,), 1):
         raise SettingError(f"axes must have the shape (2, {n_steps}), one column per step, got {given.shape}")
-    return given
+    return given.reshape(2, n_steps)
 
 
 def _reach(model: LVMOGPRegressor) -> float:

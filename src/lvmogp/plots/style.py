@@ -1,13 +1,19 @@
-"""Colours, markers, line styles, axes: what all pictures share."""
+"""Colours, markers, line styles, axes, files: what all pictures share."""
 
 # Matplotlib's own types leave keyword arguments open.
 # pyright: reportUnknownMemberType=false
 
+import io
+from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.typing import LineStyleType
+
+from lvmogp.errors import SettingError
+from lvmogp.ground.writing import replace_file
 
 # Okabe and Ito's colours, distinguishable for the colour-blind, with markers and line styles for greyscale.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#332288", "#117733", "#882255")
@@ -16,6 +22,7 @@ _DASHES: tuple[LineStyleType, ...] = ((0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, 
 LINE_STYLES: tuple[LineStyleType, ...] = ("-", "--", "-.", *_DASHES)
 ADDED_COLOUR = "black"
 SCALE = "cividis"  # light means large, in colour and in greyscale alike
+_DOTS_PER_INCH = 150
 
 
 class Style(NamedTuple):
@@ -47,3 +54,15 @@ def tidy(ax: Axes) -> Axes:
 def outside_legend(ax: Axes) -> None:
     """Put a legend to the right of the axes, where it hides nothing."""
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small", handlelength=3.2)
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure in the format that the ending of its file says, whole or not at all, and close it."""
+    plt.close(figure)
+    kind, known = path.suffix.removeprefix(".").lower(), sorted(figure.canvas.get_supported_filetypes())
+    if kind not in known:
+        raise SettingError(f"cannot draw into {path}; give it one of the endings {', '.join(known)}")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH)
+    replace_file(path, buffer.getvalue())
+    return path

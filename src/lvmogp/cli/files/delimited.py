@@ -44,12 +44,9 @@ class Dialect(NamedTuple):
 def dialect_of(path: Path) -> Dialect:
     """Find encoding, delimiter, decimal mark and header of a file."""
     encoding = _encoding(path)
-    try:
-        with path.open(encoding=encoding, newline="") as file:
-            sample = file.read(_SAMPLE_CHARACTERS)
-            cut = bool(file.read(1))
-    except UnicodeError:
-        raise not_text(path, encoding) from None
+    with path.open(encoding=encoding, newline="") as file:
+        sample = file.read(_SAMPLE_CHARACTERS)
+        cut = bool(file.read(1))
     rows = {delimiter: _rows(sample, delimiter, cut) for delimiter in _DELIMITERS}
     delimiter = max(_DELIMITERS, key=lambda candidate: _fit(rows[candidate]))
     records = rows[delimiter]
@@ -58,12 +55,6 @@ def dialect_of(path: Path) -> Dialect:
         raise DataError(f"{path} is empty; it needs a line of column names and then the data")
     header = tuple(name.strip() for name in records[header_at])
     return Dialect(encoding, delimiter, _decimal(records[header_at + 1 :], delimiter), header, header_at)
-
-
-def not_text(path: Path, encoding: str) -> DataError:
-    """Return the error for a file that is not the text it begins as."""
-    name = _ENCODINGS_IN_WORDS.get(encoding, encoding)
-    return DataError(f"{path} begins as {name} text but does not go on so; it is damaged, or save it again as UTF-8")
 
 
 def line_of(path: Path, dialect: Dialect, row: int) -> int:
@@ -80,21 +71,21 @@ def line_of(path: Path, dialect: Dialect, row: int) -> int:
 def _encoding(path: Path) -> str:
     with path.open("rb") as file:
         start = file.read(4096)
-    for mark, encoding in _BYTE_ORDER_MARKS.items():
-        if start.startswith(mark):
-            return encoding
-    if b"\0" in start:
+    marked = [encoding for mark, encoding in _BYTE_ORDER_MARKS.items() if start.startswith(mark)]
+    if not marked and b"\0" in start:
         raise DataError(
             f"{path} is not a text file; give Excel and Parquet files their own endings .xlsx and .parquet, or save "
             "the table as CSV"
         )
-    # cp1252 leaves five bytes undefined; latin-1 takes anything.
-    for encoding in ("utf-8", "cp1252"):
-        with contextlib.suppress(UnicodeDecodeError), path.open(encoding=encoding) as file:
+    for encoding in marked or ("utf-8", "cp1252"):
+        with contextlib.suppress(UnicodeError), path.open(encoding=encoding) as file:
             while file.read(_CHUNK):
                 pass
             return encoding
-    return "latin-1"
+    if marked:
+        name = _ENCODINGS_IN_WORDS[marked[0]]
+        raise DataError(f"{path} begins as {name} text but does not go on so; it is damaged, or save it again as UTF-8")
+    return "latin-1"  # which takes anything; cp1252 leaves five bytes undefined
 
 
 def _rows(sample: str, delimiter: str, cut: bool) -> list[list[str]]:

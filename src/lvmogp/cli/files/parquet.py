@@ -12,21 +12,15 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.cli.files.roles import id_texts, ids_of_texts
-from lvmogp.cli.files.tables import check_text, parquet_in_words
-from lvmogp.errors import DataError, SettingError
+from lvmogp.cli.files.tables import FileTable, opened_parquet
+from lvmogp.errors import DataError
 from lvmogp.tables.columns import numeric_table
 from lvmogp.tables.ids import Id
 from lvmogp.tables.observations import ObservationStore
 from lvmogp.typing import HostInt
 
 _ROWS_AT_ONCE = 500_000
-
-
-class Part(NamedTuple):
-    """Which of the row groups to read: every ``of``-th, from number ``first`` on."""
-
-    first: int = 0
-    of: int = 1
+_Group = tuple[Path, int, int]  # file, number in it, rows
 
 
 class _Schema(NamedTuple):
@@ -49,7 +43,7 @@ def open_parquet(
     condition: str,
     inputs: Sequence[str] = (),
     folder: str | Path | None = None,
-    part: Part = Part(),  # noqa: B008 - a frozen tuple
+    part: slice = slice(None),
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Generator[ObservationStore, None, None]:
     """Observations in Parquet files, for ``LVMOGPRegressor.fit``, while the context lasts.
@@ -65,26 +59,31 @@ def open_parquet(
     folder
         Where the arrays are put meanwhile; by default the system's folder for temporary files.
     part
-        Which of the row groups to read, where several processes share the work.
+        Which of the row groups to read, where several processes share the work: ``slice(first, None, n_processes)``.
     on_progress
         Called with the number of rows read and the number of all.
     """
     files = _files([paths] if isinstance(paths, str | Path) else paths)
-    schema = _schema(files[0], output, condition, inputs)
-    for file in files[1:]:
-        if _schema(file, output, condition, schema.inputs) != schema:
+    groups: list[_Group] = []
+    schema: _Schema | None = None
+    for file in files:
+        with opened_parquet(file) as opened:
+            arrow, about = opened.schema_arrow, opened.metadata
+        groups += [(file, number, about.row_group(number).num_rows) for number in range(about.num_row_groups)]
+        own = _schema(file, arrow, output, condition, inputs if schema is None else schema.inputs)
+        schema = schema or own
+        if own != schema:
             raise DataError(
                 f"the columns of {file} hold other kinds of values than those of {files[0]}: numbers, dates or ids "
                 "differ; write all files in the same way"
             )
-    groups = [(file, group) for file in files for group in range(_opened(file).metadata.num_row_groups)]
-    own = groups[part.first :: part.of]
-    if not own:
+    chosen = groups[part]
+    if schema is None or (groups and not chosen):
         raise DataError(
-            f"there are {len(groups)} row groups for {part.of} processes, so this one has nothing to read; start "
+            f"there are {len(groups)} row groups for {part.step} processes, so this one has nothing to read; start "
             "fewer processes, or write the files in more row groups"
         )
-    yield _copied(own, schema, Path(folder or tempfile.gettempdir()), on_progress)
+    yield _copied(chosen, schema, Path(folder or tempfile.gettempdir()), on_progress)
 
 
 def _files(paths: Sequence[str | Path]) -> list[Path]:
@@ -99,33 +98,20 @@ def _files(paths: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def _opened(file: Path) -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise SettingError('Parquet files need pyarrow, which is not installed: pip install "lvmogp[files]"') from None
-    with parquet_in_words(file):
-        return pyarrow.parquet.ParquetFile(file)
-
-
-def _schema(file: Path, output: str, condition: str, inputs: Sequence[str]) -> _Schema:
-    schema = _opened(file).schema_arrow  # first, since it asks for pyarrow in words
+def _schema(file: Path, schema: Any, output: str, condition: str, inputs: Sequence[str]) -> _Schema:
     import pyarrow.types as types
 
     kinds = dict(zip(schema.names, schema.types, strict=True))
-    for name in (output, condition, *inputs):
-        if name not in kinds:
-            raise DataError(f"{file} has no column {name!r}; its columns are: {', '.join(schema.names)}")
+    FileTable(file, pd.DataFrame(columns=schema.names), "Parquet").check_columns([output, condition, *inputs])
     of_numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
     numbers = [name for name, kind in kinds.items() if any(is_one(kind) for is_one in of_numbers)]
     dates = [name for name, kind in kinds.items() if types.is_date(kind) or types.is_timestamp(kind)]
-    if output not in numbers:
-        raise DataError(f"column {output!r} of {file} must hold numbers, it holds {kinds[output]}")
-    usable = [name for name in kinds if name in (*numbers, *dates)]
-    chosen = tuple(inputs) or tuple(name for name in usable if name not in (output, condition))
-    for name in chosen:
+    for name, usable in ((output, numbers), *((name, numbers + dates) for name in inputs)):
         if name not in usable:
-            raise DataError(f"column {name!r} of {file} must hold numbers or dates, it holds {kinds[name]}")
+            words = "numbers" if name == output else "numbers or dates"
+            raise DataError(f"column {name!r} of {file} must hold {words}, it holds {kinds[name]}")
+    others = [name for name in kinds if name in numbers + dates and name not in (output, condition)]
+    chosen = tuple(inputs or others)
     if not chosen:
         raise DataError(f"{file} has no column of numbers or dates left to be an input beside {output} and {condition}")
     ids = kinds[condition]
@@ -134,9 +120,9 @@ def _schema(file: Path, output: str, condition: str, inputs: Sequence[str]) -> _
 
 
 def _copied(
-    groups: Sequence[tuple[Path, int]], schema: _Schema, folder: Path, on_progress: Callable[[int, int], None] | None
+    groups: Sequence[_Group], schema: _Schema, folder: Path, on_progress: Callable[[int, int], None] | None
 ) -> ObservationStore:
-    total = sum(_opened(file).metadata.row_group(group).num_rows for file, group in groups)
+    total = sum(n_rows for _, _, n_rows in groups)
     inputs = _reserved(folder, np.dtype(np.float64), (total, len(schema.inputs)))
     outputs = _reserved(folder, np.dtype(np.float64), (total,))
     conditions = _reserved(folder, np.dtype(np.int32), (total,))
@@ -166,17 +152,12 @@ def _copied(
     )
 
 
-def _frames(groups: Sequence[tuple[Path, int]], schema: _Schema) -> Iterator[pd.DataFrame]:
-    for file, group in groups:
-        pieces = iter(_opened(file).iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=schema.columns))
-        while True:
-            with parquet_in_words(file):
-                piece = next(pieces, None)
-                if piece is None:
-                    break
-                frame = piece.to_pandas(date_as_object=False, integer_object_nulls=True, ignore_metadata=True)
-                check_text(frame)
-            yield frame
+def _frames(groups: Sequence[_Group], schema: _Schema) -> Iterator[pd.DataFrame]:
+    for file, number, _ in groups:
+        with opened_parquet(file) as opened:
+            for piece in opened.iter_batches(_ROWS_AT_ONCE, row_groups=[number], columns=schema.columns):
+                piece.validate(full=True)
+                yield piece.to_pandas(date_as_object=False, integer_object_nulls=True, ignore_metadata=True)
 
 
 def _numbered(ids: pd.Series, numbers: dict[Id, int], *, whole: bool) -> HostInt:

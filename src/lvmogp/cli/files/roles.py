@@ -5,16 +5,15 @@ a column whether its ids are whole numbers. In CSV and Excel files they are if e
 leading zeros. Any other id is the text that stands in the file.
 """
 
-import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lvmogp.cli.files.tables import MISSING, FileTable, is_parquet, read_table
+from lvmogp.cli.files.tables import MISSING, FileTable, hint, is_parquet, read_table
 from lvmogp.errors import DataError, UnknownConditionError
 from lvmogp.tables.ids import Id
 
@@ -85,35 +84,31 @@ def read_column(table: FileTable, name: str) -> Column:
     values = table.frame[name]
     none = values.index[:0]
     if pd.api.types.is_datetime64_any_dtype(values.dtype):
-        return Column(table, name, DATE, _without_zone(values), none)
+        return Column(table, name, DATE, _times(values), none)
     if pd.api.types.is_numeric_dtype(values.dtype):
         return Column(table, name, EMPTY if values.isna().all() else NUMBER, values.astype(float), none)
     objects = values.astype(object)
-    absent = values.isna() | objects.isin(MISSING)
-    nothing = pd.Series(np.nan, values.index)
-    if absent.all():
-        return Column(table, name, EMPTY, nothing, none)
-    texts = pd.Series(objects.where(~absent, None))
-    numbers = _numbers(texts, table)
-    no_numbers = values.index[(numbers.isna() & ~absent).to_numpy()]
-    if len(no_numbers) < _MOSTLY * (~absent).sum():
-        return Column(table, name, NUMBER, numbers, no_numbers)
-    dates = _dates(texts.dropna().astype(str), table, name)
-    if dates is None:
-        return Column(table, name, TEXT, nothing, no_numbers)
-    return Column(table, name, DATE, dates.reindex(values.index), dates.index[dates.isna().to_numpy()])
+    texts = pd.Series(objects[values.notna() & ~objects.isin(MISSING)])
+    kind, found = NUMBER, _numbers(texts, table)
+    if found.isna().sum() >= _MOSTLY * len(texts):
+        dates = _dates(texts.astype(str), table, name)
+        kind, found = (TEXT, found) if dates is None else (DATE, dates)
+    unreadable = found.index[found.isna().to_numpy()]
+    return Column(table, name, kind if len(texts) else EMPTY, found.reindex(values.index), unreadable)
 
 
 def _numbers(texts: pd.Series, table: FileTable) -> pd.Series:
     if table.dialect is not None and table.dialect.decimal == ",":
-        texts = texts.map(lambda text: str(text).replace(".", " ").replace(",", "."), na_action="ignore")
+        texts = texts.map(lambda text: str(text).replace(".", " ").replace(",", "."))
     return pd.Series(pd.to_numeric(texts, errors="coerce"), dtype=float)
 
 
 def _dates(texts: pd.Series, table: FileTable, name: str) -> pd.Series | None:
     # Dates in the first format that reads most of the column.
     for forms in _DATE_FORMATS:
-        found = [_in_format(texts, form) for form in forms]
+        if len(texts) > 1000 and all(_times(texts.iloc[:20], form).isna().all() for form in forms):
+            continue
+        found = [_times(texts, form) for form in forms]
         best = max(found, key=lambda dates: dates.notna().sum())
         if best.notna().sum() <= _MOSTLY * len(texts):
             continue
@@ -126,17 +121,10 @@ def _dates(texts: pd.Series, table: FileTable, name: str) -> pd.Series | None:
     return None
 
 
-def _in_format(texts: pd.Series, form: str) -> pd.Series:
-    if len(texts) > 1000 and _in_format(texts.iloc[:20], form).isna().all():
-        return pd.Series(pd.NaT, texts.index, dtype="datetime64[us]")
-    return _without_zone(pd.to_datetime(texts, format=form, errors="coerce", utc=True))
-
-
-def _without_zone(times: pd.Series) -> pd.Series:
-    # Times with an offset count in UTC.
-    if times.dt.tz is not None:
-        times = times.dt.tz_convert("UTC").dt.tz_localize(None)
-    return times.astype("datetime64[us]")
+def _times(values: pd.Series, form: str | None = None) -> pd.Series:
+    # Times with an offset count in UTC; what is no time in this format is missing.
+    times = pd.to_datetime(values, format=form, errors="coerce", utc=True)
+    return times.dt.tz_localize(None).astype("datetime64[us]")
 
 
 # Ids
@@ -145,13 +133,10 @@ def _without_zone(times: pd.Series) -> pd.Series:
 def id_texts(values: pd.Series) -> pd.Series:
     """Return ids as text without surrounding blanks, ``None`` where there is none."""
     # As objects, since whole numbers beside empty cells would become floats on the way, and lose digits.
-    texts = [None if each is None or each is pd.NA or each != each else _text(each) for each in values.astype(object)]
-    return pd.Series([text or None for text in texts], values.index, dtype=object, name=values.name)
-
-
-def _text(value: Any) -> str:
+    objects = values.astype(object).where(values.notna(), "")
     # In an Excel sheet a whole number may be kept as a float.
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+    whole = [int(each) if isinstance(each, float) and each.is_integer() else each for each in objects]
+    return pd.Series([str(each).strip() or None for each in whole], values.index, dtype=object, name=values.name)
 
 
 def ids_of_texts(texts: Sequence[str], *, whole: bool | None = None) -> list[Id]:
@@ -171,11 +156,9 @@ def model_ids(ids: Sequence[Id], known: Sequence[Id], *, may_be_new: bool = True
     by_text = {str(name): name for name in known}
     unknown = [str(name) for name in ids if str(name) not in by_text]
     if unknown and not may_be_new:
-        close = difflib.get_close_matches(unknown[0], by_text, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise UnknownConditionError(
-            f"the model knows no condition {unknown[0]!r}{hint}; add it with 'lvmogp add-condition', or predict it "
-            "from the prior with --unseen prior"
+            f"the model knows no condition {unknown[0]!r}{hint(unknown[0], by_text)}; add it with 'lvmogp "
+            "add-condition', or predict it from the prior with --unseen prior"
         )
     return [by_text.get(str(name), name) for name in ids]
 
@@ -193,36 +176,25 @@ class Roles(NamedTuple):
 
 
 class CompleteRows(NamedTuple):
-    """Rows of a table in which nothing is missing, as the estimator takes them, and what became of the others."""
+    """Rows of a table in which nothing is missing, as the estimator takes them, and how many others lack what."""
 
     X: pd.DataFrame
     y: pd.Series | pd.DataFrame | None  # a column per condition in wide form
-    ids: list[Id] | None
-    y_std: pd.Series | None
-    dates: tuple[str, ...]
-    ignored: tuple[str, ...]
-    n_rows: int
     left_out: dict[str, int]
-
-    @property
-    def conditions(self) -> list[Id]:
-        """Each condition once."""
-        return list(self.y.columns) if isinstance(self.y, pd.DataFrame) else list(dict.fromkeys(self.ids or ()))
-
-    @property
-    def n_points(self) -> int:
-        """Outputs that are there."""
-        return 0 if self.y is None else int(self.y.notna().to_numpy().sum())
+    ids: list[Id] | None = None
+    y_std: pd.Series | None = None
+    ignored: tuple[str, ...] = ()  # columns that are neither numbers nor dates
 
 
 def complete_rows(table: FileTable, roles: Roles, *, dates: Sequence[str] | None = None) -> CompleteRows:
     """Read the columns that have a role, one row per observation; ``dates`` says which inputs must be dates."""
     others = [name for name in roles[1:] if name is not None]
     table.check_columns([*roles.inputs, *others])
-    inputs, ignored = [_input(table, name, dates) for name in roles.inputs], ()
-    if not inputs:
-        inputs, ignored = _other_inputs(table, others)
-    columns = {column.name: column.values for column in inputs}
+    if roles.inputs:
+        columns, ignored = {name: _input(table, name, dates) for name in roles.inputs}, ()
+    else:
+        columns, ignored = _other_inputs(table, others)
+    inputs = list(columns)
     if roles.condition is not None:
         columns[roles.condition] = id_texts(table.frame[roles.condition])
     for name in (roles.output, roles.errors):
@@ -233,32 +205,22 @@ def complete_rows(table: FileTable, roles: Roles, *, dates: Sequence[str] | None
     if roles.condition is not None:
         kinds = pd.api.types.infer_dtype(table.frame[roles.condition].astype(object), skipna=True)
         ids = ids_of_texts(kept[roles.condition].tolist(), whole=kinds == "integer" if is_parquet(table.path) else None)
-    return CompleteRows(
-        pd.DataFrame(kept[[column.name for column in inputs]]),
-        None if roles.output is None else pd.Series(kept[roles.output]),
-        ids,
-        None if roles.errors is None else pd.Series(kept[roles.errors]),
-        tuple(column.name for column in inputs if column.kind == DATE),
-        ignored,
-        len(table.frame),
-        left_out,
-    )
+    y, y_std = (None if name is None else pd.Series(kept[name]) for name in (roles.output, roles.errors))
+    return CompleteRows(kept[inputs], y, left_out, ids, y_std, ignored)
 
 
 def wide_rows(table: FileTable, inputs: Sequence[str]) -> CompleteRows:
     """Read one column per condition beside the inputs, which are the first column unless named."""
     table.check_columns(inputs)
     names = list(inputs) or [str(table.frame.columns[0])]
-    chosen = [read_column(table, name).checked(dates=True) for name in names]
-    others = [read_column(table, str(name)) for name in table.frame.columns if name not in names]
-    ignored = tuple(column.name for column in others if column.kind in (TEXT, EMPTY))
-    outputs = {column.name: column.checked(dates=False).values for column in others if column.name not in ignored}
-    if not outputs:
+    columns = {name: _input(table, name, None) for name in names}
+    others, ignored = _usable(table, names)
+    if not others:
         raise DataError(f"{table.path} has no column of numbers beside {', '.join(names)}; is it in long form?")
-    kept, left_out = _kept(table, {column.name: column.values for column in chosen} | outputs, names)
+    outputs = {column.name: column.checked(dates=False).values for column in others}
+    kept, left_out = _kept(table, columns | outputs, names)
     y = kept[list(outputs)].set_axis(pd.Index(ids_of_texts(list(outputs)), dtype=object), axis=1)
-    dates = tuple(column.name for column in chosen if column.kind == DATE)
-    return CompleteRows(kept[names], y, None, None, dates, ignored, len(table.frame), left_out)
+    return CompleteRows(kept[names], y, left_out, ignored=ignored)
 
 
 def _kept(table: FileTable, columns: dict[str, pd.Series], needed: list[str]) -> tuple[pd.DataFrame, dict[str, int]]:
@@ -271,17 +233,22 @@ def _kept(table: FileTable, columns: dict[str, pd.Series], needed: list[str]) ->
     return kept, {str(name): int(count) for name, count in absent.sum().items() if count}
 
 
-def _input(table: FileTable, name: str, dates: Sequence[str] | None) -> Column:
+def _input(table: FileTable, name: str, dates: Sequence[str] | None) -> pd.Series:
     column = read_column(table, name).checked(dates=dates is None or name in dates)
     if dates is not None and name in dates and column.kind != DATE:
         raise DataError(f"column {name!r} of {table.path} must hold dates, as those the model was fitted to")
-    return column
+    return column.values
 
 
-def _other_inputs(table: FileTable, taken: Sequence[str]) -> tuple[list[Column], tuple[str, ...]]:
-    # All columns of numbers or dates without another role, and those that are neither.
+def _usable(table: FileTable, taken: Sequence[str]) -> tuple[list[Column], tuple[str, ...]]:
+    # Columns of numbers or dates without another role, and the names of those that are neither.
     columns = [read_column(table, str(name)) for name in table.frame.columns if name not in taken]
-    chosen = [column for column in columns if column.kind not in (TEXT, EMPTY)]
+    ignored = tuple(column.name for column in columns if column.kind in (TEXT, EMPTY))
+    return [column for column in columns if column.name not in ignored], ignored
+
+
+def _other_inputs(table: FileTable, taken: Sequence[str]) -> tuple[dict[str, pd.Series], tuple[str, ...]]:
+    chosen, ignored = _usable(table, taken)
     for column in chosen:
         try:
             column.checked(dates=True)
@@ -297,15 +264,17 @@ def _other_inputs(table: FileTable, taken: Sequence[str]) -> tuple[list[Column],
         raise DataError(
             f"{table.path} has no column of numbers or dates left to be an input beside {' and '.join(taken)}"
         )
-    return chosen, tuple(column.name for column in columns if column.kind in (TEXT, EMPTY))
+    return {column.name: column.values for column in chosen}, ignored
 
 
-def read_features(path: Path, *, condition: str | None, known: Sequence[Id]) -> pd.DataFrame:
-    """Read a file with one row per condition, whose ids become the index; those that are ``known`` become the model's.
+def read_features(path: Path | None, *, condition: str | None, known: Sequence[Id]) -> pd.DataFrame | None:
+    """Read a file with one row per condition, if there is one; ids become the index, those ``known`` the model's own.
 
     The column of ids is named as in the data, or ``condition`` where these have none. Columns of numbers or dates are
     that, others are categories.
     """
+    if path is None:
+        return None
     name = "condition" if condition is None else condition
     table = read_table(path, ids=[name])
     table.check_columns([name])

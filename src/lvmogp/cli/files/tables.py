@@ -8,17 +8,18 @@ import io
 import re
 import warnings
 import zipfile
-from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lvmogp.cli.files.delimited import Dialect, dialect_of, line_of, not_text
+from lvmogp.cli.files.delimited import Dialect, dialect_of, line_of
 from lvmogp.errors import DataError, SettingError
+from lvmogp.tables.columns import check_column_names
 
 _DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".dat")
 _EXCEL = (".xlsx", ".xlsm")
@@ -60,7 +61,7 @@ class FileTable(NamedTuple):
                     "columns by commas, semicolons or tabs"
                 )
             shown = ", ".join(columns[:_SHOWN_COLUMNS]) + (", …" if len(columns) > _SHOWN_COLUMNS else "")
-            raise DataError(f"{self.path} has no column {name!r}{_hint(name, columns)}; its columns are: {shown}")
+            raise DataError(f"{self.path} has no column {name!r}{hint(name, columns)}; its columns are: {shown}")
 
 
 def is_parquet(path: Path) -> bool:
@@ -74,7 +75,7 @@ def read_table(path: Path, *, ids: Sequence[str] = ()) -> FileTable:
         raise DataError(f"{path} is a folder; give the path of a file")
     if not path.exists():
         neighbours = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise DataError(f"there is no file {path}{_hint(path.name, neighbours)}")
+        raise DataError(f"there is no file {path}{hint(path.name, neighbours)}")
     suffix = path.suffix.lower()
     read = _READERS.get(suffix)
     if read is None:
@@ -108,9 +109,7 @@ def _installed(suffix: str) -> Generator[None, None, None]:
 def _names(path: Path, header: Iterable[str]) -> list[str]:
     # Those in the header, others where it has none.
     names = [name or f"column {number}" for number, name in enumerate(header, start=1)]
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise DataError(f"{path} has two columns called {name!r}; rename one of them")
+    check_column_names(pd.DataFrame(columns=pd.Index(names)), str(path))
     return names
 
 
@@ -120,7 +119,8 @@ def _without_empty(frame: pd.DataFrame, header: Sequence[str]) -> pd.DataFrame:
     return frame.drop(columns=empty).dropna(how="all")
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
+def hint(name: str, known: Iterable[str]) -> str:
+    """Return the question whether the most similar of the known names was meant, if one is similar."""
     by_lower_case = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
     return f" (did you mean {by_lower_case[close[0]]!r}?)" if close else ""
@@ -151,8 +151,6 @@ def _read_delimited(path: Path, ids: Sequence[str]) -> FileTable:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(path, **options)
-    except UnicodeError:
-        raise not_text(path, dialect.encoding) from None
     except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
         if "out of memory" in str(error):
             raise MemoryError from None
@@ -179,12 +177,9 @@ def _read_excel(path: Path, _: Sequence[str]) -> FileTable:
             raise DataError(
                 f"{path} would take {n_bytes / 1e9:.1f} GB once unpacked; save the table as CSV and give that"
             )
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        try:
+        with closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book:
             sheets = book.sheetnames
             cells = _cells(path, book[sheets[0]])
-        finally:
-            book.close()
     except (DataError, MemoryError):
         raise
     except Exception as error:  # what is wrong inside an archive of XML can fail in any way
@@ -202,21 +197,19 @@ def _read_excel(path: Path, _: Sequence[str]) -> FileTable:
 
 def _cells(path: Path, sheet: Any) -> pd.DataFrame:
     sheet.reset_dimensions()  # what a file says of its own size may be wrong
-    rows: list[tuple[Any, ...]] = []
-    n_rows = width = 0
+    rows: list[Sequence[Any]] = []
     for row in sheet.iter_rows(values_only=True):
-        filled = next((place for place in range(len(row), 0, -1) if row[place - 1] is not None), 0)
-        rows.append(tuple(row[:filled]))
-        if filled:
-            n_rows, width = len(rows), max(width, filled)
+        rows.append(row[: next((place for place in range(len(row), 0, -1) if row[place - 1] is not None), 0)])
+    while rows and not rows[-1]:
+        rows.pop()
+    width = max(map(len, rows), default=0)
     # One cell in the last corner of a sheet stands for 17 thousand million empty ones.
-    if n_rows * width > _MOST_CELLS:
+    if len(rows) * width > _MOST_CELLS:
         raise DataError(
-            f"the first sheet of {path} reaches to row {n_rows} and column {width}, mostly empty; delete the cells "
+            f"the first sheet of {path} reaches to row {len(rows)} and column {width}, mostly empty; delete the cells "
             "that stand far from the table"
         )
-    padded = [row + (None,) * (width - len(row)) for row in rows[:n_rows]]
-    cells = pd.DataFrame(padded, columns=range(width), dtype=object)
+    cells = pd.DataFrame(dict(enumerate(zip_longest(*rows))), dtype=object)
     return cells.where(cells.notna() & (cells != ""), np.nan)
 
 
@@ -224,12 +217,11 @@ def _cells(path: Path, sheet: Any) -> pd.DataFrame:
 
 
 def _read_parquet(path: Path, _: Sequence[str]) -> FileTable:
-    import pyarrow.parquet
-
-    with parquet_in_words(path):
+    with opened_parquet(path) as file:
+        rows = file.read()
+        rows.validate(full=True)  # all text; pandas looks at it as late as it can
         # Whole numbers beside missing ones stay whole: as floats they would lose digits.
-        frame = pyarrow.parquet.ParquetFile(path).read().to_pandas(integer_object_nulls=True)
-        check_text(frame)
+        frame = rows.to_pandas(integer_object_nulls=True)
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index()
     frame.columns = pd.Index(_names(path, map(str, frame.columns)))
@@ -237,26 +229,16 @@ def _read_parquet(path: Path, _: Sequence[str]) -> FileTable:
 
 
 @contextmanager
-def parquet_in_words(path: Path) -> Generator[None, None, None]:
-    """Say that a Parquet file cannot be read; what is wrong inside it can fail in any way."""
+def opened_parquet(path: Path) -> Generator[Any, None, None]:
+    """Open a Parquet file, and say so if it cannot be read: what is wrong inside it can fail in any way."""
+    with _installed(".parquet"):
+        import pyarrow.parquet
     try:
-        yield
+        yield pyarrow.parquet.ParquetFile(path)
     except MemoryError:
         raise
     except Exception as error:
-        raise DataError(f"{path} cannot be read as a Parquet file: {first_line(error)}") from None
-
-
-def check_text(frame: pd.DataFrame) -> None:
-    """Find out whether all text of a table is text; libraries look at it as late as they can."""
-    for name in frame.columns:
-        if frame[name].dtype.kind == "O":
-            frame[name].to_numpy(dtype=object)
-
-
-def first_line(error: BaseException) -> str:
-    """Return what an error of another library says, without the details."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"{path} cannot be read as a Parquet file: {error!s:.200}") from None
 
 
 _READERS = {
@@ -276,11 +258,7 @@ def table_bytes(frame: pd.DataFrame, suffix: str) -> bytes:
     if suffix not in _READERS:
         raise SettingError(f"cannot write a table with the ending {suffix!r}; use {_KINDS_IN_WORDS}")
     with _installed(suffix):
-        if suffix in _EXCEL:
-            return _excel_bytes(frame)
-        buffer = io.BytesIO()
-        frame.to_parquet(buffer, index=False)
-        return buffer.getvalue()
+        return _excel_bytes(frame) if suffix in _EXCEL else frame.to_parquet(index=False)
 
 
 def _excel_bytes(frame: pd.DataFrame) -> bytes:
