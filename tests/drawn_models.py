@@ -177,8 +177,7 @@ def of_kind(kind: str, **options) -> LVMOGPRegressor:
 
 def with_draws(model: FittedModel, draws: Draws | None) -> FittedModel:
     """The model as sampling would leave it; without draws it answers from the fit."""
-    kinds = (float, float, int, float, bool)
-    nothing = Statistics(*(np.empty(0, kind) for kind in kinds))
+    nothing = Statistics(*(np.empty(0, kind) for kind in (float, float, int, float, bool)))
     diagnostics = SamplingDiagnostics((), {}, (), nothing, n_warmup=0, completed=True, seconds=0.0)
     return fitted_model(
         model.schema,
@@ -263,11 +262,8 @@ def flat(parameters: Parameters) -> Parameters:
 
 def dense_ensemble(model: FittedModel) -> DenseEnsemble:
     scaling, observations = model.scaling, model.observations
-    x, y, conditions = (
-        scaling.inputs(observations.inputs),
-        scaling.outputs(observations.outputs),
-        observations.conditions,
-    )
+    x, y = scaling.inputs(observations.inputs), scaling.outputs(observations.outputs)
+    conditions = observations.conditions
     by_condition = [(x[conditions == d], y[conditions == d]) for d in range(len(observations.ids))]
     parameters = flat(model.posterior.parameters)
     if model.draws is None:

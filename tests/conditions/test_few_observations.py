@@ -61,19 +61,17 @@ def dense_heights(kind: str, seen: Seen, thetas: np.ndarray = THETAS, noise: str
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_log_posterior_is_that_of_a_dense_gaussian(kind):
-    """Empty places are observations of nothing, with the density of a standard normal number at zero."""
-    ensemble = of_kind(kind, noise="per-condition").model_.ensemble
-    found = heights_of(ensemble, few_observations(*SEEN)) + LOG_2PI / 2
-    np.testing.assert_allclose(found, dense_heights(kind, SEEN), rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize(
+    ("kind", "noise"), [*((kind, "per-condition") for kind in KINDS), ("draws on a grid", "shared")]
+)
+def test_the_log_posterior_is_that_of_a_dense_gaussian(kind, noise):
+    """Empty places are observations of nothing, with the density of a standard normal number at zero.
 
-
-def test_shared_noise_is_no_part_of_what_is_sought():
-    kind, thetas = "draws on a grid", THETAS[:, :1]
-    ensemble = of_kind(kind).model_.ensemble
-    found = heights_of(ensemble, few_observations(*SEEN), thetas) + LOG_2PI / 2
-    np.testing.assert_allclose(found, dense_heights(kind, SEEN, thetas, noise="shared"), rtol=1e-5, atol=1e-5)
+    A noise that is shared is no part of what is sought.
+    """
+    thetas = THETAS if noise == "per-condition" else THETAS[:, :1]
+    found = heights_of(of_kind(kind, noise=noise).model_.ensemble, few_observations(*SEEN), thetas) + LOG_2PI / 2
+    np.testing.assert_allclose(found, dense_heights(kind, SEEN, thetas, noise), rtol=1e-5, atol=1e-5)
 
 
 def test_neither_padding_nor_order_changes_the_log_posterior():

@@ -25,7 +25,6 @@ from drawn_models import (
 )
 from references import Seen
 from scipy.stats import multivariate_normal, norm
-from small_models import two_sided_model
 
 import lvmogp.conditions.condition as condition_module
 import lvmogp.conditions.infer as infer_module
@@ -41,7 +40,6 @@ from lvmogp.conditions.condition import (
     particles_in_chunks,
 )
 from lvmogp.conditions.curves import MOST_EXACT, few_observations, no_observations
-from lvmogp.conditions.ensemble import ensemble_of_fit
 from lvmogp.conditions.infer import infer, starting_points, summarised
 from lvmogp.conditions.search import Search, chosen_starts, normal_nodes, shifted, unit_nodes, weighted_points
 from lvmogp.ground.compiling import compiled
@@ -167,42 +165,6 @@ def test_where_all_is_known_observations_still_tell_processes_apart(kind):
         condition = model.model_.added[name].condition
         assert condition.noise.shape[1] == 1
         np.testing.assert_allclose(condition.weights[:, 0], [point.weight for point in expected.points], atol=1e-5)
-
-
-def test_coordinates_are_known_or_filled():
-    ensemble = of_kind("fit on a grid", features=True).model_.ensemble
-    nothing, all_known = known_latents(ensemble, 1), known_latents(ensemble, 1, np.array([0.7]))
-    missing = known_latents(ensemble, 1, np.array([np.nan]))
-    np.testing.assert_array_equal(nothing.filled(jnp.array([1.0, 2.0])), [1.0, 2.0])
-    np.testing.assert_array_equal(all_known.filled(jnp.array([3.0])), [3.0, 0.7])
-    np.testing.assert_array_equal(all_known.filled(jnp.array([3.0]), fill=0.0), [3.0, 0.0])
-    assert (nothing.n_uncertain, missing.n_uncertain, all_known.n_uncertain) == (None, None, 1)
-    plain = of_kind("fit on a grid").model_.ensemble
-    assert known_latents(plain, 1).n_uncertain is None
-
-
-# One dimension, two modes
-
-
-ONE_POINT = (np.array([[0.3, -0.2]]), np.array([3.0]))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("tilt", [0.0, 0.5, -1.5])
-def test_modes_get_their_share_of_the_mass(tilt):
-    model = two_sided_model(tilt)
-    ensemble = ensemble_of_fit(model)
-    found = infer(ensemble, few_observations(*ONE_POINT), known_latents(ensemble, 1))
-    process = references.process_of_fit(model.parameters)
-    grid = np.linspace(-5, 5, 1001)
-    heights = [process.log_likelihood(np.array([h]), Seen(*ONE_POINT), 0.05) - h**2 / 2 for h in grid]
-    masses = np.exp(np.asarray(heights) - max(heights))
-    share = masses[grid > 0].sum() / masses.sum()
-    assert 0.05 < share < 0.95
-    latents = np.asarray(found.latents)[0, :, 0]
-    assert found.weights[0][latents > 0].sum() == pytest.approx(share, abs=0.02)
-    assert found.weights[0][np.abs(latents) < 0.2].sum() < 0.05  # there are two modes
-    assert (found.weights @ latents)[0] == pytest.approx(masses @ grid / masses.sum(), abs=0.03)
 
 
 # The search itself

@@ -6,7 +6,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
+import references
 from drawn_models import (
     IDS,
     KINDS,
@@ -35,8 +37,7 @@ import lvmogp.conditions.predictive as predictive
 from lvmogp import LVMOGPRegressor
 from lvmogp.conditions.ensemble import answering_places, chunks, ensemble_of_fit
 from lvmogp.conditions.search import normal_nodes
-from lvmogp.errors import DataError, SettingError
-from lvmogp.model.draws import thinned
+from lvmogp.errors import DataError, LVMOGPWarning, SettingError
 from lvmogp.model.layouts import standardised
 
 NUMBERS = np.array([3, 0, 0, 4, 1, 2, 3])
@@ -128,34 +129,16 @@ def test_quantiles_densities_and_probabilities_are_those_of_the_mixture(kind, tr
         )
         found = model.log_predictive_density(X_NEW, y, NAMES, include_noise=False)
         np.testing.assert_allclose(found, np.log(silent), rtol=1e-5, atol=1e-7)
+    if transform == "log":  # the moments of each component are known
+        centres = np.exp(scaling.location(rows.means) + scaling.variance(deviations**2) / 2)
+        squares = centres**2 * np.exp(scaling.variance(deviations**2))
+        mean, std = model.predict(X_NEW, NAMES, return_std=True)
+        np.testing.assert_allclose(mean, rows.weights @ centres, rtol=1e-6)
+        np.testing.assert_allclose(std**2, rows.weights @ squares - mean**2, rtol=1e-5)
+        by_grid = model.predict(X_NEW, return_std=True)
+        np.testing.assert_allclose(by_grid[1][range(len(X_NEW)), NUMBERS], std, rtol=1e-9)
     assert np.isnan(model.log_predictive_density(X_NEW[:1], [np.nan], NAMES[:1])).all()
     assert np.isnan(model.predictive_cdf(X_NEW[:1], [np.nan], NAMES[:1])).all()
-
-
-def by_integration(transform: str, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First and second moment of y = t⁻¹(g) of Gaussian g, by the trapezoidal rule."""
-    steps = np.linspace(-9, 9, 4_001)
-    masses = norm.pdf(steps) * (steps[1] - steps[0])
-    g = mean[..., None] + np.sqrt(variance)[..., None] * steps
-    y = np.exp(g) if transform == "log" else np.maximum(g, 0) ** 2
-    return y @ masses, y**2 @ masses
-
-
-@pytest.mark.parametrize(("kind", "transform"), [("fit on a grid", "log"), ("draws on a grid", "sqrt")])
-def test_moments_of_a_transform_are_those_of_its_mixture(kind, transform):
-    model = of_kind(kind, noise=NOISES[kind], transform=transform)
-    scaling, rows = model.model_.scaling, trained_rows(kind, False, transform)
-    first, second = (
-        rows.weights @ part
-        for part in by_integration(
-            transform, scaling.location(rows.means), scaling.variance(rows.variances(include_noise=True))
-        )
-    )
-    mean, std = model.predict(X_NEW, NAMES, return_std=True)
-    np.testing.assert_allclose(mean, first, rtol=1e-6)
-    np.testing.assert_allclose(std**2, second - first**2, rtol=1e-5)
-    by_grid = model.predict(X_NEW, return_std=True)
-    np.testing.assert_allclose(by_grid[1][range(len(X_NEW)), NUMBERS], std, rtol=1e-9)
 
 
 # New conditions, as sums over their particles
@@ -306,14 +289,8 @@ def test_as_many_draws_answer_as_the_data_allow(form, size, monkeypatch):
     for elements, expected in ((size * 400, 400), (1, 256)):
         monkeypatch.setattr(ensemble_module, "_ELEMENTS_ANSWERING", elements)
         assert len(answering_places(draws, data, parameters)) == expected
-    if form != "grid":
-        return
-    monkeypatch.setattr(ensemble_module, "_ELEMENTS_ANSWERING", 1)
-    monkeypatch.setattr(ensemble_module, "_FEWEST_ANSWERING", 5)
-    model, chosen = forgetting(fitted("grid")), forgetting(fitted("grid"))
-    model.model_, chosen.model_ = with_draws(trained, draws), with_draws(trained, thinned(draws, 5))
-    assert model.model_.ensemble.n_processes == 5
-    np.testing.assert_allclose(model.predict(X_NEW[:, :1], NAMES), chosen.predict(X_NEW[:, :1], NAMES), rtol=1e-12)
+    if form == "grid":
+        assert with_draws(trained, draws).ensemble.n_processes == 256
 
 
 # What ensembles are made of
@@ -362,7 +339,93 @@ def test_a_model_with_draws_says_what_it_cannot_do():
     assert model.conditions_ == IDS
     with pytest.raises(DataError, match="has not kept"):
         with_draws(model.model_._replace(observations=None), model.model_.draws)
-    with pytest.raises(DataError, match="was part of the training"):
-        model.add_condition("a", X_FEW, Y_FEW)
-    with pytest.raises(DataError, match="cannot be removed"):
-        model.remove_condition("a")
+
+
+# Known errors of measurements
+
+
+@pytest.mark.parametrize("answers", ["fit", pytest.param("draws", marks=pytest.mark.long)])
+def test_a_measurement_that_says_nothing_changes_nothing(answers):
+    """However large its error; the precise one beside it counts as before."""
+    model = forgetting(fitted("long", answers=answers))
+    asked = [[0.4], [1.6]]
+    model.add_condition("alone", [[0.4]], [0.9], y_std=1e-3)
+    expected = model.predict(asked, "alone", return_std=True, include_noise=False)
+    for error in (1e3, 1e9):
+        model.add_condition("new", [[0.4], [0.5]], [0.9, -30.0], y_std=[1e-3, error])
+        found = model.predict(asked, "new", return_std=True, include_noise=False)
+        joint = model.predict(asked, ["new", "new"], return_cov=True, include_noise=False)[1]
+        np.testing.assert_allclose(found, expected, rtol=1e-3)
+        np.testing.assert_allclose(np.sqrt(np.diag(joint)), expected[1], rtol=1e-3)
+        model.remove_condition("new")
+
+
+def test_predictions_are_those_of_the_dense_gp_with_unequal_noise():
+    """One curve, half of whose measurements are worth little."""
+    rng = np.random.default_rng(54)
+    x = np.sort(rng.uniform(-2, 2, 24))
+    error = np.where(np.arange(24) % 2, 0.02, 0.8)
+    y = np.sin(2 * x) + 0.05 * rng.standard_normal(24) + error * rng.standard_normal(24)
+    model = LVMOGPRegressor(n_latent=0, n_inducing_inputs=24)
+    with pytest.warns(LVMOGPWarning, match="one condition only"):
+        model.fit(x[:, None], y, condition_features=[[1.0]], y_std=error)
+    parameters, scaling = model.model_.posterior.parameters, model.model_.scaling
+    points = scaling.inputs(x[:, None])
+    prior = float(parameters.latent_kernel.variance) * references.covariance(parameters.input_kernel, points, points)
+    noise = float(parameters.noise_variance[0])
+    covariance = prior + np.diag(noise + (error / scaling.output_scale) ** 2)
+    gain = np.linalg.solve(covariance, prior).T
+    mean, std = model.predict(x[:, None], return_std=True)
+    np.testing.assert_allclose(mean, scaling.location(gain @ scaling.outputs(y)), atol=1e-4)
+    variance = np.diag(prior - gain @ prior) + noise  # the noise σ² only: errors of measurements to come are not known
+    np.testing.assert_allclose(std, np.sqrt(scaling.variance(variance)), rtol=1e-4)
+    # Measurements that are worth little hardly pull.
+    assert np.sqrt(np.mean((mean - np.sin(2 * x)) ** 2)) < 0.15
+    assert np.sqrt(noise) * scaling.output_scale < 0.2
+
+
+@pytest.mark.filterwarnings("ignore:predictions are not calibrated")
+@pytest.mark.parametrize(("answers", "transform"), [("draws", None), ("fit", "log"), ("draws", "sqrt")])
+def test_held_out_measurements_are_judged_with_their_errors(answers, transform):
+    """Against the density and the probability without an error, averaged over what the error may have been."""
+    plain = fitted("long", answers=answers, transform=transform)
+    model = with_made(plain, "new", np.array([[0.4]]), np.array([1.2]))
+    inputs, conditions = np.array([[0.3], [0.9], [1.4], [1.9]]), ["a", "d", "new", "new"]
+    outputs, errors = np.array([0.8, 1.5, 0.4, 1.1]), np.array([0.5, 0.0, 0.1, 0.9])
+    if transform == "sqrt":
+        outputs, errors = 4 + outputs, errors / 2  # roots far from zero
+    steps = np.linspace(-8, 8, 1601)
+    density, below = [], []
+    for point, name, output, error in zip(inputs, conditions, outputs, errors, strict=True):
+        weights = norm.pdf(steps) * (steps[1] - steps[0])
+        if transform == "log":
+            possible = output * np.exp(-error / output * steps)
+            jacobian = possible / output
+        elif transform == "sqrt":
+            own = (np.sqrt(output + error) - np.sqrt(max(output - error, 0))) / 2
+            # The distribution goes on below a root of zero, where no output has it.
+            roots = np.sqrt(output) - own * steps
+            possible, jacobian = roots**2, roots / np.sqrt(output)
+            assert np.all(weights[roots <= 0] < 1e-7)
+            weights = weights * (roots > 0)
+        else:
+            possible, jacobian = output - error * steps, 1.0
+        asked = np.broadcast_to(point, (len(steps), 1)), possible, name
+        density.append(np.log(weights @ (np.exp(model.log_predictive_density(*asked)) * jacobian)))
+        below.append(weights @ model.predictive_cdf(*asked))
+    given = inputs, outputs, conditions
+    np.testing.assert_allclose(model.log_predictive_density(*given, y_std=errors), density, rtol=1e-6)
+    np.testing.assert_allclose(model.predictive_cdf(*given, y_std=errors), below, rtol=1e-6)
+    found = model.calibration(*given, y_std=errors, levels=[0.5])
+    assert found.log_density == pytest.approx(np.mean(density), rel=1e-6)
+    assert found.coverage["coverage"][0] == np.mean(np.abs(2 * np.array(below) - 1) <= 0.5)
+
+
+def test_errors_of_a_grid_belong_to_its_columns():
+    model = fitted("grid")
+    inputs, rng = np.array([[0.3], [1.2]]), np.random.default_rng(5)
+    y = pd.DataFrame(rng.normal(size=(2, 5)), columns=list("abcde"))
+    errors = pd.DataFrame(rng.uniform(0, 1, (2, 5)), columns=list("abcde"))
+    expected = [model.predictive_cdf(inputs, y[name], name, y_std=errors[name].to_numpy()) for name in errors.columns]
+    for given in (errors, errors[list("edcba")], errors.to_numpy()):
+        np.testing.assert_allclose(model.predictive_cdf(inputs, y, y_std=given), np.transpose(expected), rtol=1e-9)

@@ -116,7 +116,7 @@ def _slopes(model: Posterior, latents: LatentGaussians, points: Float[Array, "n 
 class Errors(eqx.Module):
     """Errors of the predictions at the rows of conditions, each averaged over its own latents.
 
-    ``latents`` are weighted particles or one Gaussian, ``gain`` is the J of each, and ``features`` is ⟨(a − AᵀJ) cᵀ⟩.
+    ``latents`` are weighted particles or one Gaussian, ``gain`` is the J of each, and ``features`` is ⟨(a − AᵀJᵀ) cᵀ⟩.
     """
 
     points: Float[Array, "*C n Q_X"]
@@ -164,7 +164,7 @@ def _errors_of_particles(particles: Particles, points: Float[Array, "n Q_X"]) ->
 
     means, own, gain = jax.lax.map(one_particle, particles.prepared, batch_size=32)
     deviations = means - weights @ means
-    reduced = features - gain @ seen.features(process)  # rows a − AᵀJ of each particle
+    reduced = features - gain @ seen.features(process)  # rows a − AᵀJᵀ of each particle
     found = Errors(
         points=points,
         covariance=jnp.einsum("p,pnm->nm", weights, own) + (deviations.T * weights) @ deviations,
