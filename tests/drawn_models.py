@@ -23,8 +23,8 @@ from small_models import build, rbf
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.conditions.condition import Condition, condition_of_particles
+from lvmogp.conditions.curves import FewObservations
 from lvmogp.conditions.ensemble import Ensemble
-from lvmogp.conditions.few_observations import FewObservations
 from lvmogp.fitted.model import AddedCondition, Chains, Fit, FittedModel, fitted_model, observations_of
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics, Statistics
 from lvmogp.inference.optimise import Status
@@ -176,8 +176,7 @@ def of_kind(kind: str, **options) -> LVMOGPRegressor:
 
 def with_draws(model: FittedModel, draws: Draws | None) -> FittedModel:
     """The model as sampling would leave it; without draws it answers from the fit."""
-    kinds = (float, float, int, float, bool)
-    nothing = Statistics(*(np.empty(0, kind) for kind in kinds))
+    nothing = Statistics(*(np.empty(0, kind) for kind in (float, float, int, float, bool)))
     diagnostics = SamplingDiagnostics((), {}, (), nothing, n_warmup=0, completed=True, seconds=0.0)
     return fitted_model(
         model.schema,
@@ -203,16 +202,19 @@ def made_condition(
     rng = np.random.default_rng(seed)
     shape = (ensemble.n_processes, n_each)
     latents = rng.normal(size=(*shape, ensemble.latents.shape[2]))
-    log_weights = np.log(rng.dirichlet(np.full(n_each * shape[0], 0.7))).reshape(shape)
-    parts = (latents, rng.uniform(*noise, shape), log_weights)
+    weights = rng.dirichlet(np.full(n_each * shape[0], 0.7)).reshape(shape) * ensemble.weights[:, None]
+    parts = (latents, rng.uniform(*noise, shape), np.log(weights / weights.sum()))
     return condition_of_particles(ensemble, *(jnp.asarray(part) for part in parts), seen)
 
 
-def with_made(model: LVMOGPRegressor, name: str, X: np.ndarray, y: np.ndarray, errors: np.ndarray) -> LVMOGPRegressor:
+def with_made(
+    model: LVMOGPRegressor, name: str, X: np.ndarray, y: np.ndarray, errors: np.ndarray | None = None, **made
+) -> LVMOGPRegressor:
     """The estimator with a condition of observations and made-up particles added, so that nothing is searched for."""
     extended, inner = forgetting(model), model.model_
-    condition = made_condition(inner.ensemble, observations_of(inner, X, y, errors))
-    extended.model_ = inner._replace(added={name: AddedCondition(X, y, errors, None, "exact", condition)})
+    condition = made_condition(inner.ensemble, observations_of(inner, X, y, errors), **made)
+    entry = AddedCondition(X, y, errors, None, "exact", condition)
+    extended.model_ = inner._replace(added={**inner.added, name: entry})
     return extended
 
 
@@ -258,11 +260,8 @@ def flat(parameters: Parameters) -> Parameters:
 
 def dense_ensemble(model: FittedModel) -> DenseEnsemble:
     scaling, observations = model.scaling, model.observations
-    x, y, conditions = (
-        scaling.inputs(observations.inputs),
-        scaling.outputs(observations.outputs),
-        observations.conditions,
-    )
+    x, y = scaling.inputs(observations.inputs), scaling.outputs(observations.outputs)
+    conditions = observations.conditions
     by_condition = [(x[conditions == d], y[conditions == d]) for d in range(len(observations.ids))]
     parameters = flat(model.posterior.parameters)
     if model.draws is None:
@@ -340,7 +339,7 @@ def grid_points(
 
 
 class Mixed(NamedTuple):
-    """A mixture in standardised units: weights, means and covariances of f at rows, and the noise of each component."""
+    """A mixture in standardised units: weights, means and covariances of f at rows, noise of all rows or of each."""
 
     weights: np.ndarray
     means: np.ndarray
@@ -353,20 +352,15 @@ class Mixed(NamedTuple):
         return mean, self.weights @ (variances + (self.means - mean) ** 2)
 
     def variances(self, *, include_noise: bool) -> np.ndarray:
-        own = np.diagonal(self.covariances, axis1=1, axis2=2)
-        return own + self.noise[:, None] * include_noise
-
-    @property
-    def covariance(self) -> np.ndarray:
-        apart = self.means - self.weights @ self.means
-        return np.tensordot(self.weights, self.covariances, axes=1) + (apart.T * self.weights) @ apart
+        return np.diagonal(self.covariances, axis1=1, axis2=2) + self.noise * include_noise
 
 
 def mixed(ensemble: DenseEnsemble, condition: DenseCondition, x: np.ndarray) -> Mixed:
     """Curves of a condition at inputs, one point after the other."""
     found = [ensemble.processes[s].given(x, latent, condition.seen, noise) for _, s, latent, noise in condition.points]
     weights, noise = (np.array([part[place] for part in condition.points]) for place in (0, 3))
-    return Mixed(weights, np.stack([each.mean for each in found]), np.stack([each.covariance for each in found]), noise)
+    means, covariances = (np.stack([getattr(each, name) for each in found]) for name in ("mean", "covariance"))
+    return Mixed(weights, means, covariances, noise[:, None])
 
 
 def correlation(kernel: Kernel, first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import references
-from references import grams
 
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import RBF, Kernel
 from lvmogp.model.layouts import Data, GridData, LongData, long_data
 from lvmogp.model.parameters import FullInducing, KnownCoordinates, KroneckerInducing, Parameters
-from lvmogp.model.posterior import Posterior, posterior
+from lvmogp.model.posterior import posterior
 
 # As many inducing inputs as the fewest padded places of evidence: exact and compressed evidence share programs.
 D, N, M_X, M_H, Q_X = 4, 7, 4, 3, 2
@@ -106,19 +105,6 @@ def kronecker_inducing(seed: int = 5) -> KroneckerInducing:
     rng = np.random.default_rng(seed)
     mean = jnp.asarray(rng.normal(size=(M_X, M_H)))
     return KroneckerInducing(mean, lower_factor(rng, M_X, 1.0), lower_factor(rng, M_H, 1.0))
-
-
-@functools.cache
-def two_sided_model(tilt: float = 0.0) -> Posterior:
-    """One latent dimension with f(x, h) ≈ (h² + tilt · h) g(x); without tilt, f(x, −h) and f(x, h) are alike."""
-    parameters = small_parameters()
-    input_factor, latent_factor = (np.linalg.cholesky(gram) for gram in grams(parameters))
-    z = INDUCING_LATENTS[1][:, 0]
-    inducing = np.outer(2 + np.cos(INDUCING_INPUTS.sum(axis=1)), z**2 + tilt * z)
-    mean = np.linalg.solve(latent_factor, np.linalg.solve(input_factor, inducing).T).T
-    # S = s²I is s²(K_H ⊗ K_X) without whitening, which is even too.
-    inducing = FullInducing(jnp.asarray(mean), 0.1 * jnp.eye(M_X * M_H))
-    return build(replace(parameters, inducing=inducing), grid_case().data)
 
 
 def described_parameters() -> Parameters:

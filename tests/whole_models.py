@@ -10,7 +10,7 @@ import numpy as np
 from drawn_models import fitted
 
 from lvmogp.conditions.condition import Condition, condition_of_gaussian, condition_of_particles
-from lvmogp.conditions.few_observations import FewObservations
+from lvmogp.conditions.curves import FewObservations
 from lvmogp.fitted.model import AddedCondition, Fit, FittedModel, Origin, fitted_model, observations_of
 from lvmogp.ground.precision import in_precision
 from lvmogp.inference.optimise import Status

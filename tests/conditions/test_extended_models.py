@@ -16,6 +16,7 @@ from drawn_models import (
     of_kind,
     trained_points,
     with_draws,
+    with_made,
 )
 
 from lvmogp import LVMOGPRegressor
@@ -30,9 +31,8 @@ Y_FEW = np.array([0.1, 0.9, -0.4])
 X_NEW = np.array([[0.3, 0.2], [1.1, 2.1], [1.9, -3.0]])
 
 
-def extended(kind: str, **options) -> LVMOGPRegressor:
-    model = forgetting(of_kind(kind, **options))
-    return model.add_condition("f", X_FEW, Y_FEW).add_condition("g", X_FEW[:1], Y_FEW[:1])
+def extended(model: LVMOGPRegressor) -> LVMOGPRegressor:
+    return with_made(with_made(model, "f", X_FEW, Y_FEW), "g", X_FEW[:1], Y_FEW[:1], seed=5)
 
 
 # Similarities
@@ -46,7 +46,7 @@ def test_similarities_of_draws_are_averages_over_draws_and_particles():
             draws = model.model_.draws
             weighted = draws.log_weight.at[0].set(log_weight)
             model.model_ = with_draws(model.model_, dataclasses.replace(draws, log_weight=weighted))
-        model.add_condition("f", X_FEW, Y_FEW).add_condition("g", X_FEW[:1], Y_FEW[:1])
+        model = extended(model)
         found, dense = model.similarities(), dense_ensemble(model.model_)
         first, second = (model.model_.added[name].condition for name in "fg")
         among, to_trained, between, total = np.zeros((5, 5)), np.zeros(5), 0.0, 0.0
@@ -82,48 +82,29 @@ def test_similarities_of_a_fit_are_expected_correlations():
 # Absorbing
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("fit on a grid", {"noise": "per-condition"}),
-        ("fit on long data", {"features": True}),
-    ],
-)
-def test_a_model_that_absorbs_conditions_is_the_optimal_one_for_all_data(kind, options):
+def test_a_model_that_absorbs_conditions_is_the_optimal_one_for_all_data():
     """Equation 23: q(v) is that of training on all rows with the same hyperparameters and these q(h)."""
-    described = {"features": {"load": 0.4}} if options.get("features") else {}
-    model = forgetting(of_kind(kind, **options))
-    model.add_condition("f", X_FEW, Y_FEW, y_std=[0.1, 0.0, 0.3], **described)
+    model = forgetting(of_kind("fit on a grid", noise="per-condition", features=True))
+    model.add_condition("f", X_FEW, Y_FEW, y_std=[0.1, 0.0, 0.3], features={"load": 0.4})
     model.add_condition("g", X_FEW[:1], Y_FEW[:1], method="gaussian")
-    added = model.latents_.set_index("condition")
-    entries, before = model.model_.added, model.model_
+    added, entries, before = model.latents_.set_index("condition"), model.model_.added, model.model_
     absorbed = forgetting(model).absorb()
     assert absorbed.conditions_ == (*IDS, "f", "g")
     assert not absorbed.model_.added
-    parameters, scaling, observations = (
-        absorbed.model_.posterior.parameters,
-        before.scaling,
-        absorbed.model_.observations,
-    )
-    np.testing.assert_allclose(
-        np.asarray(parameters.latent_mean)[5:, 0], added.loc[["f", "g"], "mean_1"].astype(float), rtol=1e-9
-    )
-    np.testing.assert_allclose(
-        np.sqrt(parameters.latent_variance)[5:, 0], added.loc[["f", "g"], "sd_1"].astype(float), rtol=1e-9
-    )
-    if options.get("noise"):
-        expected = [mean_noise(before.ensemble, entries[name].condition) for name in "fg"]
-        np.testing.assert_allclose(parameters.noise_variance[5:], expected, rtol=1e-9)
-    if described:
-        together = np.asarray(flat(parameters).latent_mean)[:, 1]
-        assert together[5] == pytest.approx(float(before.condition_features.standardised(np.array([0.4]))[0]))
-        gaussian = entries["g"].condition.gaussian
-        assert together[6] == pytest.approx(float(gaussian.mean[0, 1]))
-        assert absorbed.model_.condition_features.ids[:7] == (*IDS, "f", "g")
-        np.testing.assert_array_equal(parameters.known.missing_condition, [3, 6])
+    parameters, observations = absorbed.model_.posterior.parameters, absorbed.model_.observations
+    latents = np.column_stack([parameters.latent_mean[5:, 0], np.sqrt(parameters.latent_variance)[5:, 0]])
+    np.testing.assert_allclose(latents, added.loc[["f", "g"], ["mean_1", "sd_1"]].to_numpy(dtype=float), rtol=1e-9)
+    expected = [mean_noise(before.ensemble, entries[name].condition) for name in "fg"]
+    np.testing.assert_allclose(parameters.noise_variance[5:], expected, rtol=1e-9)
+    known = float(before.condition_features.standardised(np.array([0.4]))[0])
+    missing = float(entries["g"].condition.gaussian.mean[0, 1])
+    np.testing.assert_allclose(np.asarray(flat(parameters).latent_mean)[5:, 1], [known, missing], rtol=1e-6)
+    assert absorbed.model_.condition_features.ids[:7] == (*IDS, "f", "g")
+    np.testing.assert_array_equal(parameters.known.missing_condition, [3, 6])
     np.testing.assert_array_equal(observations.conditions[-4:], [5, 5, 5, 6])
     np.testing.assert_array_equal(observations.errors[-4:], [0.1, 0.0, 0.3, 0.0])
     assert np.all(observations.errors[:-4] == 0)
+    scaling = before.scaling
     data = long_data(
         scaling.inputs(observations.inputs),
         scaling.outputs(observations.outputs),
@@ -131,19 +112,16 @@ def test_a_model_that_absorbs_conditions_is_the_optimal_one_for_all_data(kind, o
         7,
         error_variances=scaling.error_variances(observations.errors, observations.outputs),
     )
-    whole = posterior(dataclasses.replace(parameters, inducing=None), data)
-    np.testing.assert_allclose(absorbed.model_.posterior.mean, whole.mean, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(
-        absorbed.model_.posterior.covariance.precision(), whole.covariance.precision(), rtol=1e-6, atol=1e-6
-    )
-    std = absorbed.predict(X_NEW, "g", return_std=True)[1]
-    assert np.all(np.isfinite(std))
+    found, whole = absorbed.model_.posterior, posterior(dataclasses.replace(parameters, inducing=None), data)
+    np.testing.assert_allclose(found.mean, whole.mean, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(found.covariance.precision(), whole.covariance.precision(), rtol=1e-6, atol=1e-6)
+    assert np.all(np.isfinite(absorbed.predict(X_NEW, "g", return_std=True)[1]))
 
 
 def test_what_absorb_leaves_alone(monkeypatch):
     model = of_kind("fit on a grid")
     assert forgetting(model).absorb().model_ is model.model_
-    plain = extended("fit on a grid")
+    plain = extended(model)
     assert forgetting(plain).absorb().model_.observations.errors is None
     monkeypatch.setattr("lvmogp.fitted.model._MOST_DENSE", 12)
     assert forgetting(plain).absorb().conditions_[-1] == "g"
@@ -159,29 +137,26 @@ def test_what_absorb_leaves_alone(monkeypatch):
 # Adding
 
 
-@pytest.mark.parametrize("kind", ["fit on a grid", "draws on a grid"])
-def test_points_of_a_condition_added_earlier_join_the_new_ones(kind):
-    whole = forgetting(of_kind(kind)).add_condition("f", X_FEW, Y_FEW, y_std=[0.0, 0.2, 0.1])
-    parts = forgetting(of_kind(kind)).add_condition("f", X_FEW[:1], Y_FEW[:1])
+def test_points_of_a_condition_added_earlier_join_the_new_ones():
+    plain = of_kind("fit on a grid")
+    whole = forgetting(plain).add_condition("f", X_FEW, Y_FEW, y_std=[0.0, 0.2, 0.1])
+    parts = forgetting(plain).add_condition("f", X_FEW[:1], Y_FEW[:1])
     parts.add_condition("f", X_FEW[1:], Y_FEW[1:], y_std=[0.2, 0.1])
     np.testing.assert_array_equal(parts.model_.added["f"].errors, [0.0, 0.2, 0.1])
-    np.testing.assert_allclose(
-        parts.predict(X_NEW, "f", return_std=True), whole.predict(X_NEW, "f", return_std=True), rtol=1e-12
-    )
-    backwards = forgetting(of_kind(kind)).add_condition("f", X_FEW[1:], Y_FEW[1:], y_std=[0.2, 0.1])
+    expected = whole.predict(X_NEW, "f", return_std=True)
+    for other in (parts, pickle.loads(pickle.dumps(whole))):
+        np.testing.assert_allclose(other.predict(X_NEW, "f", return_std=True), expected, rtol=1e-12)
+    backwards = with_made(plain, "f", X_FEW[1:], Y_FEW[1:], np.array([0.2, 0.1]))
     backwards.add_condition("f", X_FEW[:1], Y_FEW[:1])
     np.testing.assert_array_equal(backwards.model_.added["f"].errors, [0.2, 0.1, 0.0])
-    copied = pickle.loads(pickle.dumps(whole))
-    np.testing.assert_allclose(copied.predict(X_NEW, "f"), whole.predict(X_NEW, "f"), rtol=1e-12)
 
 
 def test_every_draw_passes_through_a_point_without_noise():
-    model = forgetting(of_kind("fit on a grid")).add_condition("f", X_FEW[:1], Y_FEW[:1])
-    condition = model.model_.added["f"].condition
-    seen = model.model_.scaling.inputs(X_FEW[:1])
+    model = with_made(of_kind("fit on a grid"), "f", X_FEW[:1], Y_FEW[:1]).model_
+    condition, scaling = model.added["f"].condition, model.scaling
     exact = dataclasses.replace(condition, noise=jnp.full_like(condition.noise, 1e-9), prepared=None)
-    points = np.vstack([model.model_.scaling.inputs(X_NEW[:2]), seen])
-    (curves,), _ = draw_curves(model.model_.ensemble, [exact], [points], n_draws=30, rng=np.random.default_rng(46))
+    points = scaling.inputs(np.vstack([X_NEW[:2], X_FEW[:1]]))
+    (curves,), _ = draw_curves(model.ensemble, [exact], [points], n_draws=30, rng=np.random.default_rng(46))
     # The jitter of two factorisations, 1e-7 of the variances, leaves a deviation of some 1e-3.
-    np.testing.assert_allclose(curves[:, 2], model.model_.scaling.outputs(Y_FEW[:1])[0], atol=3e-3)
+    np.testing.assert_allclose(curves[:, 2], scaling.outputs(Y_FEW[:1])[0], atol=3e-3)
     assert np.all(curves[:, :2].std(axis=0) > 0.05)

@@ -9,16 +9,19 @@ from drawn_models import KINDS, dense_ensemble, made_condition, of_kind
 from references import Seen
 
 from lvmogp.conditions.condition import KnownLatents, all_particles, known_latents
-from lvmogp.conditions.curves import Gaussians, Particles, covariances, moments
-from lvmogp.conditions.ensemble import Ensemble, NoisePrior
-from lvmogp.conditions.few_observations import (
+from lvmogp.conditions.curves import (
     FewObservations,
+    Gaussians,
+    Particles,
     at_points,
     compressed,
+    covariances,
     few_observations,
+    moments,
     no_observations,
     stacked,
 )
+from lvmogp.conditions.ensemble import Ensemble, NoisePrior
 from lvmogp.conditions.infer import log_posterior
 from lvmogp.ground.compiling import compiled
 from lvmogp.model.process import Process
@@ -58,19 +61,17 @@ def dense_heights(kind: str, seen: Seen, thetas: np.ndarray = THETAS, noise: str
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_log_posterior_is_that_of_a_dense_gaussian(kind):
-    """Empty places are observations of nothing, with the density of a standard normal number at zero."""
-    ensemble = of_kind(kind, noise="per-condition").model_.ensemble
-    found = heights_of(ensemble, few_observations(*SEEN)) + LOG_2PI / 2
-    np.testing.assert_allclose(found, dense_heights(kind, SEEN), rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize(
+    ("kind", "noise"), [*((kind, "per-condition") for kind in KINDS), ("draws on a grid", "shared")]
+)
+def test_the_log_posterior_is_that_of_a_dense_gaussian(kind, noise):
+    """Empty places are observations of nothing, with the density of a standard normal number at zero.
 
-
-def test_shared_noise_is_no_part_of_what_is_sought():
-    kind, thetas = "draws on a grid", THETAS[:, :1]
-    ensemble = of_kind(kind).model_.ensemble
-    found = heights_of(ensemble, few_observations(*SEEN), thetas) + LOG_2PI / 2
-    np.testing.assert_allclose(found, dense_heights(kind, SEEN, thetas, noise="shared"), rtol=1e-5, atol=1e-5)
+    A noise that is shared is no part of what is sought.
+    """
+    thetas = THETAS if noise == "per-condition" else THETAS[:, :1]
+    found = heights_of(of_kind(kind, noise=noise).model_.ensemble, few_observations(*SEEN), thetas) + LOG_2PI / 2
+    np.testing.assert_allclose(found, dense_heights(kind, SEEN, thetas, noise), rtol=1e-5, atol=1e-5)
 
 
 def test_neither_padding_nor_order_changes_the_log_posterior():
@@ -108,13 +109,13 @@ def test_curves_of_particles_are_conditioned_on_the_observations(kind):
     condition = made_condition(model.ensemble, few_observations(*SEEN))
     assert (condition.prepared is not None) == (model.ensemble.fit is not None)
     particles = all_particles(model.ensemble, condition)
-    found, between = curves_of(particles, jnp.asarray(POINTS), jnp.asarray(OTHERS))
+    (means, variances), between = curves_of(particles, jnp.asarray(POINTS), jnp.asarray(OTHERS))
     dense = dense_ensemble(model)
     for place, number in enumerate(np.asarray(particles.process)):
         latent, noise = np.asarray(particles.latents[place]), float(particles.noise[place])
         expected = dense.processes[number].given(np.vstack([POINTS, OTHERS]), latent, SEEN, noise)
-        np.testing.assert_allclose(found.means[place], expected.mean[:4], rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(found.variances[place], np.diag(expected.covariance)[:4], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(means[place], expected.mean[:4], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(variances[place], np.diag(expected.covariance)[:4], rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(between[place], expected.covariance[:4, 4:], rtol=1e-4, atol=1e-5)
 
 
@@ -130,9 +131,10 @@ def many(kind: str, *, everywhere: bool) -> Seen:
 
 
 def compressed_of(ensemble: Ensemble, seen: Seen, typical_noise: float) -> FewObservations:
-    process = jax.tree.map(lambda leaf: leaf[0], ensemble.processes)
     errors = np.broadcast_to(seen.errors, len(seen.values))
-    return compressed(process, few_observations(seen.inputs, seen.values, errors), typical_noise)
+    return compressed(
+        ensemble.processes, few_observations(seen.inputs, seen.values, errors), jnp.asarray(typical_noise)
+    )
 
 
 def through_inducing(model, seen: Seen) -> tuple[references.DenseProcess, np.ndarray]:
@@ -182,7 +184,7 @@ def test_curves_given_compressed_observations_are_those_of_the_sparse_model():
     model, seen = of_kind(kind, noise="per-condition").model_, many(kind, everywhere=True)
     condition = made_condition(model.ensemble, compressed_of(model.ensemble, seen, 0.02))
     particles = all_particles(model.ensemble, condition)
-    found, _ = curves_of(particles, jnp.asarray(POINTS), jnp.asarray(OTHERS))
+    (means, variances), _ = curves_of(particles, jnp.asarray(POINTS), jnp.asarray(OTHERS))
     together = Seen(np.vstack([seen.inputs, POINTS]), np.empty(0))
     process, left_out = through_inducing(model, together)
     for place in range(3):
@@ -191,9 +193,9 @@ def test_curves_given_compressed_observations_are_those_of_the_sparse_model():
         mean, exact = process.curve(together.inputs, latent)
         sparse = exact - scale * left_out
         gain = np.linalg.solve(sparse[:36, :36] + noise * np.eye(36), sparse[:36, 36:]).T
-        np.testing.assert_allclose(found.means[place], mean[36:] + gain @ (seen.values - mean[:36]), atol=1e-4)
+        np.testing.assert_allclose(means[place], mean[36:] + gain @ (seen.values - mean[:36]), atol=1e-4)
         variance = np.diag(exact[36:, 36:] - gain @ sparse[:36, 36:])
-        np.testing.assert_allclose(found.variances[place], variance, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(variances[place], variance, rtol=1e-4, atol=1e-5)
 
 
 # Observations of several conditions
@@ -215,10 +217,10 @@ def test_observations_of_several_conditions_stand_beside_one_another():
     apart = [jax.tree.map(lambda leaf, place=place: leaf[place], both) for place in range(3)]
     for alone, beside in zip((few, many_seen, long), apart, strict=True):
         size = len(alone.values)
-        features, gram = alone.features(process), alone.gram(process)
+        features, gram = alone.features(process), alone.gram_with(process, alone)
         np.testing.assert_allclose(beside.features(process)[:size], features, atol=1e-14)
         np.testing.assert_allclose(beside.features(process)[size:], 0.0, atol=0)
-        np.testing.assert_allclose(beside.gram(process)[:size, :size], gram, atol=1e-14)
+        np.testing.assert_allclose(beside.gram_with(process, beside)[:size, :size], gram, atol=1e-14)
         points = at_points(jnp.asarray(POINTS))
         expected = points.gram_with(process, alone)
         np.testing.assert_allclose(points.gram_with(process, beside)[:, :size], expected, atol=1e-14)

@@ -1,5 +1,6 @@
 """Joint covariances and samples of several conditions against sums over all pairs of dense points."""
 
+import dataclasses
 import functools
 import itertools
 from typing import NamedTuple
@@ -23,12 +24,9 @@ from references import Seen
 from test_few_observations import compressed_of, many
 
 import lvmogp.conditions.joint as joint
-from lvmogp import LVMOGPRegressor
-from lvmogp.conditions.closed_form import joint_covariance as closed_covariance
 from lvmogp.conditions.condition import Condition, trained_condition
-from lvmogp.conditions.ensemble import Ensemble
-from lvmogp.conditions.few_observations import few_observations
-from lvmogp.conditions.joint import draw_curves, joint_covariance, relative_output
+from lvmogp.conditions.curves import few_observations
+from lvmogp.conditions.joint import RelativeOutput, draw_curves, joint_covariance, relative_output
 from lvmogp.fitted.model import FittedModel
 from lvmogp.tables.scaling import Scaling
 from lvmogp.tables.transforms import TRANSFORMS
@@ -50,7 +48,7 @@ def some_rows(n_rows: int, seed: int) -> np.ndarray:
 
 
 def trained_member(model: FittedModel, number: int, rows: np.ndarray) -> Member:
-    points = trained_points(dense_ensemble(model), number, *hermite(30))
+    points = trained_points(dense_ensemble(model), number, *hermite(10))
     return Member(trained_condition(model.ensemble, number), DenseCondition(points, nothing_seen(2)), rows)
 
 
@@ -68,11 +66,11 @@ def few(n_seen: int, seed: int, *, errors: bool = False) -> Seen:
     return Seen(rng.uniform(-1.5, 1.5, (n_seen, 2)), rng.normal(size=n_seen) / 2, own)
 
 
-# Prediction errors e = f(x, h) − W f(X, h) − Wε of two conditions with given points, under one process.
+# Prediction errors e = f(x, h) − J f(X, h) − Jε of two conditions with given points, under one process.
 
 
 class Error(NamedTuple):
-    """Mean of f at the rows, and [I, −W] over rows and observations with their latents and noise."""
+    """Mean of f at the rows, and [I, −J] over rows and observations with their latents and noise."""
 
     mean: np.ndarray
     functional: np.ndarray
@@ -141,40 +139,35 @@ def fit_members() -> list[Member]:
     ]
 
 
-@functools.cache
-def fit_blocks() -> list[list[np.ndarray]]:
-    model, members = of_kind(FIT).model_, fit_members()
+def joint_of(model: FittedModel, members: list[Member], output: RelativeOutput | None = None) -> np.ndarray:
     conditions, rows = [member.condition for member in members], [member.rows for member in members]
-    return closed_covariance(model.ensemble, model.ensemble.fit, conditions, rows)
+    return joint_covariance(model.ensemble, conditions, rows, output)
 
 
-@pytest.mark.parametrize("first", range(6))
-def test_covariances_of_a_fit_are_those_of_all_pairs_of_points(first):
-    dense, members, blocks = dense_ensemble(of_kind(FIT).model_), fit_members(), fit_blocks()
-    _, within = brute_joint(dense, [members[first]])
-    np.testing.assert_allclose(blocks[first][first], within, atol=1e-5)
-    for second in range(first):
-        # Latents are independent: means of one condition say nothing of the other.
-        expected = sum(
-            one.weight * other.weight * between(dense, 0, *(error_of(dense, *each) for each in pair))
-            for one in members[first].dense.points
-            for other in members[second].dense.points
-            for pair in [((members[first], one), (members[second], other))]
-        )
-        assert np.max(np.abs(expected)) > 1e-3
-        np.testing.assert_allclose(blocks[first][second], expected, atol=1e-5)
-        np.testing.assert_array_equal(blocks[second][first], blocks[first][second].T)
+def test_covariances_of_a_fit_are_those_of_all_pairs_of_points():
+    """Whatever the order of conditions; latents are independent, so that means of one say nothing of another."""
+    model, members = of_kind(FIT).model_, fit_members()
+    dense = dense_ensemble(model)
+    errors = [[(point.weight, error_of(dense, member, point)) for point in member.dense.points] for member in members]
 
+    def block(i: int, j: int) -> np.ndarray:
+        if i == j:
+            return brute_joint(dense, [members[i]])[1]
+        pairs = itertools.product(errors[i], errors[j])
+        return sum(weight * other * between(dense, 0, one, another) for (weight, one), (other, another) in pairs)
 
-def test_the_joint_covariance_of_a_fit_is_positive_whatever_the_order_of_conditions():
-    model, members = of_kind(FIT).model_, fit_members()[::-1]
-    backwards = closed_covariance(
-        model.ensemble, model.ensemble.fit, [each.condition for each in members], [each.rows for each in members]
-    )
-    for first, second in itertools.product(range(6), repeat=2):
-        found = backwards[5 - first][5 - second]
-        np.testing.assert_allclose(found, fit_blocks()[first][second], rtol=1e-8, atol=1e-11)
-    assert np.linalg.eigvalsh(np.block(fit_blocks())).min() > 0
+    lower = [[block(i, j) for j in range(i + 1)] for i in range(6)]
+    assert all(np.max(np.abs(each)) > 1e-3 for row in lower for each in row)
+    expected = np.block([[lower[i][j] if j <= i else lower[j][i].T for j in range(6)] for i in range(6)])
+    found = joint_of(model, members)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_array_equal(found, found.T)
+    assert np.linalg.eigvalsh(found).min() > 0
+    some = [4, 1, 0]
+    places = np.split(np.arange(len(found)), np.cumsum([len(member.rows) for member in members])[:-1])
+    order = np.concatenate([places[number] for number in some])
+    backwards = joint_of(model, [members[number] for number in some])
+    np.testing.assert_allclose(backwards, found[np.ix_(order, order)], rtol=1e-8, atol=1e-11)
 
 
 # Draws, scenario by scenario
@@ -191,16 +184,12 @@ def drawn_members(n_each: int = 2) -> list[Member]:
     ]
 
 
-def joint_of(ensemble: Ensemble, members: list[Member]) -> np.ndarray:
-    return np.block(joint_covariance(ensemble, [each.condition for each in members], [each.rows for each in members]))
-
-
 @pytest.mark.parametrize("chosen", [(0, 1), (3,), (0, 2, 1)])
 def test_covariances_of_draws_are_those_of_all_scenarios(chosen):
     """With at most one condition whose latents are uncertain, scenarios are those of its particles."""
     model, members = of_kind(DRAWS).model_, [drawn_members()[place] for place in chosen]
     _, expected = brute_joint(dense_ensemble(model), members)
-    np.testing.assert_allclose(joint_of(model.ensemble, members), expected, atol=1e-5)
+    np.testing.assert_allclose(joint_of(model, members), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("entries", [2**27, 70 * 256])
@@ -210,39 +199,17 @@ def test_covariances_of_several_uncertain_conditions_are_averages_over_scenarios
     model, members = of_kind(DRAWS).model_, [drawn_members()[place] for place in (2, 0, 3)]
     _, expected = brute_joint(dense_ensemble(model), members)
     scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
-    found = joint_of(model.ensemble, members) / scale
+    found = joint_of(model, members) / scale
     np.testing.assert_allclose(found, expected / scale, atol=0.03 if entries > 2**20 else 0.15)
-
-
-def test_scenarios_of_a_fit_are_those_of_all_its_conditions():
-    """Where one process serves all, several conditions share no more than that."""
-    model = of_kind(FIT).model_
-    members = [fit_members()[place] for place in (0, 3, 4)]
-    expected = np.block([[fit_blocks()[i][j] for j in (0, 3, 4)] for i in (0, 3, 4)])
-    scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
-    np.testing.assert_allclose(joint_of(model.ensemble, members) / scale, expected / scale, atol=0.05)
-    alone = joint_of(model.ensemble, members[1:2])
-    np.testing.assert_allclose(alone, fit_blocks()[3][3], atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [144, 3 * 144])
 def test_scenarios_whose_processes_are_made_in_parts_say_the_same(size, monkeypatch):
     model, members = of_kind(DRAWS).model_, [drawn_members()[place] for place in (0, 2, 1)]
-    expected = joint_of(model.ensemble, members)
+    expected = joint_of(model, members)
     monkeypatch.setattr("lvmogp.conditions.ensemble._MOST_KEPT_ELEMENTS", size)
-    little = Ensemble(**{**vars(model.ensemble), "processes": None})
+    little = model._replace(ensemble=dataclasses.replace(model.ensemble, processes=None))
     np.testing.assert_allclose(joint_of(little, members), expected, rtol=1e-7, atol=1e-9)
-
-
-def test_uniform_numbers_never_pick_what_has_no_weight():
-    found = joint._picked_places(np.array([[0.0, 0.3, 0.7]]), np.array([0.0, 0.2, 0.3, 0.999, 1.0]))
-    np.testing.assert_array_equal(found, [1, 1, 2, 2, 2])
-    model = of_kind(DRAWS).model_
-    weights = joint._process_weights(model.ensemble, [member.condition for member in drawn_members()])
-    expected = np.zeros(6)
-    for weight, process, *_ in scenarios(dense_ensemble(model), drawn_members()):
-        expected[process] += weight
-    np.testing.assert_allclose(weights, expected, rtol=1e-9)
 
 
 # Samples
@@ -284,41 +251,6 @@ def few_nodes(model: FittedModel) -> list[Point]:
     return trained_points(dense_ensemble(model), 0, *hermite(6))
 
 
-def test_draws_are_the_same_for_the_same_seed():
-    model = with_made(of_kind(DRAWS), "f", X_FEW[:1], np.array([0.1]), np.zeros(1))
-    X, names = np.array([[0.3, 0.2], [1.1, 2.1], [0.9, 0.1]]), ["a", "f", "f"]
-    first, second = (model.sample(X, names, 3, include_noise=True, random_state=5) for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-    silent = model.sample(X, names, 3, random_state=5)
-    assert np.all(np.abs(first - silent) > 1e-9)
-
-
-# The estimator's face
-
-
-def asked_jointly(model: LVMOGPRegressor, *, include_noise: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    X = np.array([[0.3, 0.2], [1.1, 2.1], [1.15, 2.5], [1.9, -3.0], [0.7, -2.8]])
-    names = ["a", "f", "c", "f", "a"]
-    mean, covariance = model.predict(X, names, return_cov=True, include_noise=include_noise)
-    _, std = model.predict(X, names, return_std=True, include_noise=include_noise)
-    return mean, covariance, std
-
-
-@pytest.mark.parametrize("kind", [FIT, DRAWS])
-def test_joint_answers_have_the_variances_of_the_predictions(kind):
-    model = with_made(of_kind(kind, noise="per-condition"), "f", X_FEW, np.array([0.1, 0.9]), np.zeros(2))
-    for include_noise in (True, False):
-        _, covariance, std = asked_jointly(model, include_noise=include_noise)
-        np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-9)
-        assert np.linalg.eigvalsh(covariance).min() > 0
-    empty = model.predict(np.empty((0, 2)), [], return_cov=True)
-    assert empty[1].shape == (0, 0)
-    assert model.sample(np.empty((0, 2)), [], 3).shape == (3, 0)
-    # Noise is on the diagonal alone, on average what the particles have.
-    noisy, silent = (asked_jointly(model, include_noise=each)[1] for each in (True, False))
-    np.testing.assert_allclose((noisy - silent)[~np.eye(5, dtype=bool)], 0.0, atol=1e-9)
-
-
 # Outputs of which a transform is modelled, y = t⁻¹(location + scale · f)
 
 
@@ -354,9 +286,8 @@ def brute_outputs(
     [
         (DRAWS, (0, 2), "log", True, 1e-4),
         (DRAWS, (0, 2), "sqrt", False, 1e-4),
-        (DRAWS, (2, 3), "log", False, 0.05),
         (FIT, (3,), "sqrt", True, 1e-4),
-        (FIT, (2, 3), "log", True, 0.05),
+        (FIT, (0, 3), "log", True, 0.05),
     ],
 )
 def test_outputs_of_which_a_transform_is_modelled_covary_as_all_scenarios_do(kind, chosen, name, with_noise, close):
@@ -366,24 +297,35 @@ def test_outputs_of_which_a_transform_is_modelled_covary_as_all_scenarios_do(kin
     ends = np.cumsum([len(member.rows) for member in members])[:-1]
     scaling = Scaling(np.zeros(2), np.ones(2), LOCATIONS[name], SCALE, TRANSFORMS[name])
     output = relative_output(scaling, np.split(mean, ends), include_noise=with_noise)
-    conditions, rows = [member.condition for member in members], [member.rows for member in members]
-    found = np.block(joint_covariance(model.ensemble, conditions, rows, output)) * np.outer(mean, mean)
+    found = joint_of(model, members, output) * np.outer(mean, mean)
     scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
     np.testing.assert_allclose(found / scale, expected / scale, atol=close)
 
 
+# The estimator's face
+
+
+@pytest.mark.parametrize("transform", [None, "log"])
 @pytest.mark.parametrize("kind", [FIT, DRAWS])
-def test_joint_answers_of_a_transform_have_the_variances_of_the_predictions(kind):
-    model = with_made(of_kind(kind, transform="log"), "f", X_FEW, np.array([3.1, 4.9]), np.zeros(2))
+def test_joint_answers_have_the_variances_of_the_predictions(kind, transform):
+    """Samples have their correlations; noise is on the diagonal alone."""
+    model = with_made(of_kind(kind, transform=transform), "f", X_FEW, np.array([3.1, 4.9]), np.zeros(2))
+    X = np.array([[0.3, 0.2], [1.1, 2.1], [1.15, 2.5], [1.9, -3.0], [0.7, -2.8]])
+    names = ["a", "f", "c", "f", "a"]
+    covariances = []
     for include_noise in (True, False):
-        mean, covariance, std = asked_jointly(model, include_noise=include_noise)
+        mean, covariance = model.predict(X, names, return_cov=True, include_noise=include_noise)
+        _, std = model.predict(X, names, return_std=True, include_noise=include_noise)
         np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-9)
         assert np.linalg.eigvalsh(covariance).min() > 0
-    values = model.sample(
-        np.array([[0.3, 0.2], [1.1, 2.1], [1.15, 2.5], [1.9, -3.0], [0.7, -2.8]]),
-        ["a", "f", "c", "f", "a"],
-        4_000,
-        random_state=3,
-    )
+        covariances.append(covariance)
+    values, again = (model.sample(X, names, 4_000, random_state=3) for _ in range(2))
+    np.testing.assert_array_equal(values, again)  # of the same seed
     np.testing.assert_allclose(np.corrcoef(values.T), covariance / np.outer(std, std), atol=0.15)
     assert np.all(np.abs(values.mean(axis=0) - mean) < 0.1 * std + 4 * std / np.sqrt(4_000))
+    noisy = model.sample(X, names, 4_000, include_noise=True, random_state=3)
+    assert np.all(np.abs(noisy - values) > 0)
+    if transform is None:
+        np.testing.assert_allclose((covariances[0] - covariances[1])[~np.eye(5, dtype=bool)], 0.0, atol=1e-9)
+    assert model.predict(np.empty((0, 2)), [], return_cov=True)[1].shape == (0, 0)
+    assert model.sample(np.empty((0, 2)), [], 3).shape == (3, 0)

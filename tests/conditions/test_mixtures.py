@@ -1,29 +1,34 @@
-"""Predictive mixtures in the user's units: no digit is lost to a location, a scale or a logarithm."""
+"""Predictive mixtures in the user's units: no digit is lost to a location, a scale or a transform."""
+
+import functools
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
-from scipy.optimize import brentq
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 
-from lvmogp.conditions.mixtures import (
-    Mixture,
-    asked_of,
+from lvmogp.conditions.predictive import (
+    Curves,
     moments_in_units,
     quantiles_in_units,
     scores_in_units,
+    statistic_of,
     with_variances,
 )
 from lvmogp.tables.scaling import Scaling
 from lvmogp.tables.transforms import Logarithm, SquareRoot
 
 WEIGHTS = np.array([0.25, 0.5, 0.25])  # exact in single precision
+MEANS = np.array([[-1.5, 0.5, 3.0], [-0.75, 1.25, 2.0], [-1.0, -0.5, 2.5]])
+VARIANCES = np.array([[0.25, 0.5, 0.125], [0.5, 1.5, 0.25], [0.125, 0.75, 0.25]])
 
 
-def mixture(dtype="float64", variance=0.5):
-    means = np.array([[-1.0, 0.25], [0.5, 0.5], [2.0, 0.75]])
-    return Mixture(*(jnp.asarray(part, dtype) for part in (WEIGHTS, means, np.full((3, 2), variance))))
+def ask(dtype="float64", variances=VARIANCES):
+    """Ask mixtures of three rows; their variances have a part from noise."""
+    parts = (WEIGHTS, MEANS[None], variances[None] / 2, variances / 2)
+    curves = Curves(*(jnp.asarray(part, dtype) for part in parts))
+    return functools.partial(statistic_of, curves, include_noise=True)
 
 
 def in_units_of(location, scale, transform=None):
@@ -31,67 +36,96 @@ def in_units_of(location, scale, transform=None):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize(("location", "scale"), [(0.0, 1.0), (1e9, 1.0), (1e9, 1e-4), (-3.0, 1e-12), (1e30, 1e28)])
+@pytest.mark.parametrize(("location", "scale"), [(0.0, 1.0), (1e9, 1e-4), (-3.0, 1e-12), (1e30, 1e28)])
 def test_a_large_location_costs_neither_mean_nor_variance_their_digits(dtype, location, scale):
-    mean, variance = moments_in_units(asked_of(mixture(dtype)), in_units_of(location, scale), 2)
-    assert_allclose((mean - location) / scale, [0.5, 0.5], atol=np.spacing(abs(location)) / scale)
-    # ½ within each component, and between them 1.5²/2 and 0.25²/2
-    assert_allclose(variance / scale**2, [0.5 + 1.125, 0.5 + 0.03125], rtol=1e-12)
+    mean, variance = moments_in_units(ask(dtype), in_units_of(location, scale), 3)
+    centre = WEIGHTS @ MEANS
+    assert_allclose((mean - location) / scale, centre, rtol=1e-12, atol=np.spacing(abs(location)) / scale)
+    expected = WEIGHTS @ (VARIANCES + (MEANS - centre) ** 2)
+    assert_allclose(variance / scale**2, expected, rtol=1e-12 if dtype == "float64" else 1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("location", [0.0, 300.0, -300.0])
 def test_moments_of_log_normal_outputs_are_those_of_the_components(dtype, location):
-    mean, variance = moments_in_units(asked_of(mixture(dtype)), in_units_of(location, 2.0, transform=Logarithm()), 2)
-    logs, spread = 2 * np.asarray(mixture().means), 4 * 0.5
-    first = WEIGHTS @ np.exp(logs + spread / 2)
-    second = WEIGHTS @ np.exp(2 * logs + 2 * spread)
+    mean, variance = moments_in_units(ask(dtype), in_units_of(location, 2.0, transform=Logarithm()), 3)
+    first = WEIGHTS @ np.exp(2 * MEANS + 2 * VARIANCES)
+    second = WEIGHTS @ np.exp(4 * MEANS + 8 * VARIANCES)
     assert_allclose(mean / np.exp(location), first, rtol=1e-12)
     assert_allclose(variance / np.exp(location) / np.exp(location), second - first**2, rtol=1e-12)
 
 
-@pytest.mark.parametrize("spread", [1e-10, 1e-17, 1e-30])
+@pytest.mark.parametrize("spread", [1e-10, 1e-30])
 def test_a_small_variance_of_log_normal_outputs_is_not_lost(spread):
-    rows = Mixture(jnp.ones(1), jnp.array([[0.3]]), jnp.array([[spread]]))
-    mean, variance = moments_in_units(asked_of(rows), in_units_of(0.0, 1.0, transform=Logarithm()), 1)
+    rows = Curves(jnp.ones(1), jnp.full((1, 1, 1), 0.3), jnp.full((1, 1, 1), spread), jnp.zeros(1))
+    asked = functools.partial(statistic_of, rows, include_noise=False)
+    mean, variance = moments_in_units(asked, in_units_of(0.0, 1.0, transform=Logarithm()), 1)
     assert_allclose(mean, np.exp(0.3), rtol=1e-9)
     assert_allclose(variance, np.exp(0.6) * spread, rtol=1e-9)
 
 
-def quantile(scaling, probability):
-    return quantiles_in_units(asked_of(mixture()), scaling, np.full((2, 1), probability))[:, 0]
+# Outputs y = t⁻¹(location + scale · z), component by component. Roots may be negative, and then have an output of zero.
+UNITS = {
+    "itself": in_units_of(3.0, 2.0),
+    "logarithm": in_units_of(3.0, 2.0, Logarithm()),
+    "root": in_units_of(0.8, 0.6, SquareRoot()),
+}
+FORWARD = {"itself": lambda y: y, "logarithm": np.log, "root": np.sqrt}
 
 
-def judged(scaling, outputs):
-    return scores_in_units(asked_of(mixture()), scaling, outputs, np.zeros(2))
+def below(name, value, row):
+    """P(y ≤ value)."""
+    location, scale = UNITS[name].output_mean, UNITS[name].output_scale
+    deviations = scale * np.sqrt(VARIANCES[:, row])
+    return WEIGHTS @ norm.cdf(FORWARD[name](value), location + scale * MEANS[:, row], deviations)
 
 
-def below(value, row, variance=0.5):
-    return WEIGHTS @ norm.cdf(value, np.asarray(mixture().means)[:, row], np.sqrt(variance))
+@pytest.mark.parametrize("name", UNITS)
+def test_quantiles_are_those_of_the_mixture(name):
+    for level in (0.025, 0.5, 0.975, 1 - 1e-6):
+        found = quantiles_in_units(ask(), UNITS[name], np.full((3, 1), level))[:, 0]
+        for row, value in enumerate(found):
+            if value == 0:
+                assert below(name, 0.0, row) >= level
+            else:
+                assert_allclose(below(name, value, row), level, rtol=1e-9)
+        assert np.any(found > 0)
+        if level < 0.99:
+            single = quantiles_in_units(ask("float32"), UNITS[name], np.full((3, 1), level))[:, 0]
+            assert_allclose(single, found, rtol=1e-5)
 
 
-@pytest.mark.parametrize("probability", [0.01, 0.5, 0.9])
-def test_quantiles_are_those_of_the_mixture_in_the_users_units(probability):
-    roots = [brentq(lambda value, row=row: below(value, row) - probability, -20, 20, xtol=1e-13) for row in range(2)]
-    assert_allclose(quantile(in_units_of(3.0, 2.0), probability), 3 + 2 * np.array(roots), rtol=1e-8)
-    logs = quantile(in_units_of(3.0, 2.0, transform=Logarithm()), probability)
-    assert_allclose(logs, np.exp(3 + 2 * np.array(roots)), rtol=1e-8)
+@pytest.mark.parametrize("name", UNITS)
+def test_outputs_are_judged_by_density_and_probability(name):
+    outputs = np.array([0.15, 1.0, 4.0])
+    found = scores_in_units(ask(), UNITS[name], outputs, np.zeros(3))
+    assert_allclose(found.probability_below, [below(name, y, row) for row, y in enumerate(outputs)], rtol=1e-12)
+    step = 1e-5
+    slopes = [(below(name, y + step, row) - below(name, y - step, row)) / (2 * step) for row, y in enumerate(outputs)]
+    assert_allclose(np.exp(found.log_density), slopes, rtol=1e-6)
+    single = scores_in_units(ask("float32"), UNITS[name], outputs, np.zeros(3))
+    assert_allclose(single.log_density, found.log_density, rtol=1e-5, atol=1e-6)
 
 
-def test_outputs_are_judged_in_the_users_units():
-    density, probability = judged(in_units_of(3.0, 2.0), np.array([3.5, 2.0]))
-    z = np.array([0.25, -0.5])
-    assert_allclose(probability, [below(z[row], row) for row in range(2)], rtol=1e-9)
-    densities = WEIGHTS @ norm.pdf(z, mixture().means, np.sqrt(0.5))
-    assert_allclose(density, np.log(densities / 2), rtol=1e-9)
-    # What the transform cannot take cannot happen; the lowest output has a probability, being that of many values.
-    logs = judged(in_units_of(0.0, 1.0, transform=Logarithm()), np.array([-1.0, 2.0]))
-    assert (logs.log_density[0], logs.probability_below[0]) == (-np.inf, 0.0)
-    assert_allclose(logs.probability_below[1], below(np.log(2.0), 1), rtol=1e-9)
-    roots = judged(in_units_of(0.3, 1.0, transform=SquareRoot()), np.array([0.0, 4.0]))
-    assert_allclose(roots.log_density[0], np.log(below(-0.3, 0)), rtol=1e-9)
-    density = WEIGHTS @ norm.pdf(1.7, np.asarray(mixture().means)[:, 1], np.sqrt(0.5)) / 4
-    assert_allclose(roots.log_density[1], np.log(density), rtol=1e-9)
+def test_what_a_transform_cannot_take_cannot_happen():
+    """The lowest output that it can have is that of many values, and has their probability."""
+    for name in ("logarithm", "root"):
+        found = scores_in_units(ask(), UNITS[name], np.array([-1.0, -1e-9, 1.0]), np.zeros(3))
+        assert_array_equal(np.isneginf(found.log_density), [True, True, False])
+        assert_array_equal(found.probability_below[:2], 0)
+    found = scores_in_units(ask(), UNITS["root"], np.zeros(3), np.zeros(3))
+    expected = [below("root", 0.0, row) for row in range(3)]
+    assert_allclose(found.probability_below, expected, rtol=1e-12)
+    assert_allclose(np.exp(found.log_density), expected, rtol=1e-12)
+
+
+def test_samples_of_squares_agree_with_moments_and_probabilities(rng):
+    component = rng.choice(3, size=200_000, p=WEIGHTS)
+    values = MEANS[component] + np.sqrt(VARIANCES[component]) * rng.standard_normal((len(component), 3))
+    outputs = UNITS["root"].quantity(values)
+    mean, variance = moments_in_units(ask(), UNITS["root"], 3)
+    assert np.all(np.abs(outputs.mean(axis=0) - mean) < 4 * outputs.std(axis=0) / np.sqrt(len(outputs)))
+    assert_allclose(outputs.var(axis=0), variance, rtol=0.03)
 
 
 def test_covariances_get_other_variances_with_the_same_correlations():

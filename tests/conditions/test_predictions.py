@@ -1,11 +1,14 @@
 """Predictions of all kinds of ensembles against loops over dense processes, draws and points of latents."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
+import references
 from drawn_models import (
     IDS,
     KINDS,
@@ -26,17 +29,15 @@ from drawn_models import (
 )
 from references import Seen
 from scipy.optimize import brentq
-from scipy.special import logsumexp
 from scipy.stats import norm, ortho_group
 
 import lvmogp.conditions.closed_form as closed_form
 import lvmogp.conditions.ensemble as ensemble_module
 import lvmogp.conditions.predictive as predictive
 from lvmogp import LVMOGPRegressor
-from lvmogp.conditions.ensemble import answering_places, chunks, ensemble_of_fit, processes_with
+from lvmogp.conditions.ensemble import answering_places, chunks, ensemble_of_fit
 from lvmogp.conditions.search import normal_nodes
-from lvmogp.errors import DataError, SettingError
-from lvmogp.model.draws import thinned
+from lvmogp.errors import DataError, LVMOGPWarning, SettingError
 from lvmogp.model.layouts import standardised
 
 NUMBERS = np.array([3, 0, 0, 4, 1, 2, 3])
@@ -59,17 +60,8 @@ def rows_of(model: LVMOGPRegressor, X: np.ndarray, numbers: np.ndarray, *, close
         parts[0].weights,
         np.concatenate([part.means for part in parts], axis=1),
         np.stack([np.diag(own) for own in np.stack([part.covariances[:, 0, 0] for part in parts], axis=1)]),
-        np.stack([part.noise for part in parts], axis=1),
+        np.stack([part.noise[:, 0] for part in parts], axis=1),
     )
-
-
-def variances(rows: Mixed, include_noise: bool) -> np.ndarray:
-    return np.diagonal(rows.covariances, axis1=1, axis2=2) + rows.noise * include_noise
-
-
-def moments(rows: Mixed, include_noise: bool) -> tuple[np.ndarray, np.ndarray]:
-    mean = rows.weights @ rows.means
-    return mean, rows.weights @ (variances(rows, include_noise) + (rows.means - mean) ** 2)
 
 
 @functools.cache
@@ -87,7 +79,7 @@ def test_moments_are_those_of_dense_processes(kind):
     scaling = model.model_.scaling
     for include_noise in (True, False):
         mean, std = model.predict(X_NEW, NAMES, return_std=True, include_noise=include_noise)
-        expected = moments(trained_rows(kind, True), include_noise)
+        expected = trained_rows(kind, True).moments(include_noise=include_noise)
         np.testing.assert_allclose(mean, scaling.location(expected[0]), rtol=1e-6, atol=1e-7)
         np.testing.assert_allclose(std**2, scaling.variance(expected[1]), rtol=1e-6, atol=1e-7)
 
@@ -106,16 +98,12 @@ def test_a_grid_is_predicted_as_its_rows_are(kind):
 
 @pytest.mark.parametrize(
     ("kind", "transform"),
-    [
-        *((kind, None) for kind in KINDS),
-        ("fit on a grid", "log"),
-        ("draws on a grid", "sqrt"),
-    ],
+    [("fit on long data", None), ("fit on a grid", "log"), ("draws on a grid", "sqrt")],
 )
 def test_quantiles_densities_and_probabilities_are_those_of_the_mixture(kind, transform):
     model = of_kind(kind, noise=NOISES[kind], transform=transform)
     scaling, rows = model.model_.scaling, trained_rows(kind, False, transform)
-    deviations = np.sqrt(variances(rows, True))
+    deviations = np.sqrt(rows.variances(include_noise=True))
 
     def below(value: float, row: int) -> float:
         return rows.weights @ norm.cdf(value, rows.means[:, row], deviations[:, row])
@@ -136,35 +124,21 @@ def test_quantiles_densities_and_probabilities_are_those_of_the_mixture(kind, tr
     found = model.log_predictive_density(X_NEW, y, NAMES)
     np.testing.assert_allclose(found, np.log(density), rtol=1e-6, atol=1e-8)
     if transform is None:
-        silent = rows.weights @ norm.pdf(z, rows.means, np.sqrt(variances(rows, False))) / scaling.output_scale
+        silent = (
+            rows.weights @ norm.pdf(z, rows.means, np.sqrt(rows.variances(include_noise=False))) / scaling.output_scale
+        )
         found = model.log_predictive_density(X_NEW, y, NAMES, include_noise=False)
         np.testing.assert_allclose(found, np.log(silent), rtol=1e-5, atol=1e-7)
+    if transform == "log":  # the moments of each component are known
+        centres = np.exp(scaling.location(rows.means) + scaling.variance(deviations**2) / 2)
+        squares = centres**2 * np.exp(scaling.variance(deviations**2))
+        mean, std = model.predict(X_NEW, NAMES, return_std=True)
+        np.testing.assert_allclose(mean, rows.weights @ centres, rtol=1e-6)
+        np.testing.assert_allclose(std**2, rows.weights @ squares - mean**2, rtol=1e-5)
+        by_grid = model.predict(X_NEW, return_std=True)
+        np.testing.assert_allclose(by_grid[1][range(len(X_NEW)), NUMBERS], std, rtol=1e-9)
     assert np.isnan(model.log_predictive_density(X_NEW[:1], [np.nan], NAMES[:1])).all()
     assert np.isnan(model.predictive_cdf(X_NEW[:1], [np.nan], NAMES[:1])).all()
-
-
-def by_integration(transform: str, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First and second moment of y = t⁻¹(g) of Gaussian g, by the trapezoidal rule."""
-    steps = np.linspace(-9, 9, 4_001)
-    masses = norm.pdf(steps) * (steps[1] - steps[0])
-    g = mean[..., None] + np.sqrt(variance)[..., None] * steps
-    y = np.exp(g) if transform == "log" else np.maximum(g, 0) ** 2
-    return y @ masses, y**2 @ masses
-
-
-@pytest.mark.parametrize(("kind", "transform"), [("fit on a grid", "log"), ("draws on a grid", "sqrt")])
-def test_moments_of_a_transform_are_those_of_its_mixture(kind, transform):
-    model = of_kind(kind, noise=NOISES[kind], transform=transform)
-    scaling, rows = model.model_.scaling, trained_rows(kind, False, transform)
-    first, second = (
-        rows.weights @ part
-        for part in by_integration(transform, scaling.location(rows.means), scaling.variance(variances(rows, True)))
-    )
-    mean, std = model.predict(X_NEW, NAMES, return_std=True)
-    np.testing.assert_allclose(mean, first, rtol=1e-6)
-    np.testing.assert_allclose(std**2, second - first**2, rtol=1e-5)
-    by_grid = model.predict(X_NEW, return_std=True)
-    np.testing.assert_allclose(by_grid[1][range(len(X_NEW)), NUMBERS], std, rtol=1e-9)
 
 
 # New conditions, as sums over their particles
@@ -229,9 +203,8 @@ def test_latents_are_aligned_before_they_are_averaged():
     np.testing.assert_allclose(table[["sd_1", "sd_2"]], deviation, atol=5e-3)
 
 
-@pytest.mark.parametrize("kind", ["fit on a grid", "draws on a grid"])
-def test_predictions_at_latents_turn_them_back_for_each_draw(kind):
-    model = of_kind(kind, n_latent=2, noise="per-condition")
+def test_predictions_at_latents_turn_them_back_for_each_draw():
+    model = of_kind("draws on a grid", n_latent=2, noise="per-condition")
     dense, turns, scaling = dense_ensemble(model.model_), model.model_.ensemble.rotations, model.model_.scaling
     H = np.random.default_rng(0).normal(size=(len(X_NEW), 2))
     H[3] = H[0]
@@ -256,11 +229,9 @@ def test_predictions_at_latents_turn_them_back_for_each_draw(kind):
 
 def all_answers(model: LVMOGPRegressor) -> list[np.ndarray]:
     names = ["a", "f", "f", "c", "e", "a", "f"]
-    y = np.linspace(-0.5, 0.5, len(names))
     return [
         *model.predict(X_NEW, names, return_std=True),
         model.predict(X_NEW, names, return_cov=True)[1],
-        model.log_predictive_density(X_NEW, y, names),
         *model.predict_gradient(X_NEW, names),
         *model.predict_at_latent(X_NEW, np.linspace(-1, 1, len(names))[:, None], return_std=True),
     ]
@@ -291,34 +262,20 @@ def test_answers_do_not_depend_on_how_much_is_computed_at_a_time(kind, monkeypat
     else:
         assert ensemble.processes is None
         assert [len(some) for some, _ in chunks(ensemble)] == [2, 2, 2]
-        made, places = processes_with(ensemble, np.array([4, 1, 4]))
-        kept = np.asarray(whole.model_.ensemble.processes.explained.solution)[[4, 1, 4]]
-        np.testing.assert_allclose(np.asarray(made.explained.solution)[places], kept, rtol=1e-6, atol=1e-9)
+        for size, kept in ((6 * 24**2, True), (6 * 24**2 - 1, False)):
+            monkeypatch.setattr(ensemble_module, "_MOST_KEPT_ELEMENTS", size)
+            assert (with_draws(whole.model_, whole.model_.draws).ensemble.processes is not None) == kept
+        monkeypatch.setattr(ensemble_module, "_MOST_KEPT_ELEMENTS", 2 * 24**2)
     for found, values in zip(all_answers(model), expected, strict=True):
         np.testing.assert_allclose(found, values, rtol=1e-6, atol=1e-8)
 
 
-def test_the_order_of_rows_does_not_matter():
-    model, names = with_new("draws on a grid"), np.array(["a", "f", "f", "c", "e", "a", "f"])
-    order = np.array([4, 6, 1, 0, 5, 3, 2])
-    mean, std = model.predict(X_NEW, names, return_std=True)
-    turned = model.predict(X_NEW[order], names[order], return_std=True)
-    np.testing.assert_allclose(turned, [mean[order], std[order]], rtol=1e-9)
-    joint = model.predict(X_NEW, names, return_cov=True)[1]
-    np.testing.assert_allclose(
-        model.predict(X_NEW[order], names[order], return_cov=True)[1], joint[np.ix_(order, order)], rtol=1e-6, atol=1e-9
-    )
-
-
 def test_rows_asked_many_times_over_are_the_same_rows():
-    """Conditions at few different inputs, whose features are computed once, and at many."""
+    """Conditions at few different inputs, whose features are computed once."""
     model = of_kind("draws on a grid", noise="per-condition")
-    few, many = np.tile(X_NEW[:2], (40, 1)), np.random.default_rng(1).uniform(0, 2, (80, 2))
-    names = np.asarray(IDS)[np.arange(80) % 5]
-    for rows in (few, many):
-        lower, _ = model.predict_interval(rows, names)
-        some = [3, 40, 79]
-        np.testing.assert_allclose(lower[some], model.predict_interval(rows[some], names[some])[0], rtol=1e-9)
+    rows, names = np.tile(X_NEW[:2], (40, 1)), np.asarray(IDS)[np.arange(80) % 5]
+    mean, some = model.predict(rows, names), [3, 40, 79]
+    np.testing.assert_allclose(mean[some], model.predict(rows[some], names[some]), rtol=1e-9)
 
 
 @pytest.mark.parametrize(("form", "size"), [("grid", (7 + 5) ** 2), ("long", 24**2), ("sparse", (4 * 3) ** 2)])
@@ -332,21 +289,8 @@ def test_as_many_draws_answer_as_the_data_allow(form, size, monkeypatch):
     for elements, expected in ((size * 400, 400), (1, 256)):
         monkeypatch.setattr(ensemble_module, "_ELEMENTS_ANSWERING", elements)
         assert len(answering_places(draws, data, parameters)) == expected
-    if form != "grid":
-        return
-    monkeypatch.setattr(ensemble_module, "_ELEMENTS_ANSWERING", 1)
-    monkeypatch.setattr(ensemble_module, "_FEWEST_ANSWERING", 5)
-    model, chosen = forgetting(fitted("grid")), forgetting(fitted("grid"))
-    model.model_, chosen.model_ = with_draws(trained, draws), with_draws(trained, thinned(draws, 5))
-    assert model.model_.ensemble.n_processes == 5
-    np.testing.assert_allclose(model.predict(X_NEW[:, :1], NAMES), chosen.predict(X_NEW[:, :1], NAMES), rtol=1e-12)
-
-
-def test_processes_are_kept_while_they_are_small(monkeypatch):
-    trained, draws = fitted("grid", answers="fit").model_, fitted("grid").model_.draws
-    for elements, kept in ((6 * 144, True), (6 * 144 - 1, False)):
-        monkeypatch.setattr(ensemble_module, "_MOST_KEPT_ELEMENTS", elements)
-        assert (with_draws(trained, draws).ensemble.processes is not None) == kept
+    if form == "grid":
+        assert with_draws(trained, draws).ensemble.n_processes == 256
 
 
 # What ensembles are made of
@@ -363,21 +307,22 @@ def test_draws_in_single_precision_are_answered_in_double():
 
 
 def test_one_draw_without_weight_does_not_matter():
-    model = of_kind("draws on a grid", noise="per-condition").model_
-    log_weight = np.array(model.draws.log_weight)
-    log_weight[0] = -np.inf
-    draws = type(model.draws)(**{**vars(model.draws), "log_weight": jnp.asarray(log_weight - logsumexp(log_weight))})
-    fewer = jax.tree.map(lambda leaf: leaf[1:], draws)
-    found = []
-    for some in (draws, fewer):
-        estimator = forgetting(of_kind("draws on a grid", noise="per-condition"))
-        estimator.model_ = with_draws(model, some)
-        found.append(estimator.predict_interval(X_NEW, NAMES))
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+    """Whatever it says, here nothing or what the next draw does with a part of its weight."""
+    model, found = of_kind("draws on a grid", noise="per-condition"), []
+    draws, shares = model.model_.draws, np.exp(np.array(model.model_.draws.log_weight))
+    copied = jax.tree.map(lambda leaf: leaf.at[0].set(leaf[1]), draws)
+    for some, share in ((draws, 0.0), (copied, 0.4)):
+        weights = np.array([share * shares[1], (1 - share) * shares[1], *shares[2:]]) / shares[1:].sum()
+        with np.errstate(divide="ignore"):
+            weighted = dataclasses.replace(some, log_weight=jnp.log(jnp.asarray(weights)))
+        estimator = forgetting(model)
+        estimator.model_ = with_draws(model.model_, weighted)
+        found.append([*estimator.predict_interval(X_NEW, NAMES), *estimator.predict(X_NEW, NAMES, return_std=True)])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-8)
 
 
 def test_a_condition_never_seen_is_the_prior():
-    model = forgetting(of_kind("draws on a grid", noise="per-condition"))
+    model = forgetting(of_kind("fit on a grid", noise="per-condition"))
     model.unseen = "prior"
     unseen = model.predict(X_NEW, "nobody", return_std=True)
     model.add_condition("nobody", [], [])
@@ -394,7 +339,93 @@ def test_a_model_with_draws_says_what_it_cannot_do():
     assert model.conditions_ == IDS
     with pytest.raises(DataError, match="has not kept"):
         with_draws(model.model_._replace(schema=model.model_.schema.without_rows()), model.model_.draws)
-    with pytest.raises(DataError, match="was part of the training"):
-        model.add_condition("a", X_FEW, Y_FEW)
-    with pytest.raises(DataError, match="cannot be removed"):
-        model.remove_condition("a")
+
+
+# Known errors of measurements
+
+
+@pytest.mark.parametrize("answers", ["fit", pytest.param("draws", marks=pytest.mark.long)])
+def test_a_measurement_that_says_nothing_changes_nothing(answers):
+    """However large its error; the precise one beside it counts as before."""
+    model = forgetting(fitted("long", answers=answers))
+    asked = [[0.4], [1.6]]
+    model.add_condition("alone", [[0.4]], [0.9], y_std=1e-3)
+    expected = model.predict(asked, "alone", return_std=True, include_noise=False)
+    for error in (1e3, 1e9):
+        model.add_condition("new", [[0.4], [0.5]], [0.9, -30.0], y_std=[1e-3, error])
+        found = model.predict(asked, "new", return_std=True, include_noise=False)
+        joint = model.predict(asked, ["new", "new"], return_cov=True, include_noise=False)[1]
+        np.testing.assert_allclose(found, expected, rtol=1e-3)
+        np.testing.assert_allclose(np.sqrt(np.diag(joint)), expected[1], rtol=1e-3)
+        model.remove_condition("new")
+
+
+def test_predictions_are_those_of_the_dense_gp_with_unequal_noise():
+    """One curve, half of whose measurements are worth little."""
+    rng = np.random.default_rng(54)
+    x = np.sort(rng.uniform(-2, 2, 24))
+    error = np.where(np.arange(24) % 2, 0.02, 0.8)
+    y = np.sin(2 * x) + 0.05 * rng.standard_normal(24) + error * rng.standard_normal(24)
+    model = LVMOGPRegressor(n_latent=0, n_inducing_inputs=24)
+    with pytest.warns(LVMOGPWarning, match="one condition only"):
+        model.fit(x[:, None], y, condition_features=[[1.0]], y_std=error)
+    parameters, scaling = model.model_.posterior.parameters, model.model_.scaling
+    points = scaling.inputs(x[:, None])
+    prior = float(parameters.latent_kernel.variance) * references.covariance(parameters.input_kernel, points, points)
+    noise = float(parameters.noise_variance[0])
+    covariance = prior + np.diag(noise + (error / scaling.output_scale) ** 2)
+    gain = np.linalg.solve(covariance, prior).T
+    mean, std = model.predict(x[:, None], return_std=True)
+    np.testing.assert_allclose(mean, scaling.location(gain @ scaling.outputs(y)), atol=1e-4)
+    variance = np.diag(prior - gain @ prior) + noise  # the noise σ² only: errors of measurements to come are not known
+    np.testing.assert_allclose(std, np.sqrt(scaling.variance(variance)), rtol=1e-4)
+    # Measurements that are worth little hardly pull.
+    assert np.sqrt(np.mean((mean - np.sin(2 * x)) ** 2)) < 0.15
+    assert np.sqrt(noise) * scaling.output_scale < 0.2
+
+
+@pytest.mark.filterwarnings("ignore:predictions are not calibrated")
+@pytest.mark.parametrize(("answers", "transform"), [("draws", None), ("fit", "log"), ("draws", "sqrt")])
+def test_held_out_measurements_are_judged_with_their_errors(answers, transform):
+    """Against the density and the probability without an error, averaged over what the error may have been."""
+    plain = fitted("long", answers=answers, transform=transform)
+    model = with_made(plain, "new", np.array([[0.4]]), np.array([1.2]))
+    inputs, conditions = np.array([[0.3], [0.9], [1.4], [1.9]]), ["a", "d", "new", "new"]
+    outputs, errors = np.array([0.8, 1.5, 0.4, 1.1]), np.array([0.5, 0.0, 0.1, 0.9])
+    if transform == "sqrt":
+        outputs, errors = 4 + outputs, errors / 2  # roots far from zero
+    steps = np.linspace(-8, 8, 1601)
+    density, below = [], []
+    for point, name, output, error in zip(inputs, conditions, outputs, errors, strict=True):
+        weights = norm.pdf(steps) * (steps[1] - steps[0])
+        if transform == "log":
+            possible = output * np.exp(-error / output * steps)
+            jacobian = possible / output
+        elif transform == "sqrt":
+            own = (np.sqrt(output + error) - np.sqrt(max(output - error, 0))) / 2
+            # The distribution goes on below a root of zero, where no output has it.
+            roots = np.sqrt(output) - own * steps
+            possible, jacobian = roots**2, roots / np.sqrt(output)
+            assert np.all(weights[roots <= 0] < 1e-7)
+            weights = weights * (roots > 0)
+        else:
+            possible, jacobian = output - error * steps, 1.0
+        asked = np.broadcast_to(point, (len(steps), 1)), possible, name
+        density.append(np.log(weights @ (np.exp(model.log_predictive_density(*asked)) * jacobian)))
+        below.append(weights @ model.predictive_cdf(*asked))
+    given = inputs, outputs, conditions
+    np.testing.assert_allclose(model.log_predictive_density(*given, y_std=errors), density, rtol=1e-6)
+    np.testing.assert_allclose(model.predictive_cdf(*given, y_std=errors), below, rtol=1e-6)
+    found = model.calibration(*given, y_std=errors, levels=[0.5])
+    assert found.log_density == pytest.approx(np.mean(density), rel=1e-6)
+    assert found.coverage["coverage"][0] == np.mean(np.abs(2 * np.array(below) - 1) <= 0.5)
+
+
+def test_errors_of_a_grid_belong_to_its_columns():
+    model = fitted("grid")
+    inputs, rng = np.array([[0.3], [1.2]]), np.random.default_rng(5)
+    y = pd.DataFrame(rng.normal(size=(2, 5)), columns=list("abcde"))
+    errors = pd.DataFrame(rng.uniform(0, 1, (2, 5)), columns=list("abcde"))
+    expected = [model.predictive_cdf(inputs, y[name], name, y_std=errors[name].to_numpy()) for name in errors.columns]
+    for given in (errors, errors[list("edcba")], errors.to_numpy()):
+        np.testing.assert_allclose(model.predictive_cdf(inputs, y, y_std=given), np.transpose(expected), rtol=1e-9)

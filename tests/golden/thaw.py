@@ -3,13 +3,13 @@
 This is the one file here that knows how a fitted model is kept inside of the library.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -36,11 +36,7 @@ from lvmogp.tables.transforms import TRANSFORMS
 Arrays = Mapping[str, np.ndarray]
 _basis = compiled(basis)
 PARAMETERS = ("inducing_inputs", "inducing_latents", "latent_mean", "latent_variance", "noise_variance")
-BASES = ("input_basis", "latent_basis")
-KNOWN = ("values", "missing_condition", "missing_coordinate", "missing_mean", "missing_variance")
-KRONECKER = ("input_basis", "latent_basis", "variances")
 DRAWS = ("latents", "noise_variance", "chain", "log_weight")
-SPREAD = ("median", "deviation")
 COMPOSITES = {"Sum": Sum, "Product": Product}
 
 
@@ -68,6 +64,11 @@ def thawed(arrays: Arrays) -> LVMOGPRegressor:
     if observations.columns is not None:
         estimator.feature_names_in_ = np.asarray(observations.columns, dtype=object)
     return estimator
+
+
+def _module(kind: type, prefix: str, arrays: Arrays) -> Any:
+    # All of whose fields are arrays.
+    return kind(*(jnp.asarray(arrays[f"{prefix}.{field.name}"]) for field in dataclasses.fields(kind)))
 
 
 def _observations(document: dict[str, Any], arrays: Arrays) -> Observations:
@@ -104,18 +105,15 @@ def _kernel(specification: dict[str, Any], arrays: Arrays, prefix: str = "") -> 
 
 
 def _posterior(document: dict[str, Any], arrays: Arrays) -> Posterior:
-    known = None
-    if "known.values" in arrays:
-        known = KnownCoordinates(*(jnp.asarray(arrays[f"known.{name}"]) for name in KNOWN))
     parameters = Parameters(
         input_kernel=_kernel(document["input_kernel"], arrays),
         latent_kernel=_kernel(document["latent_kernel"], arrays),
-        known=known,
+        known=_module(KnownCoordinates, "known", arrays) if "known.values" in arrays else None,
         **{name: jnp.asarray(arrays[f"parameters.{name}"]) for name in PARAMETERS},
     )
     mean = jnp.asarray(arrays["inducing.mean"])
     if document["covariance"] == "kronecker":
-        covariance = KroneckerCovariance(*(jnp.asarray(arrays[f"inducing.{name}"]) for name in KRONECKER))
+        covariance = _module(KroneckerCovariance, "inducing", arrays)
     else:
         covariance = DenseCovariance(jnp.asarray(arrays["inducing.covariance"]), mean.shape[0])
     return Posterior(
@@ -148,13 +146,11 @@ def _descriptions(document: dict[str, Any], arrays: Arrays) -> ConditionFeatures
 
 
 def _chains(document: dict[str, Any], arrays: Arrays) -> Chains:
-    spread = None
-    if "draws.noise_spread.median" in arrays:
-        spread = NoiseSpread(*(jnp.asarray(arrays[f"draws.noise_spread.{name}"]) for name in SPREAD))
+    has_spread = "draws.noise_spread.median" in arrays
     draws = Draws(
         input_kernel=_kernel(document["input_kernel"], arrays, "draws."),
         latent_kernel=_kernel(document["latent_kernel"], arrays, "draws."),
-        noise_spread=spread,
+        noise_spread=_module(NoiseSpread, "draws.noise_spread", arrays) if has_spread else None,
         **{name: jnp.asarray(arrays[f"draws.{name}"]) for name in DRAWS},
     )
     # How sampling went is no part of what is compared.

@@ -1,8 +1,11 @@
-"""Answers in closed form, for conditions whose latents are Gaussian under the one process of a variational fit.
+"""Answers in closed form under the one process of a variational fit.
 
-Errors of predictions for different conditions covary through k_H and through the inducing variables
-(docs/mathematics.md, equations 24 and 25).
+Moments of conditions whose latents are Gaussian; joint covariances of all conditions, errors of predictions covarying
+through k_H and through the inducing variables (docs/mathematics.md, equations 24 and 25).
 """
+
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -10,18 +13,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve
 
-from lvmogp.conditions.condition import Condition
-from lvmogp.conditions.curves import ParticleCurves, covariance_with_seen, picked
+from lvmogp.conditions.condition import Condition, all_particles
+from lvmogp.conditions.curves import (
+    FewObservations,
+    ParticleCurves,
+    Particles,
+    at_points,
+    covariance_with_seen,
+    picked,
+    with_slopes,
+)
 from lvmogp.conditions.ensemble import ClosedForm, Ensemble
-from lvmogp.conditions.few_observations import FewObservations, at_points
 from lvmogp.ground.compiling import compiled
-from lvmogp.ground.padding import block_layout, repeated, stacked_rows, with_last_repeated
+from lvmogp.ground.padding import block_layout, repeated, with_last_repeated
 from lvmogp.kernels.covariances import gram
 from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, of_all_conditions
-from lvmogp.model.expected_likelihood import Basis
 from lvmogp.model.posterior import CurveMoments, Posterior, curve_moments, grid_marginals, grid_means, marginals
 from lvmogp.model.process import Process, WhitenedFeatures
-from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
+from lvmogp.typing import Array, Float, HostFloat, HostInt
 
 _POINTS_AT_ONCE = 4_096
 _CONDITIONS_AT_ONCE = 1_024
@@ -31,19 +40,23 @@ _curve_moments, _grid_means, _grid_marginals = compiled(curve_moments), compiled
 _marginals = compiled(marginals)
 
 
-def _curves_of(fit: ClosedForm, numbers: HostInt) -> tuple[CurveMoments, HostInt]:
-    # Moments that hold the trained conditions of these numbers, and the place of each number among them.
+def _in_groups(fit: ClosedForm, numbers: HostInt) -> Iterator[tuple[HostInt | slice, CurveMoments, HostInt]]:
+    # Rows of some trained conditions, their moments, and the place of each row's condition among these: of all
+    # conditions where their moments are kept, of some at a time where they are too many.
     if fit.curves is not None:
-        return fit.curves, numbers
+        yield slice(None), fit.curves, numbers
+        return
     distinct, places = np.unique(numbers, return_inverse=True)
-    latents = jax.tree.map(lambda leaf: leaf[repeated(distinct)], fit.posterior.parameters.latents)
-    return _curve_moments(fit.posterior, latents), places.reshape(-1)
+    group = places // _CONDITIONS_AT_ONCE
+    for number in range(-(-len(distinct) // _CONDITIONS_AT_ONCE)):
+        rows, start = np.flatnonzero(group == number), number * _CONDITIONS_AT_ONCE
+        some = repeated(distinct[start : start + _CONDITIONS_AT_ONCE])
+        latents = jax.tree.map(lambda leaf, some=some: leaf[some], fit.posterior.parameters.latents)
+        yield rows, _curve_moments(fit.posterior, latents), places[rows] - start
 
 
-def row_moments(
-    model: Posterior, curves: CurveMoments, inputs: HostFloat, numbers: HostInt
-) -> tuple[HostFloat, HostFloat]:
-    """Return mean and variance of f at rows of conditions, ``numbers`` being their places among the curves."""
+def _row_moments(model: Posterior, curves: CurveMoments, inputs: HostFloat, numbers: HostInt) -> HostFloat:
+    # ``numbers`` are the places of the rows' conditions among the curves.
     layout = block_layout(numbers, len(curves.weights))
     blocks = jnp.asarray(inputs[layout.row], model.mean.dtype)
     parts = _marginals(model.input_basis, curves, blocks, jnp.asarray(layout.block_condition))
@@ -51,146 +64,108 @@ def row_moments(
     rows, ordered = layout.row[present], np.empty((2, len(inputs)))
     for whole, part in zip(ordered, parts, strict=True):
         whole[rows] = np.asarray(part)[present]
-    return ordered[0], ordered[1]
+    return ordered
 
 
-def trained_row_moments(fit: ClosedForm, inputs: HostFloat, numbers: HostInt) -> tuple[HostFloat, HostFloat]:
-    """Return mean and variance of f at rows of trained conditions, some conditions at a time where they are many."""
-    if fit.curves is not None:
-        return row_moments(fit.posterior, fit.curves, inputs, numbers)
-    order = np.argsort(numbers, kind="stable")
-    group = np.cumsum(np.r_[False, np.diff(numbers[order]) > 0]) // _CONDITIONS_AT_ONCE
+def trained_row_moments(fit: ClosedForm, inputs: HostFloat, numbers: HostInt) -> HostFloat:
+    """Return mean and variance of f at rows of trained conditions, (2, n)."""
     found = np.empty((2, len(inputs)))
-    for rows in np.split(order, np.flatnonzero(np.diff(group)) + 1):
-        curves, places = _curves_of(fit, numbers[rows])
-        found[:, rows] = row_moments(fit.posterior, curves, inputs[rows], places)
-    return found[0], found[1]
+    for rows, curves, places in _in_groups(fit, numbers):
+        found[:, rows] = _row_moments(fit.posterior, curves, inputs[rows], places)
+    return found
 
 
-def trained_grid_moments(fit: ClosedForm, inputs: HostFloat, *, with_variance: bool) -> tuple[HostFloat, HostFloat]:
-    """Return mean and variance of f of all trained conditions at all inputs, (n, D); variances not asked for are 0."""
+def trained_grid_moments(fit: ClosedForm, inputs: HostFloat, *, with_variance: bool) -> HostFloat:
+    """Return mean and variance of f of all trained conditions at all inputs, (2, n, D); 0 if not asked for."""
     model = fit.posterior
     n_conditions = len(model.parameters.latent_mean)
     found = np.zeros((2, len(inputs), n_conditions))
-    at_once = _CONDITIONS_AT_ONCE if fit.curves is None else n_conditions
-    for first in range(0, n_conditions, at_once):
-        numbers = np.arange(first, min(first + at_once, n_conditions))
-        curves, places = _curves_of(fit, numbers)
+    for columns, curves, places in _in_groups(fit, np.arange(n_conditions)):
         for start in range(0, len(inputs), _POINTS_AT_ONCE):
             rows = slice(start, min(start + _POINTS_AT_ONCE, len(inputs)))
             points = jnp.asarray(with_last_repeated(inputs[rows]), model.mean.dtype)
             given = (model.input_basis, curves, points)
             parts = _grid_marginals(*given) if with_variance else (_grid_means(*given),)
             for whole, part in zip(found, parts, strict=False):
-                whole[rows, numbers[0] : numbers[-1] + 1] = np.asarray(part)[: rows.stop - start, places]
-    return found[0], found[1]
+                whole[rows, columns] = np.asarray(part)[: rows.stop - start, places]
+    return found
 
 
-def gaussian_row_moments(fit: ClosedForm, latents: LatentGaussians, inputs: HostFloat) -> tuple[HostFloat, HostFloat]:
-    """Return mean and variance of f at rows of one condition whose latents are Gaussian."""
+def gaussian_row_moments(fit: ClosedForm, latents: LatentGaussians, inputs: HostFloat) -> HostFloat:
+    """Return mean and variance of f at rows of one condition whose latents are Gaussian, (2, n)."""
     curves = _curve_moments(fit.posterior, latents)
-    return row_moments(fit.posterior, curves, inputs, np.zeros(len(inputs), int))
+    return _row_moments(fit.posterior, curves, inputs, np.zeros(len(inputs), int))
 
 
-def gaussian_slopes(fit: ClosedForm, latents: LatentGaussians, inputs: HostFloat) -> tuple[HostFloat, HostFloat]:
-    """Return derivatives of mean and variance of f in each input column, for a condition whose latents are Gaussian."""
-    curves = _curve_moments(fit.posterior, latents)
+def gaussian_slopes(fit: ClosedForm, latents: LatentGaussians, inputs: HostFloat) -> HostFloat:
+    """Return derivatives of both in each input column, (2, n, Q_X), for a condition whose latents are Gaussian."""
     points = jnp.asarray(with_last_repeated(inputs), fit.posterior.mean.dtype)
-    by_mean, by_variance = _slopes(fit.posterior.input_basis, curves, points)
-    return np.asarray(by_mean)[: len(inputs)], np.asarray(by_variance)[: len(inputs)]
+    return np.asarray(_slopes(fit.posterior, latents, points))[:, : len(inputs)]
 
 
 @compiled
-def _slopes(
-    input_basis: Basis, curves: CurveMoments, points: Float[Array, "n Q_X"]
-) -> tuple[Float[Array, "n Q_X"], Float[Array, "n Q_X"]]:
-    def at(point: Float[Array, " Q_X"]) -> tuple[Scalar, Scalar]:
-        mean, variance = marginals(input_basis, curves, point[None, None], jnp.zeros(1, int))
-        return mean[0, 0], variance[0, 0]
-
-    return jax.vmap(jax.jacfwd(at))(points)
+def _slopes(model: Posterior, latents: LatentGaussians, points: Float[Array, "n Q_X"]) -> Float[Array, "2 n Q_X"]:
+    curves, first = curve_moments(model, latents), jnp.zeros(1, int)
+    found = with_slopes(lambda at: marginals(model.input_basis, curves, at[None], first), points, slopes=True)
+    return jnp.stack([leaf[1:, 0].T for leaf in found])
 
 
-class ErrorFunctional(eqx.Module):
-    """Errors of the predictions at the rows of one condition, averaged over its latents.
+# Joint covariances
 
-    ``latents`` are weighted particles or one Gaussian, ``gain`` is the W of each, and ``features`` is ⟨(a − AᵀW) cᵀ⟩.
+
+class Errors(eqx.Module):
+    """Errors of the predictions at the rows of conditions, each averaged over its own latents.
+
+    ``latents`` are weighted particles or one Gaussian, ``gain`` is the J of each, and ``features`` is ⟨(a − AᵀJᵀ) cᵀ⟩.
     """
 
-    points: Float[Array, "n Q_X"]
-    covariance: Float[Array, "n n"]
-    features: Float[Array, "n R C"]
-    weights: Float[Array, " P"]
+    points: Float[Array, "*C n Q_X"]
+    covariance: Float[Array, "*C n n"]
+    features: Float[Array, "*C n R M_H"]
+    weights: Float[Array, "*C P"]
     latents: LatentGaussians
-    gain: Float[Array, "P n m"]
+    gain: Float[Array, "*C P n m"]
     seen: FewObservations
 
 
 @compiled
-def _gaussian_functionals(
+def _errors_of_gaussians(
     model: Posterior, processes: Process, latents: LatentGaussians, seen: FewObservations, rows: Float[Array, "C n Q_X"]
-) -> ErrorFunctional:
+) -> Errors:
     """Return the errors at rows of conditions whose latents are Gaussian; they have no observations of their own."""
     process = picked(processes, 0)
     assert isinstance(process.latents, WhitenedFeatures)  # as in every process of a fit
-    curves, mean_features = curve_moments(model, latents), process.latents.expected(latents)
-
-    def one_condition(
-        curve: CurveMoments, mean_feature: Float[Array, " H"], own: LatentGaussians, points: Float[Array, "n Q_X"]
-    ) -> ErrorFunctional:
-        features = model.input_basis.features(points)
-        covariance = curve.prior_variance * gram(model.input_basis.kernel, points)
-        return ErrorFunctional(
-            points=points,
-            covariance=covariance + features @ curve.spread @ features.T,
-            features=process.inputs(points)[:, :, None] * mean_feature.astype(features.dtype),
-            weights=jnp.ones(1, features.dtype),
-            latents=jax.tree.map(lambda leaf: leaf[None], own),
-            gain=jnp.zeros((1, len(points), len(seen.values)), features.dtype),
-            seen=seen,
-        )
-
-    return jax.vmap(one_condition)(curves, mean_features, latents, rows)
-
-
-@compiled
-def _gaussian_covariance(processes: Process, all_of: ErrorFunctional) -> Float[Array, "C n C n"]:
-    """Return the covariance of the errors at the rows of all conditions whose latents are Gaussian (equation 25)."""
-    process, (n_conditions, n_rows, _) = picked(processes, 0), all_of.points.shape
-    points, features, latents = jax.tree.map(
-        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (all_of.points, all_of.features, all_of.latents)
+    curves, expected = curve_moments(model, latents), process.latents.expected(latents)  # ⟨c⟩
+    features, prior = jax.vmap(model.input_basis.features)(rows), jax.vmap(partial(gram, process.inputs.kernel))(rows)
+    shape = (len(rows), 1, rows.shape[1], len(seen.values))
+    return Errors(
+        points=rows,
+        covariance=curves.prior_variance[:, None, None] * prior + features @ curves.spread @ features.mT,
+        features=jax.vmap(process.inputs)(rows)[..., None] * expected[:, None, None, :].astype(features.dtype),
+        weights=jnp.ones(shape[:2], features.dtype),
+        latents=jax.tree.map(lambda leaf: leaf[:, None], latents),
+        gain=jnp.zeros(shape, features.dtype),
+        seen=jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(rows), *leaf.shape)), seen),
     )
-    shared = expected_cross(process.latents.kernel, latents, latents)[:, None, :, None]  # ⟨k_H(h, h')⟩
-    shape, places = (n_conditions, n_rows, n_conditions, n_rows), jnp.arange(n_conditions)
-    found = shared * gram(process.inputs.kernel, points).reshape(shape)
-    found = found - process.explained.bilinear(features, features).reshape(shape)
-    found = (found + found.transpose(2, 3, 0, 1)) / 2  # rounding would leave it unsymmetric
-    return found.at[places, :, places].set(all_of.covariance)
 
 
 @compiled
-def _particle_functional(
-    processes: Process,
-    prepared: ParticleCurves,
-    latents: Float[Array, "P Q_H"],
-    log_weights: Float[Array, " P"],
-    seen: FewObservations,
-    points: Float[Array, "n Q_X"],
-) -> ErrorFunctional:
-    """Return the errors at rows of a condition of particles: within it, the covariance of their mixture."""
-    process, weights, one = picked(processes, 0), jnp.exp(log_weights), jnp.ones(1, points.dtype)
+def _errors_of_particles(particles: Particles, points: Float[Array, "n Q_X"]) -> Errors:
+    """Return the errors at rows of one condition of particles: within it, the covariance of their mixture."""
+    process, seen, latents = picked(particles.processes, 0), particles.seen, particles.latents
+    weights, one = jnp.exp(particles.log_weights), jnp.ones(1, points.dtype)
     features, prior = process.inputs(points), gram(process.inputs.kernel, points)
 
     def one_particle(curve: ParticleCurves) -> tuple[Array, Array, Array]:
         to_seen = covariance_with_seen(process, curve, seen, points)
-        gain = cho_solve((curve.factor, True), to_seen.T).T  # W = κ(x, X)(κ(X, X) + σ²I)⁻¹
+        gain = cho_solve((curve.factor, True), to_seen.T).T  # J = κ(x, X)(κ(X, X) + σ²I)⁻¹
         own = curve.scale * prior - curve.explained.covariance(features, one, features, one) - gain @ to_seen.T
         return curve.explained.mean(features, one) + to_seen @ curve.solution, own, gain
 
-    means, own, gain = jax.lax.map(one_particle, prepared, batch_size=32)
+    means, own, gain = jax.lax.map(one_particle, particles.prepared, batch_size=32)
     deviations = means - weights @ means
-    reduced = features - gain @ seen.features(process)  # rows a − AᵀW of each particle
-    return ErrorFunctional(
+    reduced = features - gain @ seen.features(process)  # rows a − AᵀJᵀ of each particle
+    found = Errors(
         points=points,
         covariance=jnp.einsum("p,pnm->nm", weights, own) + (deviations.T * weights) @ deviations,
         features=jnp.einsum("p,pnx,ph->nxh", weights, reduced, process.latents(latents)),
@@ -199,56 +174,58 @@ def _particle_functional(
         gain=gain,
         seen=seen,
     )
+    return jax.tree.map(lambda leaf: leaf[None], found)
 
 
 @compiled
-def _cross_covariance(processes: Process, first: ErrorFunctional, second: ErrorFunctional) -> Float[Array, "n m"]:
-    """Return the covariance of the errors of two conditions, whose latents are independent (equation 25)."""
+def _covariance_between(processes: Process, first: Errors, second: Errors) -> Float[Array, "C n D k"]:
+    """Return the covariance of the errors of two conditions whose latents are independent, all pairs (equation 25)."""
     process = picked(processes, 0)
-    # w_p w_q ⟨k_H(h_p, h_q)⟩, and Σ_q and Σ_p of it with the gains
-    shared = expected_cross(process.latents.kernel, first.latents, second.latents)
-    shared = shared * first.weights[:, None] * second.weights
-    left = jnp.einsum("pq,pnm->nm", shared, first.gain)
-    right = jnp.einsum("pq,qnm->nm", shared, second.gain)
-    both = jnp.einsum("pq,pnm->qnm", shared, first.gain)
-    rows, other_rows = at_points(first.points), at_points(second.points)
-    through_kernel = (
-        jnp.sum(shared) * rows.gram_with(process, other_rows)
-        - left @ first.seen.gram_with(process, other_rows)
-        - rows.gram_with(process, second.seen) @ right.T
-        + jnp.einsum("qnm,mk,qjk->nj", both, first.seen.gram_with(process, second.seen), second.gain)
-    )
-    return through_kernel - process.explained.bilinear(first.features, second.features)
+
+    def of_pair(one: Errors, other: Errors) -> Float[Array, "n k"]:
+        # w_p w_q ⟨k_H(h_p, h_q)⟩, and Σ_q and Σ_p of it with the gains
+        shared = expected_cross(process.latents.kernel, one.latents, other.latents)
+        shared = shared * one.weights[:, None] * other.weights
+        left = jnp.einsum("pq,pnm->nm", shared, one.gain)
+        right = jnp.einsum("pq,qnm->nm", shared, other.gain)
+        both = jnp.einsum("pq,pnm->qnm", shared, one.gain)
+        rows, other_rows = at_points(one.points), at_points(other.points)
+        through_kernel = (
+            jnp.sum(shared) * rows.gram_with(process, other_rows)
+            - left @ one.seen.gram_with(process, other_rows)
+            - rows.gram_with(process, other.seen) @ right.T
+            + jnp.einsum("qnm,mk,qjk->nj", both, one.seen.gram_with(process, other.seen), other.gain)
+        )
+        return through_kernel - process.explained.bilinear(one.features, other.features)
+
+    return jax.vmap(jax.vmap(of_pair, in_axes=(None, 0), out_axes=1), in_axes=(0, None))(first, second)
 
 
-def joint_covariance(
-    ensemble: Ensemble, fit: ClosedForm, conditions: list[Condition], rows: list[HostFloat]
-) -> list[list[HostFloat]]:
-    """Return the covariance of f between the rows of each pair of conditions, in standardised units, as blocks."""
-    processes, points = ensemble.processes, jnp.asarray(stacked_rows(rows), ensemble.dtype)
-    assert processes is not None  # that of a fit is kept
-    blocks: list[list[HostFloat]] = [[np.empty(0)] * len(rows) for _ in rows]
+def covariance_of_errors(
+    ensemble: Ensemble, model: Posterior, conditions: Sequence[Condition], rows: Float[Array, "C n Q_X"]
+) -> HostFloat:
+    """Return the covariance of f between the rows of all conditions, those of padded rows among them."""
+    # Conditions whose latents are Gaussian are one group, each of the others is one of its own.
+    assert ensemble.processes is not None  # that of a fit is kept
     gaussians = [place for place, condition in enumerate(conditions) if condition.gaussian is not None]
-    functionals: dict[int, ErrorFunctional] = {}
+    groups: list[tuple[HostInt, Errors]] = []
     if gaussians:
-        chosen = repeated(np.asarray(gaussians))
         latents = of_all_conditions([each.gaussian for each in conditions if each.gaussian is not None])
-        latents = jax.tree.map(lambda leaf: leaf[repeated(np.arange(len(gaussians)))], latents)
-        all_of = _gaussian_functionals(fit.posterior, processes, latents, conditions[gaussians[0]].seen, points[chosen])
-        joint = np.asarray(_gaussian_covariance(processes, all_of))
-        for number, place in enumerate(gaussians):
-            for other_number, other in enumerate(gaussians):
-                blocks[place][other] = joint[number, : len(rows[place]), other_number, : len(rows[other])]
-            if len(gaussians) < len(conditions):
-                functionals[place] = jax.tree.map(lambda leaf, number=number: leaf[number], all_of)
+        padded = repeated(np.arange(len(gaussians)))
+        latents = jax.tree.map(lambda leaf: leaf[padded], latents)
+        given = (latents, conditions[gaussians[0]].seen, rows[np.asarray(gaussians)[padded]])
+        groups.append((np.asarray(gaussians), _errors_of_gaussians(model, ensemble.processes, *given)))
     for place, condition in enumerate(conditions):
         if condition.gaussian is None:
-            assert condition.prepared is not None  # of every condition under one process
-            particles = (condition.prepared, condition.latents[0], condition.log_weights[0], condition.seen)
-            own = functionals[place] = _particle_functional(processes, *particles, points[place])
-            blocks[place][place] = np.asarray(own.covariance)[: len(rows[place]), : len(rows[place])]
-            for other in [each for each in functionals if each != place]:
-                block = np.asarray(_cross_covariance(processes, own, functionals[other]))
-                blocks[place][other] = block[: len(rows[place]), : len(rows[other])]
-                blocks[other][place] = blocks[place][other].T
-    return blocks
+            errors = _errors_of_particles(all_particles(ensemble, condition), rows[place])
+            groups.append((np.array([place]), errors))
+    (n_conditions, n_rows, _), every = rows.shape, np.arange(rows.shape[1])
+    joint = np.empty((n_conditions, n_rows, n_conditions, n_rows))
+    for number, (first, own) in enumerate(groups):
+        for second, other in groups[: number + (len(first) > 1)]:
+            found = np.asarray(_covariance_between(ensemble.processes, own, other))[: len(first), :, : len(second)]
+            joint[np.ix_(first, every, second, every)] = found
+            joint[np.ix_(second, every, first, every)] = found.transpose(2, 3, 0, 1)
+        joint[first, :, first] = np.asarray(own.covariance)[: len(first)]
+    joint = joint.reshape(n_conditions * n_rows, n_conditions * n_rows)
+    return (joint + joint.T) / 2  # rounding leaves it unsymmetric

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtr
 
-from lvmogp.conditions.curves import ParticleCurves, Particles, prepared_curves
-from lvmogp.conditions.ensemble import Ensemble, chunks, most_at_once, processes_with
-from lvmogp.conditions.few_observations import FewObservations, no_observations
+from lvmogp.conditions.curves import FewObservations, ParticleCurves, Particles, no_observations, prepared_curves
+from lvmogp.conditions.ensemble import Ensemble, chunks, made, most_at_once
 from lvmogp.conditions.search import normal_nodes
 from lvmogp.ground.padding import repeated, rounded_up
 from lvmogp.kernels.psi_statistics import LatentGaussians
@@ -76,11 +75,6 @@ class Condition(eqx.Module):
     def weights(self) -> HostFloat:
         """Return the weight of each particle under each process."""
         return np.exp(np.asarray(self.log_weights, dtype=float))
-
-    @property
-    def effective_size(self) -> float:
-        """Return the number of equally weighted particles that would be worth as much."""
-        return float(1 / np.sum(self.weights**2))
 
 
 def condition_of_particles(
@@ -193,12 +187,13 @@ def _by_neighbourhood(latents: HostFloat, n_wanted: int) -> HostInt:
     return np.argsort(code, kind="stable")
 
 
-def all_particles(ensemble: Ensemble, condition: Condition, most: int = MOST_PARTICLES) -> Particles:
+def all_particles(ensemble: Ensemble, condition: Condition) -> Particles:
     """Return particles that stand for all of a condition, with their processes: as many as fit into memory together."""
-    most = most if ensemble.processes is not None else min(most, most_at_once(ensemble))
-    chosen = chosen_particles(ensemble, condition, most)
-    processes, places = processes_with(ensemble, chosen.process)
-    return _particles(ensemble, condition, chosen, processes, places)
+    if ensemble.processes is not None:
+        return next(particles_in_chunks(ensemble, condition))
+    chosen = chosen_particles(ensemble, condition, most_at_once(ensemble))
+    distinct, places = np.unique(chosen.process, return_inverse=True)
+    return _particles(ensemble, condition, chosen, made(ensemble, repeated(distinct)), places)
 
 
 def particles_in_chunks(ensemble: Ensemble, condition: Condition) -> Iterator[Particles]:

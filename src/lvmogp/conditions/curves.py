@@ -1,33 +1,174 @@
-"""Curves of conditions: f(·, h) is Gaussian for each particle, and every answer is a view of these Gaussians."""
+"""Observations that are a condition's own, and its curves given them.
 
+f(·, h) is Gaussian for each particle, and every answer is a view of these Gaussians.
+"""
+
+import dataclasses
 from collections.abc import Callable
 from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import cho_solve
 
-from lvmogp.algebra.linalg import whiten
-from lvmogp.conditions.few_observations import FewObservations, at_points
+from lvmogp.algebra.linalg import factor_beside_errors, whiten
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.padding import rounded_up, with_zeros
 from lvmogp.kernels.covariances import cross, diagonal
 from lvmogp.model.posterior import positive_part
 from lvmogp.model.process import Explained, Process
-from lvmogp.typing import Array, Float, Int, Scalar
+from lvmogp.typing import Array, Bool, Float, HostFloat, Int, Scalar
 
+# More observations than these are compressed where one process serves all latents.
+MOST_EXACT = 32
+# Numbers of places up to that.
+PLACES = (4, 8, 16, 32)
 # Particles of one process whose curves are computed together, the fewer the more rows there are.
 _PARTICLES_AT_ONCE, _ROWS_OF_PARTICLES = 64, 2**15
 # Pairs of a block of rows and a particle that are computed together.
 _PAIRS_AT_ONCE = 128
 _Result = TypeVar("_Result")
+# Means and variances of f at n rows, under each of some particles.
+Gaussians = tuple[Float[Array, "*S n"], Float[Array, "*S n"]]
 
 
-class Gaussians(eqx.Module):
-    """Means and variances of f at n rows, under each of P particles."""
+def picked(processes: Process, number: Int[Array, ""] | int) -> Process:
+    """Return one of several processes."""
+    return jax.tree.map(lambda leaf: leaf[number], processes)
 
-    means: Float[Array, "*S n"]
-    variances: Float[Array, "*S n"]
+
+class Compressed(eqx.Module):
+    """Features of the pseudo-observations that stand for many observations.
+
+    With A = QR, y enters through Qᵀy at features R, which is exact for the part of the curve that the features can
+    express. ``excess_count``, ``excess_squares`` and ``residual`` complete the likelihood as in a sparse GP's bound.
+    ``is_used`` is false for a condition whose observations stand for themselves beside others that are compressed.
+    """
+
+    features: Float[Array, "*C m R"]
+    excess_count: Float[Array, "*C"]
+    excess_squares: Float[Array, "*C"]
+    residual: Float[Array, "*C"]
+    is_used: Bool[Array, "*C"]
+
+
+class FewObservations(eqx.Module):
+    """Observations of one condition in standardised units, in m places; ``present`` is 0 where nothing was observed.
+
+    Those of several conditions are stacked along leading axes. ``error_variances`` of the measurements add to their
+    noise.
+    """
+
+    inputs: Float[Array, "*C m Q_X"]
+    values: Float[Array, "*C m"]
+    present: Float[Array, "*C m"]
+    error_variances: Float[Array, "*C m"]
+    compressed: Compressed | None = None
+
+    @property
+    def n_present(self) -> int:
+        """Return the number of observations, or of pseudo-observations that stand for them."""
+        return int(np.sum(np.asarray(self.present)))
+
+    def factor(self, covariance: Float[Array, "m m"], of_condition: Scalar) -> Float[Array, "m m"]:
+        """Return the lower factor of the covariance of the observations, given that of the curve.
+
+        An empty place is an observation of nothing with unit noise.
+        """
+        own = jnp.where(self.present > 0, of_condition, 1.0)
+        return factor_beside_errors(covariance + jnp.diag(own), self.error_variances)
+
+    def features(self, process: Process) -> Float[Array, "m R"]:
+        """Return the features of the observed inputs, zero in empty places."""
+        plain = process.inputs(self.inputs) * self.present[:, None]
+        return plain if self.compressed is None else jnp.where(self.compressed.is_used, self.compressed.features, plain)
+
+    def gram_with(self, process: Process, other: "FewObservations") -> Float[Array, "m k"]:
+        """Return the prior covariances k_X between two sets of observed inputs, zero in empty places."""
+        plain = cross(process.inputs.kernel, self.inputs, other.inputs) * self.present[:, None] * other.present
+        summaries = [each.compressed.is_used for each in (self, other) if each.compressed is not None]
+        if not summaries:
+            return plain
+        through = self.features(process) @ other.features(process).T
+        return jnp.where(jnp.any(jnp.stack(summaries)), through, plain)
+
+
+def at_points(points: Float[Array, "n Q_X"]) -> FewObservations:
+    """Return points as if something had been observed there, for covariances with them."""
+    nothing = jnp.zeros(len(points), points.dtype)
+    return FewObservations(points, nothing, nothing + 1, nothing)
+
+
+def few_observations(
+    inputs: HostFloat, values: HostFloat, error_variances: HostFloat | None = None, dtype: str = "float64"
+) -> FewObservations:
+    """Put observations in one of few numbers of places, so that similar calls share one compiled program."""
+    n_places = next((size for size in PLACES if size >= len(values)), rounded_up(len(values)))
+    errors = np.zeros(len(values)) if error_variances is None else error_variances
+
+    def placed(rows: HostFloat) -> Array:
+        return jnp.asarray(with_zeros(rows, n_places), dtype)
+
+    return FewObservations(placed(inputs), placed(values), placed(np.ones(len(values))), placed(errors))
+
+
+def no_observations(n_columns: int, dtype: str = "float64") -> FewObservations:
+    """Return the observations of a condition that has none of its own."""
+    return few_observations(np.empty((0, n_columns)), np.empty(0), dtype=dtype)
+
+
+@compiled
+def compressed(processes: Process, seen: FewObservations, typical_noise: Scalar) -> FewObservations:
+    """Return pseudo-observations that stand for many observations, of which the one process serves all latents.
+
+    Divided by √(1 + s²/σ²) all observations have the noise σ² again: that of the model where noise is shared, and a
+    typical one where it is not.
+    """
+    process = picked(processes, 0)
+    weights = jnp.where(seen.present > 0, 1 / jnp.sqrt(1 + seen.error_variances / typical_noise), 0.0)
+    features, values = process.inputs(seen.inputs) * weights[:, None], seen.values * weights
+    rotation, triangular = jnp.linalg.qr(features)  # A = QR: y enters through Qᵀy and what is left of ‖y‖²
+    rotated = rotation.T @ values
+    size = rotated.shape[0]
+    prior = diagonal(process.inputs.kernel, seen.inputs)
+    return FewObservations(
+        inputs=jnp.zeros((size, seen.inputs.shape[1]), values.dtype),
+        values=rotated,
+        present=jnp.ones(size, values.dtype),
+        error_variances=jnp.zeros(size, values.dtype),
+        compressed=Compressed(
+            features=triangular,
+            excess_count=jnp.sum(weights > 0).astype(values.dtype) - size,
+            excess_squares=values @ values - rotated @ rotated,
+            residual=prior @ weights**2 - jnp.sum(features**2),  # tr(K − AAᵀ)
+            is_used=jnp.asarray(True),
+        ),
+    )
+
+
+def stacked(seen: list[FewObservations]) -> FewObservations | None:
+    """Stack the observations of several conditions, in as many places as the most of them need; ``None`` of none."""
+    if not any(each.n_present for each in seen):
+        return None
+    size = max(each.values.shape[0] for each in seen)
+    widths = [each.compressed.features.shape[1] for each in seen if each.compressed is not None]
+
+    def placed(leaf: Array) -> Array:
+        return jnp.pad(leaf, ((0, size - len(leaf)), *[(0, 0)] * (leaf.ndim - 1))) if leaf.ndim else leaf
+
+    def alike(each: FewObservations) -> FewObservations:
+        if widths and each.compressed is None:  # beside others that are compressed, it stands for itself
+            zero = jnp.zeros((), each.values.dtype)
+            features = jnp.zeros((each.values.shape[0], widths[0]), each.values.dtype)
+            each = dataclasses.replace(each, compressed=Compressed(features, zero, zero, zero, jnp.asarray(False)))
+        return jax.tree.map(placed, each)
+
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[alike(each) for each in seen])
+
+
+# Curves of particles
 
 
 class ParticleCurves(eqx.Module):
@@ -60,17 +201,12 @@ class Particles(eqx.Module):
     prepared: ParticleCurves | None
 
 
-def picked(processes: Process, number: Int[Array, ""] | int) -> Process:
-    """Return one of several processes."""
-    return jax.tree.map(lambda leaf: leaf[number], processes)
-
-
 def curve_given(process: Process, seen: FewObservations, latent: Float[Array, " Q_H"], noise: Scalar) -> ParticleCurves:
     """Condition the curve f(·, h) of one process on the observations of its condition (equations 18 and 39)."""
     explained = process.explained.at_latent(process.latents(latent[None])[0])
     scale = process.latents.kernel.evaluate(latent, latent)
     inputs, one = seen.features(process), jnp.ones(1, latent.dtype)
-    covariance = scale * seen.gram(process) - explained.covariance(inputs, one, inputs, one)  # κ_h(X, X)
+    covariance = scale * seen.gram_with(process, seen) - explained.covariance(inputs, one, inputs, one)  # κ_h(X, X)
     factor = seen.factor(covariance, noise)
     residual = seen.values - explained.mean(inputs, one)
     return ParticleCurves(explained, scale, factor, cho_solve((factor, True), residual))
@@ -94,34 +230,6 @@ def covariance_with_seen(
     return prior - curve.explained.covariance(process.inputs(points), one, seen.features(process), one)
 
 
-def _moments_of(
-    process: Process, curve: ParticleCurves, seen: FewObservations, points: Float[Array, "n Q_X"]
-) -> Gaussians:
-    """Return mean and variance of f at points given the observations (equations 22 and 39)."""
-    features, one = process.inputs(points), jnp.ones(1, points.dtype)
-    to_seen = covariance_with_seen(process, curve, seen, points)
-    prior = curve.scale * diagonal(process.inputs.kernel, points)
-    explained = curve.explained.variance(features, one) + jnp.sum(whiten(curve.factor, to_seen.T) ** 2, axis=0)
-    mean = curve.explained.mean(features, one) + to_seen @ curve.solution
-    return Gaussians(mean, positive_part(prior - explained, prior))
-
-
-def _covariance_of(
-    process: Process,
-    curve: ParticleCurves,
-    seen: FewObservations,
-    first: Float[Array, "n Q_X"],
-    second: Float[Array, "k Q_X"],
-) -> Float[Array, "n k"]:
-    """Return κ_h(x, x') − κ_h(x, X)(κ_h(X, X) + σ²I)⁻¹κ_h(X, x') (equations 22 and 39)."""
-    one = jnp.ones(1, first.dtype)
-    left, right = process.inputs(first), process.inputs(second)
-    own = curve.scale * cross(process.inputs.kernel, first, second) - curve.explained.covariance(left, one, right, one)
-    left_to_seen = covariance_with_seen(process, curve, seen, first)
-    right_to_seen = covariance_with_seen(process, curve, seen, second)
-    return own - whiten(curve.factor, left_to_seen.T).T @ whiten(curve.factor, right_to_seen.T)
-
-
 def _over_particles(
     function: Callable[[Process, ParticleCurves], _Result], particles: Particles, n_rows: int
 ) -> _Result:
@@ -141,19 +249,32 @@ def _over_particles(
 
 
 def moments(particles: Particles, points: Float[Array, "n Q_X"]) -> Gaussians:
-    """Return mean and variance of f at points under each particle, (P, n)."""
-    return _over_particles(
-        lambda process, curve: _moments_of(process, curve, particles.seen, points), particles, len(points)
-    )
+    """Return mean and variance of f at points under each particle, (P, n), given the observations (equation 22)."""
+
+    def of_particle(process: Process, curve: ParticleCurves) -> Gaussians:
+        features, one = process.inputs(points), jnp.ones(1, points.dtype)
+        to_seen = covariance_with_seen(process, curve, particles.seen, points)
+        prior = curve.scale * diagonal(process.inputs.kernel, points)
+        explained = curve.explained.variance(features, one) + jnp.sum(whiten(curve.factor, to_seen.T) ** 2, axis=0)
+        mean = curve.explained.mean(features, one) + to_seen @ curve.solution
+        return mean, positive_part(prior - explained, prior)
+
+    return _over_particles(of_particle, particles, len(points))
 
 
 def covariances(
     particles: Particles, first: Float[Array, "n Q_X"], second: Float[Array, "k Q_X"]
 ) -> Float[Array, "P n k"]:
-    """Return the covariance of f between two sets of points under each particle."""
-    return _over_particles(
-        lambda process, curve: _covariance_of(process, curve, particles.seen, first, second), particles, len(first)
-    )
+    """Return κ_h(x, x') − κ_h(x, X)(κ_h(X, X) + σ²I)⁻¹κ_h(X, x') under each particle (equations 22 and 39)."""
+
+    def of_particle(process: Process, curve: ParticleCurves) -> Float[Array, "n k"]:
+        one, left, right = jnp.ones(1, first.dtype), process.inputs(first), process.inputs(second)
+        prior = curve.scale * cross(process.inputs.kernel, first, second)
+        to_seen = (covariance_with_seen(process, curve, particles.seen, points) for points in (first, second))
+        whitened, other_whitened = (whiten(curve.factor, each.T) for each in to_seen)
+        return prior - curve.explained.covariance(left, one, right, one) - whitened.T @ other_whitened
+
+    return _over_particles(of_particle, particles, len(first))
 
 
 def block_moments(
@@ -181,7 +302,7 @@ def block_moments(
 
             def one_particle(latent: Float[Array, " C"], scale: Scalar) -> Gaussians:
                 left = scale * prior - process.explained.variance(inputs, latent)
-                return Gaussians(process.explained.mean(inputs, latent), positive_part(left, scale * prior))
+                return process.explained.mean(inputs, latent), positive_part(left, scale * prior)
 
             return jax.vmap(one_particle)(features[condition], scales[condition])
 

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.ground.compiling import compiled
-from lvmogp.ground.padding import repeated
 from lvmogp.ground.precision import in_precision
 from lvmogp.model.draws import Draws, at_places, chosen_places, rotations
 from lvmogp.model.layouts import Data, GridData, LikelihoodData, ScatteredData, likelihood_data
@@ -37,6 +36,10 @@ class NoisePrior(eqx.Module):
     mean: Float[Array, "*S"]
     deviation: Float[Array, "*S"]
     shared: bool = eqx.field(static=True)
+
+    def at(self, deviations: Float[Array, "*S"]) -> Float[Array, "*S"]:
+        """Return σ² so many deviations above its median."""
+        return jnp.exp(self.mean + self.deviation * deviations)
 
 
 class Source(eqx.Module):
@@ -162,13 +165,15 @@ def _elements(data: LikelihoodData) -> int:
     return (len(data.inducing_inputs) * len(data.inducing_conditions)) ** 2
 
 
-def _made(source: Source, numbers: HostInt) -> Process:
-    return _processes_of_draws(jax.tree.map(lambda leaf: leaf[numbers], source.draws), source.data)
+def made(ensemble: Ensemble, numbers: HostInt) -> Process:
+    """Return processes of some numbers, where they are not kept."""
+    assert ensemble.source is not None  # what is not kept can be made
+    return _processes_of_draws(jax.tree.map(lambda leaf: leaf[numbers], ensemble.source.draws), ensemble.source.data)
 
 
 def most_at_once(ensemble: Ensemble) -> int:
     """Return how many processes fit into memory together, where they are not kept."""
-    assert ensemble.source is not None  # what is not kept can be made
+    assert ensemble.source is not None
     return max(_MOST_KEPT_ELEMENTS // _elements(ensemble.source.data), 1)
 
 
@@ -178,21 +183,10 @@ def chunks(ensemble: Ensemble) -> Iterator[tuple[HostInt, Process]]:
     if ensemble.processes is not None:
         yield everything, ensemble.processes
         return
-    assert ensemble.source is not None  # what is not kept can be made
-    n_chunks = -(-ensemble.n_processes // most_at_once(ensemble))
-    for some in np.array_split(everything, n_chunks):
-        yield some, _made(ensemble.source, some)
+    for some in np.array_split(everything, -(-ensemble.n_processes // most_at_once(ensemble))):
+        yield some, made(ensemble, some)
 
 
 def of_processes(tree: _Tree, numbers: HostInt) -> _Tree:
     """Return what belongs to the processes of one of the chunks, along the first axis of all leaves."""
     return jax.tree.map(lambda leaf: leaf if len(leaf) == len(numbers) else leaf[numbers], tree)
-
-
-def processes_with(ensemble: Ensemble, numbers: HostInt) -> tuple[Process, HostInt]:
-    """Return processes among which are those of some numbers, and the place of each of these."""
-    if ensemble.processes is not None:
-        return ensemble.processes, numbers
-    assert ensemble.source is not None
-    distinct, places = np.unique(numbers, return_inverse=True)
-    return _made(ensemble.source, repeated(distinct)), places

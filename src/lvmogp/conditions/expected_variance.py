@@ -8,6 +8,7 @@ Measurements already decided on, whose outcomes are not known yet, are imagined 
 Everything is deterministic.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -48,12 +49,6 @@ def empty_plan(particles: Particles, *, n_columns: int, n_places: int, n_scenari
     )
 
 
-class _Given(NamedTuple):
-    # What the measurements decided on do to each particle: factor of K_BB + σ²I, and its solution for each scenario.
-    factor: Float[Array, "P b b"]
-    solution: Float[Array, "P S b"]
-
-
 class _Quantities(NamedTuple):
     # Means of some quantities in each scenario, and L⁻¹ cov(B, quantities) under each particle.
     means: Float[Array, "P S n"]
@@ -61,38 +56,30 @@ class _Quantities(NamedTuple):
     whitened: Float[Array, "P b n"]
 
 
-def _given(particles: Particles, decided: Plan) -> _Given:
-    means = moments(particles, decided.points).means
-    present = decided.present
-    within = covariances(particles, decided.points, decided.points) * present[:, None] * present
+def _given_outcomes(particles: Particles, decided: Plan) -> Callable[[Region], _Quantities]:
+    """Return what f at some points, or the latents, are given the outcomes of the measurements B decided on.
+
+    Means m + K_xB (K_BB + σ²I)⁻¹(y − m_B) and variances v − |L⁻¹K_Bx|².
+    """
+    points, present = decided.points, decided.present
+    within = covariances(particles, points, points) * present[:, None] * present
     noise = jnp.where(present > 0, particles.noise[:, None], 1.0)  # a free place is a measurement of nothing
     factor = jax.vmap(lambda covariance, own: cholesky(covariance + jnp.diag(own)))(within, noise)
-    residual = (decided.outcomes - means[:, None, :]) * present
+    residual = (decided.outcomes - moments(particles, points)[0][:, None, :]) * present
     solution = jax.vmap(lambda lower, values: cho_solve((lower, True), values.T).T)(factor, residual)
-    return _Given(factor, solution)
 
+    def conditioned(at: Region) -> _Quantities:
+        if at is None:  # latents are known exactly under each particle
+            means, variances = particles.aligned, jnp.zeros_like(particles.aligned)
+            to_decided = jnp.zeros((*means.shape, len(points)), means.dtype)
+        else:
+            to_decided = covariances(particles, at, points) * present
+            means, variances = moments(particles, at)
+        whitened = jax.vmap(lambda lower, covariance: whiten(lower, covariance.T))(factor, to_decided)
+        shifted = means[:, None, :] + jnp.einsum("pnb,psb->psn", to_decided, solution)
+        return _Quantities(shifted, jnp.maximum(variances - jnp.sum(whitened**2, axis=1), 0.0), whitened)
 
-def _conditioned(
-    given: _Given, means: Float[Array, "P n"], variances: Float[Array, "P n"], to_decided: Float[Array, "P n b"]
-) -> _Quantities:
-    """Means and variances given the outcomes: m + K_xB (K_BB + σ²I)⁻¹(y − m_B), and v − |L⁻¹K_Bx|²."""
-    whitened = jax.vmap(lambda lower, covariance: whiten(lower, covariance.T))(given.factor, to_decided)
-    shifted = means[:, None, :] + jnp.einsum("pnb,psb->psn", to_decided, given.solution)
-    return _Quantities(shifted, jnp.maximum(variances - jnp.sum(whitened**2, axis=1), 0.0), whitened)
-
-
-def _rows_at(particles: Particles, decided: Plan, given: _Given, points: Float[Array, "n Q_X"]) -> _Quantities:
-    to_decided = covariances(particles, points, decided.points) * decided.present
-    found = moments(particles, points)
-    return _conditioned(given, found.means, found.variances, to_decided)
-
-
-def _targets(particles: Particles, decided: Plan, given: _Given, region: Region) -> _Quantities:
-    if region is not None:
-        return _rows_at(particles, decided, given, region)
-    latents = particles.aligned  # known exactly under each particle
-    nothing = jnp.zeros((*latents.shape, decided.points.shape[0]), latents.dtype)
-    return _conditioned(given, latents, jnp.zeros_like(latents), nothing)
+    return conditioned
 
 
 class ExpectedVariance(NamedTuple):
@@ -111,15 +98,15 @@ def expected_variance(
     nodes: Float[Array, "S K 2"],
 ) -> ExpectedVariance:
     """⟨Var(t | y)⟩ of a measurement at each candidate, averaged over targets and scenarios (equation 47)."""
-    given = _given(particles, decided)
-    targets = _targets(particles, decided, given, region)
+    given_outcomes = _given_outcomes(particles, decided)
+    targets = given_outcomes(region)
     own_weights = jnp.exp(decided.log_weights)
     centred = targets.means - jnp.einsum("sp,pst->st", own_weights, targets.means)
     overall = jnp.mean(own_weights, axis=0)
     now = overall @ jnp.mean(targets.variances, axis=1) + jnp.mean(jnp.einsum("sp,pst->st", own_weights, centred**2))
 
     def one_block(points: Float[Array, "c Q_X"]) -> Float[Array, " c"]:
-        rows = _rows_at(particles, decided, given, points)
+        rows = given_outcomes(points)
         # cov(f(x), t | B); nothing for latents, which are fixed under a particle
         shared = jnp.zeros((*rows.variances.shape, targets.means.shape[2]), points.dtype)
         if region is not None:
@@ -162,7 +149,7 @@ def with_measurement(
     nodes: Float[Array, "S 2"],
 ) -> Plan:
     """A measurement decided on as well, in a free place, with an outcome for each scenario."""
-    rows = _rows_at(particles, decided, _given(particles, decided), point[None])
+    rows = _given_outcomes(particles, decided)(point[None])
     means, variances = rows.means[:, :, 0].T, rows.variances[:, 0] + particles.noise
 
     def one_scenario(log_weights: Array, own_means: Array, node: Array) -> tuple[Array, Array]:

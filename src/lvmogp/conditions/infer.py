@@ -26,8 +26,8 @@ from lvmogp.conditions.condition import (
     condition_of_gaussian,
     condition_of_particles,
 )
+from lvmogp.conditions.curves import MOST_EXACT, FewObservations, compressed
 from lvmogp.conditions.ensemble import ClosedForm, Ensemble, NoisePrior, chunks, of_processes
-from lvmogp.conditions.few_observations import MOST_EXACT, FewObservations, compressed
 from lvmogp.conditions.search import (
     Search,
     Target,
@@ -40,9 +40,8 @@ from lvmogp.conditions.search import (
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import doubled
 from lvmogp.inference.optimise import maximise
-from lvmogp.kernels.covariances import diagonal
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.posterior import Posterior, curve_moments
+from lvmogp.model.posterior import Posterior, curve_moments, marginals
 from lvmogp.model.process import Process
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
@@ -56,20 +55,21 @@ _START_VARIANCE = 0.1
 _MOST_ITERATIONS, _LEAST_GAIN = 200, 1e-4
 
 
-def noise_at(theta: Float[Array, " T"], prior: NoisePrior) -> Scalar:
-    """Return the noise variance of θ = (h, z), or the one shared by all."""
-    if prior.shared:
-        return jnp.exp(prior.mean)
-    return jnp.exp(prior.mean + prior.deviation * theta[-1])
+def latent_and_noise(
+    theta: Float[Array, " T"], known: KnownLatents, prior: NoisePrior
+) -> tuple[Float[Array, " Q_H"], Scalar]:
+    """Return the coordinates and the noise variance of a condition at θ = (h, z); the noise may be one of all."""
+    deviations = jnp.zeros((), theta.dtype) if prior.shared else theta[-1]
+    return known.filled(theta[: known.unknown.shape[0]]), prior.at(deviations)
 
 
 def log_posterior(process: Process, seen: FewObservations, known: KnownLatents, prior: NoisePrior) -> Target:
     """Return log p(θ) + log p(y | θ) as a function of θ, up to a constant (equations 19, 40 and 43)."""
     explained, inputs = process.explained.at_inputs(seen.features(process))
-    gram = seen.gram(process)
+    gram = seen.gram_with(process, seen)
 
     def target(theta: Float[Array, " T"]) -> Scalar:
-        latent, noise = known.filled(theta[: known.unknown.shape[0]]), noise_at(theta, prior)
+        latent, noise = latent_and_noise(theta, known, prior)
         features = process.latents(latent[None])[0]  # c(h)
         scale = process.latents.kernel.evaluate(latent, latent)
         covariance = scale * gram - explained.covariance(inputs, features, inputs, features)
@@ -97,22 +97,19 @@ def starting_points(ensemble: Ensemble, known: KnownLatents, search: Search) -> 
 
 def infer(ensemble: Ensemble, seen: FewObservations, known: KnownLatents) -> Condition:
     """Infer a condition from its observations and features; without observations it is as the prior says."""
-    n_observed = seen.n_present
     n_theta = known.unknown.shape[0] + (not ensemble.noise_prior.shared)
-    if n_observed == 0 or n_theta == 0:
+    if seen.n_present == 0:
         return _from_prior(ensemble, known, seen, n_theta)
-    seen = summarised(ensemble, seen)
-    single = ensemble.n_processes == 1
-    search = SEARCH if single else _BRIEF_SEARCH
-    n_each = search.n_particles if single else _particles_each(ensemble.n_processes)
-    nodes, scouts = (
-        jnp.asarray(unit_nodes(count, 1 + n_theta), ensemble.dtype) for count in (n_each, search.n_scouts or n_each)
-    )
+    seen = summarised(ensemble, seen) if n_theta else seen
+    search = SEARCH
+    if ensemble.n_processes > 1:
+        search = _BRIEF_SEARCH._replace(n_particles=_particles_each(ensemble.n_processes))
+    nodes = jnp.asarray(unit_nodes(max(search.n_scouts, search.n_particles), 1 + n_theta), ensemble.dtype)
     starts, shifts = starting_points(ensemble, known, search), _shifts(ensemble, 1 + n_theta)
     found = []
     for some, processes in chunks(ensemble):
         own = of_processes((ensemble.noise_prior, starts, shifts), some)
-        found.append(_inferred(processes, own, seen, known, scouts, nodes, search))
+        found.append(_inferred(processes, own, seen, known, nodes, search))
     latents, noise, log_weights = (jnp.concatenate(parts) for parts in zip(*found, strict=True))
     joint = ensemble.log_weights[:, None] + log_weights
     return condition_of_particles(ensemble, latents, noise, joint - logsumexp(joint), seen)
@@ -122,8 +119,8 @@ def summarised(ensemble: Ensemble, seen: FewObservations) -> FewObservations:
     """Return observations as they are used: many of them are compressed where one process serves all latents."""
     if ensemble.fit is None or ensemble.processes is None or seen.n_present <= MOST_EXACT:
         return seen
-    typical = float(np.exp(np.mean(np.log(np.asarray(ensemble.noise, dtype=float)))))
-    return compressed(jax.tree.map(lambda leaf: leaf[0], ensemble.processes), seen, typical)
+    typical = np.exp(np.mean(np.log(np.asarray(ensemble.noise, dtype=float))))
+    return compressed(ensemble.processes, seen, jnp.asarray(typical, ensemble.dtype))
 
 
 def _particles_each(n_processes: int) -> int:
@@ -144,7 +141,6 @@ def _inferred(
     of_processes: tuple[NoisePrior, Float[Array, "S starts T"], Float[Array, "S cube"]],
     seen: FewObservations,
     known: KnownLatents,
-    scout_nodes: Float[Array, "P0 cube"],
     nodes: Float[Array, "P cube"],
     search: Search,
 ) -> tuple[Float[Array, "S K Q_H"], Float[Array, "S K"], Float[Array, "S K"]]:
@@ -156,12 +152,13 @@ def _inferred(
     def one_process(given: tuple[Process, NoisePrior, Array, Array]) -> tuple[Array, Array, Array]:
         process, prior, starts, shift = given
         target = log_posterior(process, seen, known, prior)
-        thetas, log_weights = weighted_points(
-            target, chosen_starts(target, starts, n_starts), shifted(scout_nodes, shift), shifted(nodes, shift), search
-        )
-        noise = jax.vmap(lambda theta: noise_at(theta, prior))(thetas)
-        latents = jax.vmap(lambda theta: known.filled(theta[: known.unknown.shape[0]]))(thetas)
-        return latents, noise, log_weights
+        if starts.shape[1] == 0:  # nothing is left to be found, but observations tell processes apart (equation 40)
+            thetas, log_weights = starts[:1], jax.vmap(target)(starts[:1])
+            log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf)
+        else:
+            best = chosen_starts(target, starts, n_starts)
+            thetas, log_weights = weighted_points(target, best, shifted(nodes, shift), search)
+        return *jax.vmap(lambda theta: latent_and_noise(theta, known, prior))(thetas), log_weights
 
     return jax.lax.map(one_process, (processes, *of_processes))
 
@@ -170,37 +167,13 @@ def _from_prior(ensemble: Ensemble, known: KnownLatents, seen: FewObservations, 
     # Well spread under each process, and moved by an amount of its own, so that those of all are too.
     prior, n_processes = ensemble.noise_prior, ensemble.n_processes
     n_each = -(-MOST_PARTICLES // n_processes) if n_theta else 1
-    thetas = jnp.asarray(_prior_points(ensemble, n_each, n_theta), ensemble.dtype)
-    noise = jax.vmap(lambda own, one: jax.vmap(lambda theta: noise_at(theta, one))(own))(thetas, prior)
-    latents = jax.vmap(jax.vmap(known.filled))(thetas[..., : known.unknown.shape[0]])
+    nodes = jnp.asarray(unit_nodes(doubled(n_each), n_theta)[:n_each])
+    moved = shifted(nodes, jnp.asarray(_shifts(ensemble, n_theta)[:, None], nodes.dtype))
+    thetas = jnp.asarray(ndtri(np.asarray(moved)), ensemble.dtype)
+    of_process = jax.vmap(latent_and_noise, in_axes=(0, None, None))
+    latents, noise = jax.vmap(of_process, in_axes=(0, None, 0))(thetas, known, prior)
     log_weights = jnp.broadcast_to(ensemble.log_weights[:, None] - np.log(n_each), noise.shape)
-    if seen.n_present and n_processes > 1:
-        # Nothing of the condition itself is left to be found, but its observations tell processes apart (equation 40).
-        evidence = [
-            _log_evidence(processes, of_processes(prior, some), seen, known) for some, processes in chunks(ensemble)
-        ]
-        joint = log_weights + jnp.concatenate(evidence)[:, None]
-        log_weights = joint - logsumexp(joint)
     return condition_of_particles(ensemble, latents, noise, log_weights, seen)
-
-
-def _prior_points(ensemble: Ensemble, n_each: int, n_theta: int) -> HostFloat:
-    points = unit_nodes(doubled(n_each), n_theta)[:n_each]
-    shifts = np.asarray(_shifts(ensemble, n_theta), dtype=float)
-    return np.asarray(ndtri(np.asarray(shifted(jnp.asarray(points), jnp.asarray(shifts)[:, None]))))
-
-
-@compiled
-def _log_evidence(
-    processes: Process, priors: NoisePrior, seen: FewObservations, known: KnownLatents
-) -> Float[Array, " S"]:
-    """Return log p(y | process) up to a constant, where θ has no coordinates."""
-
-    def one_process(given: tuple[Process, NoisePrior]) -> Scalar:
-        found = log_posterior(given[0], seen, known, given[1])(jnp.zeros(0, seen.values.dtype))
-        return jnp.where(jnp.isfinite(found), found, -jnp.inf)
-
-    return jax.lax.map(one_process, (processes, priors))
 
 
 # The one Gaussian of the paper
@@ -214,33 +187,23 @@ class _Candidate(eqx.Module):
     fixed: tuple[str, ...] = eqx.field(static=True, default=())
 
 
-class _Setting(eqx.Module):
-    model: Posterior
-    seen: FewObservations
-    prior: NoisePrior
-    known: KnownLatents
+_Setting = tuple[Posterior, FewObservations, NoisePrior, KnownLatents]
 
 
 def _bound(candidate: _Candidate, setting: _Setting) -> Scalar:
-    # −½ Σ_n [log 2πσ_n² + ((y_n − aᵀw)² + aᵀGa + ψ k(x, x))/σ_n²] − KL(q(h) ‖ p(h)), equation 21; the divergence is
+    # −½ Σ_n [log 2πσ_n² + ((y_n − aᵀw)² + aᵀΓa + ψ k(x, x))/σ_n²] − KL(q(h) ‖ p(h)), equation 21; the divergence is
     # that of the coordinates that are not known.
-    seen, basis = setting.seen, setting.model.input_basis
-    features = basis.features(seen.inputs)
-    curve = curve_moments(setting.model, _latents(candidate, setting.known))
-    noise = seen.noise(_noise(candidate, setting.prior))
-    squares = (seen.values - features @ curve.weights[0]) ** 2
-    spread = jnp.sum((features @ curve.spread[0]) * features, axis=1)
-    prior = curve.prior_variance[0] * diagonal(basis.kernel, seen.inputs)
-    fit = -jnp.sum(seen.present * (LOG_2PI + jnp.log(noise) + (squares + spread + prior) / noise)) / 2
+    model, seen, prior, known = setting
+    curve, first = curve_moments(model, _latents(candidate, known)), jnp.zeros(1, int)
+    mean, variance = marginals(model.input_basis, curve, seen.inputs[None], first)
+    noise = jnp.where(seen.present > 0, prior.at(candidate.noise_deviation) + seen.error_variances, 1.0)
+    squares = (seen.values - mean[0]) ** 2 + variance[0]
+    fit = -jnp.sum(seen.present * (LOG_2PI + jnp.log(noise) + squares / noise)) / 2
     log_noise_prior = -(candidate.noise_deviation**2) / 2
     return fit + log_noise_prior - kl_to_standard_normal(candidate.mean, candidate.variance)
 
 
 _compiled_bound = compiled(_bound)
-
-
-def _noise(candidate: _Candidate, prior: NoisePrior) -> Scalar:
-    return jnp.exp(prior.mean + prior.deviation * candidate.noise_deviation)
 
 
 def _latents(candidate: _Candidate, known: KnownLatents) -> LatentGaussians:
@@ -252,7 +215,7 @@ def infer_gaussian(ensemble: Ensemble, fit: ClosedForm, seen: FewObservations, k
     """Maximise the bound over q(h) from the trained latents that explain the observations best and from the prior."""
     shared, unknown = ensemble.noise_prior.shared, np.asarray(known.unknown)
     prior = NoisePrior(ensemble.noise_prior.mean[0], ensemble.noise_prior.deviation[0], shared)
-    setting = _Setting(fit.posterior, seen, prior, known)
+    setting = (fit.posterior, seen, prior, known)
     candidates = np.vstack([np.asarray(ensemble.latents[0])[:, unknown], normal_nodes(_N_STARTS, len(unknown))])
 
     def at(mean: HostFloat) -> _Candidate:
@@ -272,4 +235,4 @@ def infer_gaussian(ensemble: Ensemble, fit: ClosedForm, seen: FewObservations, k
             for mean in chosen
         ]
         best = max(runs, key=lambda run: run.bound).tree
-    return condition_of_gaussian(ensemble, _latents(best, known), _noise(best, prior))
+    return condition_of_gaussian(ensemble, _latents(best, known), prior.at(best.noise_deviation))

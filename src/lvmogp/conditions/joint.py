@@ -1,29 +1,32 @@
-"""Joint distributions of f over rows of several conditions, scenario by scenario.
+"""Joint distributions of f over rows of several conditions.
 
-A scenario is one process with latents and noise of all conditions asked for. Given it, errors of the predictions are
-jointly Gaussian: a condition with observations of its own errs by e = f(x, h) − W f(X, h) − Wε (docs/mathematics.md,
-equation 24). Outputs of which a transform is modelled follow by equation 52.
+Errors of predictions for different conditions covary through k_H and through what the conditions have seen: one with
+observations of its own errs by e = f(x, h) − J f(X, h) − Jε (docs/mathematics.md, equation 24). Where one process
+serves all and the latents of conditions are independent, the covariances of errors are averages in closed form
+(equation 25). Else they are averaged over scenarios: one process with latents and noise of all conditions asked for.
+Outputs of which a transform is modelled follow by equation 52.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import itertools
+from collections.abc import Iterator, Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import logsumexp
+from jax.scipy.linalg import cho_solve
+from scipy.special import logsumexp, softmax
 
 from lvmogp.algebra.linalg import cholesky
+from lvmogp.conditions.closed_form import covariance_of_errors
 from lvmogp.conditions.condition import MOST_PARTICLES, Condition, chosen_particles
-from lvmogp.conditions.curves import covariance_with_seen, curve_given, picked
+from lvmogp.conditions.curves import FewObservations, at_points, picked, stacked
 from lvmogp.conditions.ensemble import Ensemble, chunks
-from lvmogp.conditions.few_observations import FewObservations, at_points, stacked
 from lvmogp.conditions.search import unit_nodes
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import repeated, stacked_rows
 from lvmogp.ground.precision import in_precision
-from lvmogp.kernels.covariances import cross, gram
+from lvmogp.kernels.covariances import gram
 from lvmogp.model.process import Process
 from lvmogp.tables.scaling import Scaling
 from lvmogp.tables.transforms import Transform
@@ -32,6 +35,8 @@ from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 # Scenarios of the latents of several conditions: the fewer, the larger the covariance that is averaged over them.
 _FEWEST_SCENARIOS, _ENTRIES_OF_ALL_SCENARIOS = 64, 2**27
 _DRAWS_AT_ONCE = 1_024
+# Of one condition in a scenario: rows and observations, features of these, and those of its latents.
+_Member = tuple[list[FewObservations], Float[Array, "k R"], Float[Array, " M_H"]]
 
 
 class Scenarios(eqx.Module):
@@ -43,22 +48,19 @@ class Scenarios(eqx.Module):
 
 
 class RelativeOutput(eqx.Module):
-    """How outputs at the rows of C conditions, divided by their means, follow from f: r = t⁻¹(location + scale · f).
-
-    ``with_noise`` is one if outputs are observations, zero without their noise.
-    """
+    """How outputs at the rows of C conditions, divided by their means, follow from f: r = t⁻¹(location + scale · f)."""
 
     transform: Transform
     location: Float[Array, "C n"]
     scale: Float[Array, "C n"]
-    with_noise: Scalar
+    include_noise: bool = eqx.field(static=True)
 
     def moments(
         self, mean: Float[Array, " rows"], covariance: Float[Array, "rows rows"], noise: Float[Array, " C"]
     ) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
         """Return ⟨r⟩ − 1 and cov(r, r') in a scenario with these moments of f (equation 52)."""
         location, scale = self.location.reshape(-1), self.scale.reshape(-1)
-        of_rows = jnp.repeat(noise * self.with_noise, self.location.shape[1])
+        of_rows = jnp.repeat(noise * self.include_noise, self.location.shape[1])
         mean, covariance = location + scale * mean, jnp.outer(scale, scale) * (covariance + jnp.diag(of_rows))
         return self.transform.excess(mean, jnp.diag(covariance)), self.transform.covariance(mean, covariance)
 
@@ -67,20 +69,30 @@ def relative_output(scaling: Scaling, means: Sequence[HostFloat], *, include_noi
     """Return how outputs at the rows of several conditions, divided by ``means`` of each, follow from f."""
     assert scaling.transform is not None  # the output itself need not be divided
     stacked = stacked_rows([of_rows[:, None] for of_rows in means])[..., 0]
-    of_rows = scaling.transform.divided(scaling.output_mean, scaling.output_scale, stacked)
-    arrays = (jnp.asarray(part) for part in (*of_rows, np.asarray(include_noise, float)))
-    return RelativeOutput(scaling.transform, *arrays)
+    location, scale = scaling.transform.divided(scaling.output_mean, scaling.output_scale, stacked)
+    return RelativeOutput(scaling.transform, jnp.asarray(location), jnp.asarray(scale), include_noise)
 
 
 def joint_covariance(
     ensemble: Ensemble, conditions: Sequence[Condition], rows: list[HostFloat], output: RelativeOutput | None = None
-) -> list[list[HostFloat]]:
-    """Return the covariance between the rows of each pair of conditions: that of the mixture over scenarios.
+) -> HostFloat:
+    """Return the covariance of f between the rows of all conditions, one condition after the other.
 
-    It is that of f, or of transformed outputs relative to their means (equation 52).
+    Of transformed outputs it is that relative to their means (equation 52).
     """
     padded = jnp.asarray(stacked_rows(rows), ensemble.dtype)
-    size = padded.shape[0] * padded.shape[1]
+    if ensemble.fit is not None and output is None:
+        found = covariance_of_errors(ensemble, ensemble.fit.posterior, conditions, padded)
+    else:
+        found = _covariance_over_scenarios(ensemble, conditions, padded, output)
+    present = np.concatenate([np.arange(padded.shape[1]) < len(points) for points in rows])
+    return found[np.ix_(present, present)]
+
+
+def _covariance_over_scenarios(
+    ensemble: Ensemble, conditions: Sequence[Condition], rows: Float[Array, "C n Q_X"], output: RelativeOutput | None
+) -> HostFloat:
+    size = rows.shape[0] * rows.shape[1]
     scenarios, weights = _weighted_scenarios(ensemble, conditions, n_rows=size)
     seen = stacked([condition.seen for condition in conditions])
     output = in_precision(output, ensemble.dtype)
@@ -88,16 +100,9 @@ def joint_covariance(
     for some, processes, chosen in _by_chunk(ensemble, scenarios, len(weights)):
         own = np.zeros(len(chosen.process))  # what is padded has no weight
         own[: len(some)] = weights[some]
-        parts = _weighted_sums(output, processes, chosen, jnp.asarray(own, ensemble.dtype), seen, padded)
+        parts = _weighted_sums(output, processes, chosen, jnp.asarray(own, ensemble.dtype), seen, rows)
         mean, second = mean + np.asarray(parts[0]), second + np.asarray(parts[1])
-    return _in_pairs(second - np.outer(mean, mean), rows)
-
-
-def _in_pairs(joint: HostFloat, rows: Sequence[HostFloat]) -> list[list[HostFloat]]:
-    # A matrix between stacked rows as blocks, one for each pair of conditions, without what was padded.
-    size = len(joint) // len(rows)
-    apart = joint.reshape(len(rows), size, len(rows), size)
-    return [[apart[i, : len(first), j, : len(second)] for j, second in enumerate(rows)] for i, first in enumerate(rows)]
+    return second - np.outer(mean, mean)
 
 
 def draw_curves(
@@ -127,18 +132,15 @@ def _drawn_scenarios(
     ensemble: Ensemble, conditions: Sequence[Condition], n_draws: int, rng: np.random.Generator
 ) -> Scenarios:
     # A process at random, then latents of each condition: of a Gaussian any, else one of the particles.
-    process = np.zeros(n_draws, int)
-    if ensemble.n_processes > 1:
-        process = _picked_places(_process_weights(ensemble, conditions)[None], rng.random(n_draws))
-    parts: list[tuple[HostFloat, HostFloat]] = []
+    uniforms = (rng.random(n_draws) for _ in itertools.count())
+    process, parts = _picked_processes(ensemble, conditions, n_draws, uniforms), []
     for condition in conditions:
-        if condition.gaussian is not None:
+        if condition.gaussian is None:
+            parts.append(_at_particles(condition, process, _picked_places(condition, process, uniforms)))
+        else:
             mean, variance = np.asarray(condition.gaussian.mean[0]), np.asarray(condition.gaussian.variance[0])
             latents = mean + np.sqrt(variance) * rng.standard_normal((n_draws, len(mean)))
             parts.append((latents, np.full(n_draws, float(condition.noise[0, 0]))))
-        else:
-            uniforms = rng.random(n_draws) if condition.noise.shape[1] > 1 else np.zeros(n_draws)
-            parts.append(_at_particles(condition, process, _picked_places(condition.weights[process], uniforms)))
     return _scenarios(process, parts)
 
 
@@ -157,24 +159,32 @@ def _weighted_scenarios(
         n_scenarios = int(np.clip(_ENTRIES_OF_ALL_SCENARIOS // n_rows**2, _FEWEST_SCENARIOS, MOST_PARTICLES))
         n_scenarios = 1 << (n_scenarios.bit_length() - 1)
         uniforms = iter(unit_nodes(n_scenarios, (ensemble.n_processes > 1) + len(uncertain)).T)
-        process, weights = np.zeros(n_scenarios, int), np.full(n_scenarios, 1 / n_scenarios)
-        if ensemble.n_processes > 1:
-            process = _picked_places(_process_weights(ensemble, conditions)[None], next(uniforms))
-        own = (next(uniforms) if each.noise.shape[1] > 1 else np.zeros(n_scenarios) for each in conditions)
-        places = [_picked_places(each.weights[process], of_it) for each, of_it in zip(conditions, own, strict=True)]
+        process = _picked_processes(ensemble, conditions, n_scenarios, uniforms)
+        weights = np.full(n_scenarios, 1 / n_scenarios)
+        places = [_picked_places(each, process, uniforms) for each in conditions]
     pairs = zip(conditions, places, strict=True)
     return _scenarios(process, [_at_particles(each, process, place) for each, place in pairs]), weights
 
 
-def _process_weights(ensemble: Ensemble, conditions: Sequence[Condition]) -> HostFloat:
+def _picked_processes(
+    ensemble: Ensemble, conditions: Sequence[Condition], count: int, uniforms: Iterator[HostFloat]
+) -> HostInt:
     # Processes count as much as all conditions together say: p(process) Π p(y_new | process).
+    if ensemble.n_processes == 1:
+        return np.zeros(count, int)
     base = np.asarray(ensemble.log_weights, dtype=float)
     told = [logsumexp(np.asarray(each.log_weights, dtype=float), axis=1) - base for each in conditions]
-    log_weights = base + sum(told)
-    return np.exp(log_weights - logsumexp(log_weights))
+    return _passed(softmax(base + sum(told))[None], next(uniforms))
 
 
-def _picked_places(weights: HostFloat, uniforms: HostFloat) -> HostInt:
+def _picked_places(condition: Condition, process: HostInt, uniforms: Iterator[HostFloat]) -> HostInt:
+    # One of the particles that a condition has under each process.
+    if condition.noise.shape[1] == 1:
+        return np.zeros_like(process)
+    return _passed(condition.weights[process], next(uniforms))
+
+
+def _passed(weights: HostFloat, uniforms: HostFloat) -> HostInt:
     # The entry of each row of weights at which their cumulated share passes the uniform number.
     ends = np.cumsum(weights, axis=1)
     return np.minimum(np.sum(ends <= uniforms[:, None] * ends[:, -1:], axis=1), weights.shape[1] - 1)
@@ -251,57 +261,32 @@ def given_scenario(
 ) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
     """Return mean and covariance of f at the rows of all conditions in one scenario.
 
-    Prediction errors are joint: with E = [I, −W] over rows and observations, cov(e) = E κ Eᵀ + W diag(σ²) Wᵀ.
+    Prediction errors are joint: with E = [I, −J] over rows and observations, cov(e) = E κ Eᵀ + J diag(σ²) Jᵀ.
     """
-    latents = process.latents(scenario.latents)
-    inputs = jax.vmap(process.inputs)(rows)
-    mean = jax.vmap(process.explained.mean)(inputs, latents)
-    pairs = _Pairs(process, latents, gram(process.latents.kernel, scenario.latents))
-    kernel = process.inputs.kernel
-    covariance = pairs.covariance(_each_pair(lambda x, other: cross(kernel, x, other), rows, rows), inputs, inputs)
-    if seen is None:
-        return mean.reshape(-1), _as_matrix(covariance)
-    curves = jax.vmap(lambda own, latent, noise: curve_given(process, own, latent, noise))(
-        seen, scenario.latents, scenario.noise
-    )
-    to_own = jax.vmap(lambda own, curve, points: covariance_with_seen(process, curve, own, points))(seen, curves, rows)
-    solve = jax.vmap(lambda factor, own: jax.scipy.linalg.cho_solve((factor, True), own.T).T)
-    gain = solve(curves.factor, to_own)  # W = κ(x, X)(κ(X, X) + σ²I)⁻¹
-    mean = mean + jnp.einsum("cnm,cm->cn", to_own, curves.solution)
-    observed = jax.vmap(lambda own: own.features(process))(seen)
-    prior = _each_pair(lambda points, other: at_points(points).gram_with(process, other), rows, seen)
-    through = jnp.einsum("cdnm,dkm->cdnk", pairs.covariance(prior, inputs, observed), gain)  # κ(x, X') W'ᵀ
-    prior = _each_pair(lambda own, other: own.gram_with(process, other), seen, seen)
-    covariance = covariance - through - through.transpose(1, 0, 3, 2)
-    covariance += jnp.einsum("cnm,cdmk,djk->cdnj", gain, pairs.covariance(prior, observed, observed), gain)
-    noise = (scenario.noise[:, None] + seen.error_variances) * seen.present
-    conditions = jnp.arange(len(latents))
-    own_noise = jnp.einsum("cnm,cm,ckm->cnk", gain, noise, gain)  # W σ² Wᵀ
-    return mean.reshape(-1), _as_matrix(covariance.at[conditions, conditions].add(own_noise))
+    n_rows, numbers = rows.shape[1], jnp.arange(len(rows))
+    places = [jax.vmap(at_points)(rows), *([] if seen is None else [seen])]
+    features = jnp.concatenate([jax.vmap(lambda own: own.features(process))(each) for each in places], axis=1)
+    members = (places, features, process.latents(scenario.latents))
 
+    def of_pair(one: _Member, other: _Member, shared: Scalar) -> Float[Array, "k l"]:
+        # k_H(h, h') k_X less what the training data explain, between all places of two conditions
+        prior = jnp.block([[first.gram_with(process, second) for second in other[0]] for first in one[0]])
+        return shared * prior - process.explained.covariance(*one[1:], *other[1:])
 
-class _Pairs(eqx.Module):
-    # Pairs of conditions in one scenario: features of their latents, and k_H(h, h').
-    process: Process
-    latents: Float[Array, "C k"]
-    between: Float[Array, "C C"]
+    of_pairs = jax.vmap(jax.vmap(of_pair, in_axes=(None, 0, 0)), in_axes=(0, None, 0))
+    joint = of_pairs(members, members, gram(process.latents.kernel, scenario.latents))
+    mean, covariance = jax.vmap(process.explained.mean)(*members[1:]), joint[:, :, :n_rows, :n_rows]
+    if seen is not None:
 
-    def covariance(
-        self, prior: Float[Array, "C C n m"], first: Float[Array, "C n R"], second: Float[Array, "C m R"]
-    ) -> Float[Array, "C C n m"]:
-        """Return k_H(h, h') k_X less what the training data explain, for the points of each pair of conditions."""
-        explained = _each_pair(
-            lambda one, other: self.process.explained.covariance(*one, *other),
-            (first, self.latents),
-            (second, self.latents),
-        )
-        return self.between[:, :, None, None] * prior - explained
+        def gain_of(own: FewObservations, among: Float[Array, "k k"], noise: Scalar) -> Float[Array, "n m"]:
+            factor = own.factor(among[n_rows:, n_rows:], noise)
+            return cho_solve((factor, True), among[n_rows:, :n_rows]).T  # J = κ(x, X)(κ(X, X) + σ²I)⁻¹
 
-
-def _each_pair(function: Callable[[Any, Any], Array], first: Any, second: Any) -> Float[Array, "C C n m"]:
-    return jax.vmap(lambda one: jax.vmap(lambda other: function(one, other))(second))(first)
-
-
-def _as_matrix(blocks: Float[Array, "C C n n"]) -> Float[Array, "rows rows"]:
-    n_conditions, _, n_rows, _ = blocks.shape
-    return blocks.transpose(0, 2, 1, 3).reshape(n_conditions * n_rows, n_conditions * n_rows)
+        gain = jax.vmap(gain_of)(seen, joint[numbers, numbers], scenario.noise)
+        mean = mean[:, :n_rows] + jnp.einsum("cnm,cm->cn", gain, seen.values - mean[:, n_rows:])
+        through = jnp.einsum("cdnm,dkm->cdnk", joint[:, :, :n_rows, n_rows:], gain)  # κ(x, X') J'ᵀ
+        covariance = covariance - through - through.transpose(1, 0, 3, 2)
+        covariance += jnp.einsum("cnm,cdmk,djk->cdnj", gain, joint[:, :, n_rows:, n_rows:], gain)
+        noise = (scenario.noise[:, None] + seen.error_variances) * seen.present
+        covariance = covariance.at[numbers, numbers].add(jnp.einsum("cnm,cm,ckm->cnk", gain, noise, gain))  # J σ² Jᵀ
+    return mean.reshape(-1), covariance.transpose(0, 2, 1, 3).reshape(mean.size, mean.size)

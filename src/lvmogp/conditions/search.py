@@ -79,21 +79,19 @@ class _Mixture(NamedTuple):
 
 
 def weighted_points(
-    target: Target,
-    starts: Float[Array, "K T"],
-    scout_nodes: Float[Array, "P0 cube"],
-    nodes: Float[Array, "P cube"],
-    search: Search,
+    target: Target, starts: Float[Array, "K T"], nodes: Float[Array, "P0 cube"], search: Search
 ) -> tuple[Float[Array, "P T"], Float[Array, " P"]]:
-    """Return points θ with log target(θ)/r(θ), r being a mixture of local Gaussians and the prior (equation 20)."""
+    """Return points θ with log target(θ)/r(θ), r being a mixture of local Gaussians and the prior (equation 20).
+
+    All nodes are for scouts, the first of them for the points.
+    """
     proposal = _local_gaussians(target, starts, search)
     # One round of scouts tells which local Gaussians carry the mass (one step of expectation-maximisation).
-    scouts = proposal.draw(scout_nodes)
-    log_weights, responsibilities = _importance(target, proposal, scouts)
+    log_weights, responsibilities = _importance(target, proposal, proposal.draw(nodes))
     shares = jax.nn.softmax(log_weights) @ responsibilities
     shares = shares.at[-1].set(jnp.maximum(shares[-1], search.prior_share)) + 1e-4
     proposal = proposal._replace(log_shares=jnp.log(shares / jnp.sum(shares)))
-    thetas = proposal.draw(nodes)
+    thetas = proposal.draw(nodes[: search.n_particles])
     return thetas, _importance(target, proposal, thetas)[0]
 
 

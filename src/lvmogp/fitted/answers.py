@@ -12,24 +12,22 @@ import lvmogp.conditions.closed_form as closed_form
 import lvmogp.conditions.joint as joint
 from lvmogp.conditions.condition import Condition, mean_noise
 from lvmogp.conditions.ensemble import ClosedForm, Ensemble
-from lvmogp.conditions.mixtures import (
+from lvmogp.conditions.predictive import (
     Ask,
+    Curves,
     OutputMoments,
     Scores,
     Statistic,
-    moments_in_units,
-    output_factors,
-    quantiles_in_units,
-    scores_in_units,
-    with_variances,
-)
-from lvmogp.conditions.predictive import (
-    Curves,
     condition_curves,
     curves_at_latents,
+    moments_in_units,
+    output_factors,
     pieces,
+    quantiles_in_units,
+    scores_in_units,
     statistic_of,
     trained_curves,
+    with_variances,
 )
 from lvmogp.fitted.model import FittedModel, all_features, all_latents, find_condition
 from lvmogp.fitted.queries import Query
@@ -146,16 +144,12 @@ def moments_and_covariance(model: FittedModel, rows: Query, *, include_noise: bo
         return mean, np.empty((0, 0))
     groups, conditions = zip(*_conditions(model, rows), strict=True)
     points = [scaling.inputs(inputs[places]) for places in groups]
-    if fit is not None:
-        blocks = closed_form.joint_covariance(model.ensemble, fit, list(conditions), points)
-    else:
+    output = None
+    if transform is not None:
         means = [mean[places] for places in groups]
-        output = None if transform is None else joint.relative_output(scaling, means, include_noise=include_noise)
-        blocks = joint.joint_covariance(model.ensemble, conditions, points, output)
-    covariance = np.empty((len(inputs), len(inputs)))
-    for first, row in zip(groups, blocks, strict=True):
-        for second, block in zip(groups, row, strict=True):
-            covariance[np.ix_(first, second)] = block
+        output = joint.relative_output(scaling, means, include_noise=include_noise)
+    order, covariance = np.concatenate(groups), np.empty((len(inputs), len(inputs)))
+    covariance[np.ix_(order, order)] = joint.joint_covariance(model.ensemble, conditions, points, output)
     if transform is not None:
         return mean, with_variances(covariance * np.outer(mean, mean), variance)
     covariance = scaling.variance(covariance)

@@ -20,8 +20,8 @@ from lvmogp.conditions.condition import (
     mean_noise,
     trained_condition,
 )
+from lvmogp.conditions.curves import FewObservations, few_observations, no_observations
 from lvmogp.conditions.ensemble import Ensemble, ensemble_of_draws, ensemble_of_fit
-from lvmogp.conditions.few_observations import FewObservations, few_observations, no_observations
 from lvmogp.conditions.infer import infer, infer_gaussian
 from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.ground.compiling import compiled

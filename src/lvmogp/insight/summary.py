@@ -1,6 +1,7 @@
 """What a fitted model says about itself: relevances, noise, errors on points left out, remarks in words."""
 
 import dataclasses
+import functools
 import numbers
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,8 +13,7 @@ import pandas as pd
 
 from lvmogp.conditions.curves import picked
 from lvmogp.conditions.ensemble import chunks
-from lvmogp.conditions.mixtures import Mixture, asked_of, moments_in_units, scores_in_units
-from lvmogp.conditions.predictive import trained_curves
+from lvmogp.conditions.predictive import Curves, moments_in_units, scores_in_units, statistic_of, trained_curves
 from lvmogp.errors import SettingError
 from lvmogp.estimator import LVMOGPRegressor, fitted_model
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, calibration, checked_levels
@@ -196,7 +196,9 @@ def leave_out_calibration(
         found[:, :, left_out] = both[:, :, left_out[rows]]
     if observations.errors is not None:
         found[1] += scaling.error_variances(observations.errors, observations.outputs)
-    ask, outputs = asked_of(Mixture(*(jnp.asarray(array) for array in (weights, *found)))), observations.outputs
+    outputs, (means, variances) = observations.outputs, (jnp.asarray(part)[None] for part in found)
+    curves = Curves(jnp.asarray(weights), means, variances, noise=jnp.zeros(len(outputs)))
+    ask = functools.partial(statistic_of, curves, include_noise=False)
     predicted, _ = moments_in_units(ask, scaling, len(outputs))
     density, below = scores_in_units(ask, scaling, outputs, np.zeros_like(outputs))
     return calibration(Forecasts(below, density, predicted - outputs, observations.conditions, trained.ids), asked)

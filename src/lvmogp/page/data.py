@@ -18,9 +18,8 @@ import numpy as np
 
 from lvmogp.algebra.linalg import smallest_jitter
 from lvmogp.conditions.condition import MOST_PARTICLES, N_NODES, Condition, known_latents, mean_noise
-from lvmogp.conditions.curves import picked
+from lvmogp.conditions.curves import MOST_EXACT, PLACES, picked
 from lvmogp.conditions.ensemble import Ensemble, ensemble_of_fit
-from lvmogp.conditions.few_observations import MOST_EXACT, PLACES
 from lvmogp.conditions.infer import SEARCH, starting_points
 from lvmogp.conditions.joint import joint_covariance
 from lvmogp.conditions.predictive import condition_curves
@@ -196,7 +195,7 @@ def _curves_of_draws(model: FittedModel) -> list[Document]:
     for name in model.all_ids:
         condition = find_condition(model, name, unseen="error")
         curves = condition_curves(model.ensemble, condition, points)
-        ((covariance,),) = joint_covariance(model.ensemble, [condition], [points])
+        covariance = joint_covariance(model.ensemble, [condition], [points])
         whitened = np.linalg.solve(factor, np.linalg.solve(factor, covariance).T)
         curve = {
             "priorVariance": prior_variance,
@@ -224,7 +223,7 @@ def _particles(model: FittedModel, condition: Condition) -> Document:
         "evidence": {
             "points": encoded(np.asarray(seen.inputs)[present]),
             "features": encoded(features[present]),
-            "gram": encoded(np.asarray(seen.gram(process))[np.ix_(present, present)]),
+            "gram": encoded(np.asarray(seen.gram_with(process, seen))[np.ix_(present, present)]),
             "values": encoded(np.asarray(seen.values)[present]),
             "errors": encoded(np.asarray(seen.error_variances)[present]),
             "paddedSize": len(present),

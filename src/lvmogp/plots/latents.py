@@ -19,8 +19,8 @@ from matplotlib.patches import Ellipse
 from scipy.stats import gaussian_kde
 
 from lvmogp.conditions.condition import Condition, KnownLatents, aligned_latents
+from lvmogp.conditions.curves import FewObservations
 from lvmogp.conditions.ensemble import Ensemble
-from lvmogp.conditions.few_observations import FewObservations
 from lvmogp.conditions.infer import log_posterior
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
