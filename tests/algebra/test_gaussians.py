@@ -10,14 +10,12 @@ from scipy.optimize import brentq
 from scipy.stats import multivariate_normal, norm
 
 from lvmogp.algebra.gaussians import (
-    kl_factored_to_standard_normal,
     kl_kronecker_to_standard_normal,
     kl_to_standard_normal,
     log_density,
     mixture_distribution,
     mixture_log_density,
     mixture_quantile,
-    normal_density,
     normal_distribution,
 )
 
@@ -32,10 +30,6 @@ def test_divergences_equal_the_dense_formula(rng):
     expected = sum(dense_kl_to_standard_normal(m, np.diag(s)) for m, s in zip(mean, variance, strict=True))
     assert_allclose(kl_to_standard_normal(jnp.asarray(mean), jnp.asarray(variance)), expected, rtol=1e-13)
 
-    mean, factor = rng.normal(size=4), random_factor(rng, 4)
-    result = kl_factored_to_standard_normal(jnp.asarray(mean), jnp.asarray(factor))
-    assert_allclose(result, dense_kl_to_standard_normal(mean, factor @ factor.T), rtol=1e-13)
-
     mean, input_factor, latent_factor = rng.normal(size=(2, 3)), random_factor(rng, 2), random_factor(rng, 3)
     covariance = np.kron(latent_factor @ latent_factor.T, input_factor @ input_factor.T)
     result = kl_kronecker_to_standard_normal(*map(jnp.asarray, (mean, input_factor, latent_factor)))
@@ -48,7 +42,6 @@ def test_densities_and_distributions_equal_those_of_scipy(rng):
     assert_allclose(log_density(jnp.asarray(residual), jnp.asarray(factor)), expected, rtol=1e-12)
     scores = np.linspace(-30, 8, 20)  # into the tail, where one less the other side would be zero
     assert_allclose(normal_distribution(jnp.asarray(scores)), norm.cdf(scores), rtol=1e-12)
-    assert_allclose(normal_density(jnp.asarray(scores)), norm.pdf(scores), rtol=1e-12)
 
 
 # Mixtures: five components an entry, a different mixture for each of four entries.

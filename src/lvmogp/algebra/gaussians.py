@@ -18,11 +18,6 @@ def kl_to_standard_normal(mean: Float[Array, "*shape"], variance: Float[Array, "
     return jnp.sum(mean**2 + variance - jnp.log(variance) - 1) / 2
 
 
-def kl_factored_to_standard_normal(mean: Float[Array, " m"], factor: Float[Array, "m m"]) -> Scalar:
-    """KL(N(m, LLᵀ) ‖ N(0, I)) = ½ (mᵀm + ‖L‖² − 2 Σ log L_ii − M)."""
-    return (mean @ mean + jnp.sum(factor**2) - _log_det(factor) - mean.shape[0]) / 2
-
-
 def _log_det(factor: Float[Array, "m m"]) -> Scalar:
     return 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))  # log|LLᵀ|
 
@@ -62,11 +57,6 @@ def mixture_log_density(
 def normal_distribution(score: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Φ(z) = ½ erfc(−z/√2), which holds in both tails and costs a sixth of JAX's own."""
     return jax.lax.erfc(score * -(0.5**0.5)) / 2
-
-
-def normal_density(score: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """φ(z) = exp(−z²/2)/√2π."""
-    return jnp.exp(-(score**2) / 2) / math.sqrt(2 * math.pi)
 
 
 def mixture_distribution(

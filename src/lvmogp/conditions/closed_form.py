@@ -20,7 +20,7 @@ from lvmogp.kernels.covariances import gram
 from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, of_all_conditions
 from lvmogp.model.expected_likelihood import Basis
 from lvmogp.model.posterior import CurveMoments, Posterior, curve_moments, grid_marginals, grid_means, marginals
-from lvmogp.model.process import Process, WhitenedFeatures
+from lvmogp.model.process import Process, explained_of_sums
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
 
 _POINTS_AT_ONCE = 4_096
@@ -132,7 +132,6 @@ def _gaussian_functionals(
 ) -> ErrorFunctional:
     """Return the errors at rows of conditions whose latents are Gaussian; they have no observations of their own."""
     process = picked(processes, 0)
-    assert isinstance(process.latents, WhitenedFeatures)  # as in every process of a fit
     curves, mean_features = curve_moments(model, latents), process.latents.expected(latents)
 
     def one_condition(
@@ -163,7 +162,7 @@ def _gaussian_covariance(processes: Process, all_of: ErrorFunctional) -> Float[A
     shared = expected_cross(process.latents.kernel, latents, latents)[:, None, :, None]  # ⟨k_H(h, h')⟩
     shape, places = (n_conditions, n_rows, n_conditions, n_rows), jnp.arange(n_conditions)
     found = shared * gram(process.inputs.kernel, points).reshape(shape)
-    found = found - process.explained.bilinear(features, features).reshape(shape)
+    found = found - explained_of_sums(process, features, features).reshape(shape)
     found = (found + found.transpose(2, 3, 0, 1)) / 2  # rounding would leave it unsymmetric
     return found.at[places, :, places].set(all_of.covariance)
 
@@ -218,7 +217,7 @@ def _cross_covariance(processes: Process, first: ErrorFunctional, second: ErrorF
         - rows.gram_with(process, second.seen) @ right.T
         + jnp.einsum("qnm,mk,qjk->nj", both, first.seen.gram_with(process, second.seen), second.gain)
     )
-    return through_kernel - process.explained.bilinear(first.features, second.features)
+    return through_kernel - explained_of_sums(process, first.features, second.features)
 
 
 def joint_covariance(
