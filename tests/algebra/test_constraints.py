@@ -40,7 +40,7 @@ def full_parameters(rng, choice=None):
     return Parameters(
         input_kernel=completed(RBF([0.3, 2.0]) + Periodic(1.5) * Linear(0.7, fixed="variance")),
         latent_kernel=completed(RBF([0.5, 0.9], fixed="variance") + Constant(0.2)),
-        inducing_inputs=jnp.asarray(rng.normal(size=(2, 2))),
+        inducing_inputs=jnp.array([[0.1, 0.2], [0.3, -0.1]]),
         inducing_latents=jnp.asarray(rng.normal(size=(3, 2))),
         latent_mean=jnp.asarray(rng.normal(size=(4, 2))),
         latent_variance=jnp.asarray(rng.uniform(0.1, 1.0, size=(4, 2))),

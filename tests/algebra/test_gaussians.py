@@ -13,9 +13,8 @@ from lvmogp.algebra.gaussians import (
     kl_kronecker_to_standard_normal,
     kl_to_standard_normal,
     log_density,
-    mixture_distribution,
-    mixture_log_density,
     mixture_quantile,
+    mixture_scores,
     normal_distribution,
 )
 
@@ -56,37 +55,27 @@ def mixture_cdf(value, means, variances, weights):
     return np.sum(weights * norm.cdf(value, means, np.sqrt(variances)), axis=0)
 
 
-quantile = jax.jit(mixture_quantile)
+quantile, scores = jax.jit(mixture_quantile), jax.jit(mixture_scores)
 
 
 def test_mixtures_equal_sums_of_scipy(rng):
     means, variances, weights = random_mixtures(rng)
     value = rng.normal(size=4)
+    log_density, distribution = scores(value, means, variances, weights)
     expected = np.log(np.sum(weights * norm.pdf(value, means, np.sqrt(variances)), axis=0))
-    result = mixture_log_density(*map(jnp.asarray, (value, means, variances, np.log(weights))))
-    assert_allclose(result, expected, rtol=1e-12)
-    result = mixture_distribution(*map(jnp.asarray, (value, means, variances, weights)))
-    assert_allclose(result, mixture_cdf(value, means, variances, weights), rtol=1e-12)
+    assert_allclose(log_density, expected, rtol=1e-12)
+    assert_allclose(distribution, mixture_cdf(value, means, variances, weights), rtol=1e-12)
     # Far out, where densities underflow:
-    result = mixture_log_density(
-        jnp.array([100.0]), jnp.array([[0.0], [1.0]]), jnp.ones((2, 1)), jnp.log(jnp.array([[0.5], [0.5]]))
-    )
+    log_density, _ = scores(np.array([100.0]), np.array([[0.0], [1.0]]), np.ones((2, 1)), np.array([[0.5], [0.5]]))
     expected = np.log(0.5) + np.logaddexp(norm.logpdf(100.0), norm.logpdf(99.0))
-    assert_allclose(result, [expected], rtol=1e-13)
+    assert_allclose(log_density, [expected], rtol=1e-13)
 
 
 def test_components_of_zero_weight_are_ignored(rng):
-    means, variances, weights = random_mixtures(rng)
-    padded = (
-        jnp.asarray(np.concatenate([means, np.full((3, 4), 1e12)])),
-        jnp.asarray(np.concatenate([variances, np.ones((3, 4))])),
-        jnp.asarray(np.concatenate([weights, np.zeros((3, 4))])),
-    )
-    expected = quantile(*map(jnp.asarray, (0.3, means, variances, weights)))
-    assert_allclose(quantile(jnp.asarray(0.3), *padded), expected, rtol=1e-13)
-    value = jnp.asarray(rng.normal(size=4))
-    expected = mixture_log_density(value, *map(jnp.asarray, (means, variances, np.log(weights))))
-    assert_allclose(mixture_log_density(value, *padded[:2], jnp.log(padded[2])), expected, rtol=1e-13)
+    mixtures, value = random_mixtures(rng), rng.normal(size=4)
+    padded = [np.concatenate([part, np.full((3, 4), fill)]) for part, fill in zip(mixtures, (1e12, 1, 0), strict=True)]
+    assert_allclose(quantile(0.3, *padded), quantile(0.3, *mixtures), rtol=1e-13)
+    assert_allclose(scores(value, *padded), scores(value, *mixtures), rtol=1e-13)
 
 
 @pytest.mark.parametrize("n_components", [1, 7])
