@@ -225,7 +225,8 @@ def exact_log_likelihood(parameters: Parameters, observations: Observations, err
     latents = np.asarray(parameters.latent_mean)[condition]
     between = covariance(parameters.latent_kernel, latents, latents)
     signal = between * covariance(parameters.input_kernel, inputs, inputs)
-    return log_normal(outputs, signal + np.diag([noise_of(parameters, d) for d in condition] + errors))
+    noise = np.array([noise_of(parameters, d) for d in condition])
+    return log_normal(outputs, signal + np.diag(noise + errors))
 
 
 # The process f itself, as a GP over rows (x, h) with full covariance matrices.
