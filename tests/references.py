@@ -218,14 +218,15 @@ def log_normal(values: np.ndarray, variance: np.ndarray) -> float:
     return -(len(values) * np.log(2 * np.pi) + log_det(variance) + values @ np.linalg.solve(variance, values)) / 2
 
 
-def exact_log_likelihood(parameters: Parameters, observations: Observations) -> float:
-    """log N(y; 0, C + Σ) with C_ij = k_H(h_d(i), h_d(j)) k_X(x_i, x_j) and H at the latent means."""
+def exact_log_likelihood(parameters: Parameters, observations: Observations, errors: np.ndarray | float = 0.0) -> float:
+    """log N(y; 0, C + Σ) with C_ij = k_H(h_d(i), h_d(j)) k_X(x_i, x_j), H at the latent means and Σ with ``errors``."""
     inputs, outputs = (np.concatenate(parts) for parts in zip(*observations, strict=True))
     condition = np.repeat(np.arange(len(observations)), [len(y) for _, y in observations])
     latents = np.asarray(parameters.latent_mean)[condition]
     between = covariance(parameters.latent_kernel, latents, latents)
     signal = between * covariance(parameters.input_kernel, inputs, inputs)
-    return log_normal(outputs, signal + np.diag([noise_of(parameters, d) for d in condition]))
+    noise = np.array([noise_of(parameters, d) for d in condition])
+    return log_normal(outputs, signal + np.diag(noise + errors))
 
 
 # The process f itself, as a GP over rows (x, h) with full covariance matrices.

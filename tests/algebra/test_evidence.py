@@ -29,9 +29,7 @@ def test_dense_evidence_and_its_gradients_are_those_of_determinant_and_solve(rng
 GRAMS = {
     "generic": lambda rng: (semidefinite(rng, 4, 4), semidefinite(rng, 3, 3)),
     "semidefinite": lambda rng: (semidefinite(rng, 4, 2), semidefinite(rng, 3, 1)),
-    "repeated input eigenvalues": lambda rng: (2.0 * jnp.eye(4), semidefinite(rng, 3, 3)),
-    "repeated latent eigenvalues": lambda rng: (semidefinite(rng, 4, 4), 0.5 * jnp.eye(3)),
-    "all eigenvalues repeated": lambda rng: (2.0 * jnp.eye(4), 0.5 * jnp.eye(3)),
+    "repeated eigenvalues": lambda rng: (2.0 * jnp.eye(4), 0.5 * jnp.eye(3)),
 }
 
 
@@ -41,7 +39,7 @@ def test_kronecker_evidence_and_its_gradients_are_those_of_the_formed_product(rn
     assert_same_with_gradients(rng, kronecker_evidence, evidence_of_formed_product, *arguments, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("n_inputs", "n_latents", "rank"), [(7, 4, 4), (4, 7, 3), (5, 5, 5), (90, 3, 2)])
+@pytest.mark.parametrize(("n_inputs", "n_latents", "rank"), [(4, 7, 3), (90, 3, 2)])
 def test_accelerators_find_what_a_cpu_finds(rng, n_inputs, n_latents, rank):
     grams = [semidefinite(rng, size, rank) for size in (n_inputs, n_latents)]
     linear = normal(rng, n_inputs, n_latents)

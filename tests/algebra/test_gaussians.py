@@ -10,14 +10,11 @@ from scipy.optimize import brentq
 from scipy.stats import multivariate_normal, norm
 
 from lvmogp.algebra.gaussians import (
-    kl_factored_to_standard_normal,
     kl_kronecker_to_standard_normal,
     kl_to_standard_normal,
     log_density,
-    mixture_distribution,
-    mixture_log_density,
     mixture_quantile,
-    normal_density,
+    mixture_scores,
     normal_distribution,
 )
 
@@ -32,10 +29,6 @@ def test_divergences_equal_the_dense_formula(rng):
     expected = sum(dense_kl_to_standard_normal(m, np.diag(s)) for m, s in zip(mean, variance, strict=True))
     assert_allclose(kl_to_standard_normal(jnp.asarray(mean), jnp.asarray(variance)), expected, rtol=1e-13)
 
-    mean, factor = rng.normal(size=4), random_factor(rng, 4)
-    result = kl_factored_to_standard_normal(jnp.asarray(mean), jnp.asarray(factor))
-    assert_allclose(result, dense_kl_to_standard_normal(mean, factor @ factor.T), rtol=1e-13)
-
     mean, input_factor, latent_factor = rng.normal(size=(2, 3)), random_factor(rng, 2), random_factor(rng, 3)
     covariance = np.kron(latent_factor @ latent_factor.T, input_factor @ input_factor.T)
     result = kl_kronecker_to_standard_normal(*map(jnp.asarray, (mean, input_factor, latent_factor)))
@@ -48,7 +41,6 @@ def test_densities_and_distributions_equal_those_of_scipy(rng):
     assert_allclose(log_density(jnp.asarray(residual), jnp.asarray(factor)), expected, rtol=1e-12)
     scores = np.linspace(-30, 8, 20)  # into the tail, where one less the other side would be zero
     assert_allclose(normal_distribution(jnp.asarray(scores)), norm.cdf(scores), rtol=1e-12)
-    assert_allclose(normal_density(jnp.asarray(scores)), norm.pdf(scores), rtol=1e-12)
 
 
 # Mixtures: five components an entry, a different mixture for each of four entries.
@@ -63,37 +55,27 @@ def mixture_cdf(value, means, variances, weights):
     return np.sum(weights * norm.cdf(value, means, np.sqrt(variances)), axis=0)
 
 
-quantile = jax.jit(mixture_quantile)
+quantile, scores = jax.jit(mixture_quantile), jax.jit(mixture_scores)
 
 
 def test_mixtures_equal_sums_of_scipy(rng):
     means, variances, weights = random_mixtures(rng)
     value = rng.normal(size=4)
+    log_density, distribution = scores(value, means, variances, weights)
     expected = np.log(np.sum(weights * norm.pdf(value, means, np.sqrt(variances)), axis=0))
-    result = mixture_log_density(*map(jnp.asarray, (value, means, variances, np.log(weights))))
-    assert_allclose(result, expected, rtol=1e-12)
-    result = mixture_distribution(*map(jnp.asarray, (value, means, variances, weights)))
-    assert_allclose(result, mixture_cdf(value, means, variances, weights), rtol=1e-12)
+    assert_allclose(log_density, expected, rtol=1e-12)
+    assert_allclose(distribution, mixture_cdf(value, means, variances, weights), rtol=1e-12)
     # Far out, where densities underflow:
-    result = mixture_log_density(
-        jnp.array([100.0]), jnp.array([[0.0], [1.0]]), jnp.ones((2, 1)), jnp.log(jnp.array([[0.5], [0.5]]))
-    )
+    log_density, _ = scores(np.array([100.0]), np.array([[0.0], [1.0]]), np.ones((2, 1)), np.array([[0.5], [0.5]]))
     expected = np.log(0.5) + np.logaddexp(norm.logpdf(100.0), norm.logpdf(99.0))
-    assert_allclose(result, [expected], rtol=1e-13)
+    assert_allclose(log_density, [expected], rtol=1e-13)
 
 
 def test_components_of_zero_weight_are_ignored(rng):
-    means, variances, weights = random_mixtures(rng)
-    padded = (
-        jnp.asarray(np.concatenate([means, np.full((3, 4), 1e12)])),
-        jnp.asarray(np.concatenate([variances, np.ones((3, 4))])),
-        jnp.asarray(np.concatenate([weights, np.zeros((3, 4))])),
-    )
-    expected = quantile(*map(jnp.asarray, (0.3, means, variances, weights)))
-    assert_allclose(quantile(jnp.asarray(0.3), *padded), expected, rtol=1e-13)
-    value = jnp.asarray(rng.normal(size=4))
-    expected = mixture_log_density(value, *map(jnp.asarray, (means, variances, np.log(weights))))
-    assert_allclose(mixture_log_density(value, *padded[:2], jnp.log(padded[2])), expected, rtol=1e-13)
+    mixtures, value = random_mixtures(rng), rng.normal(size=4)
+    padded = [np.concatenate([part, np.full((3, 4), fill)]) for part, fill in zip(mixtures, (1e12, 1, 0), strict=True)]
+    assert_allclose(quantile(0.3, *padded), quantile(0.3, *mixtures), rtol=1e-13)
+    assert_allclose(scores(value, *padded), scores(value, *mixtures), rtol=1e-13)
 
 
 @pytest.mark.parametrize("n_components", [1, 7])

@@ -17,15 +17,14 @@ from lvmogp.algebra.linalg import (
     factor_beside_errors,
     in_slices,
     inverse_with_quick_derivative,
-    jitter_needed,
     jittered_at_once,
+    jittered_factor,
     jittered_in_turn,
     packed_counts,
     quadratic_forms,
     smallest_jitter,
     triangular_inverse,
     unpack_symmetric,
-    unvec,
     vec,
     whiten,
     whiten_both_sides,
@@ -42,9 +41,7 @@ def with_jitter(matrix, jitter):
 LEAST = {"float64": 1e-7, "float32": 1e-5}
 
 
-@jax.jit
-def factor_and_jitter(matrix):
-    return cholesky(matrix), jitter_needed(matrix)
+factor_and_jitter = jax.jit(jittered_factor)
 
 
 def matrix_with_eigenvalue(rng, smallest):
@@ -91,8 +88,8 @@ def test_cholesky_derivatives_equal_those_of_the_plain_factorisation(rng):
     assert_same_with_gradients(
         rng, cholesky, lambda a: jnp.linalg.cholesky(a + 1e-7 * jnp.trace(a) / 4 * jnp.eye(4)), matrix
     )
-    _, tangent = jax.jit(lambda matrix: jax.jvp(jitter_needed, (matrix,), (direction,)))(matrix)
-    assert tangent == 0  # the jitter itself is constant
+    _, tangents = jax.jit(lambda matrix: jax.jvp(jittered_factor, (matrix,), (direction,)))(matrix)
+    assert tangents[1] == 0  # the jitter itself is constant
 
 
 def test_cholesky_derivatives_hold_when_the_jitter_has_grown(rng):
@@ -114,7 +111,7 @@ def test_errors_have_no_part_in_the_jitter_of_others(rng):
 # Solves
 
 
-@pytest.mark.parametrize("size", [1, 65, 150])
+@pytest.mark.parametrize("size", [1, 150])
 def test_a_triangular_matrix_is_inverted_by_halves(rng, size):
     lower = random_factor(rng, size)
     assert_allclose(triangular_inverse(jnp.asarray(lower)) @ lower, np.eye(size), atol=1e-12)
@@ -134,29 +131,24 @@ def test_derivatives_of_a_quick_inverse_are_those_of_a_solve(rng):
 
 
 @pytest.mark.parametrize("trailing", [(), (5,), (2, 5)])
-def test_whiten_solves_for_any_trailing_axes(rng, trailing):
-    lower, columns = random_factor(rng, 3), rng.normal(size=(3, *trailing))
-    expected = np.einsum("ij,j...->i...", np.linalg.inv(lower), columns)
-    assert_allclose(whiten(jnp.asarray(lower), jnp.asarray(columns)), expected, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("stack", [(), (2, 4)])
-def test_whiten_both_sides_equals_a_loop(rng, stack):
-    lower, matrices = random_factor(rng, 3), rng.normal(size=(*stack, 3, 3))
-    matrices = matrices + np.swapaxes(matrices, -1, -2)
-    result = jax.jit(whiten_both_sides)(jnp.asarray(lower), jnp.asarray(matrices))
-    for index in np.ndindex(stack):
-        expected = np.linalg.inv(lower) @ matrices[index] @ np.linalg.inv(lower).T
-        assert_allclose(result[index], expected, rtol=1e-12, atol=1e-12)
+def test_whitening_is_multiplying_with_the_inverse_for_any_other_axes(rng, trailing):
+    lower, columns, matrices = (
+        random_factor(rng, 3),
+        rng.normal(size=(3, *trailing)),
+        rng.normal(size=(*trailing, 3, 3)),
+    )
+    inverse, matrices = np.linalg.inv(lower), matrices + np.swapaxes(matrices, -1, -2)
+    assert_same(whiten(jnp.asarray(lower), jnp.asarray(columns)), np.einsum("ij,j...->i...", inverse, columns))
+    both = whiten_both_sides(jnp.asarray(lower), jnp.asarray(matrices))
+    assert_same(both, np.einsum("ij,...jk,lk->...il", inverse, matrices, inverse))
 
 
 # Matrices as vectors
 
 
-def test_vec_stacks_columns_and_unvec_undoes_it(rng):
+def test_vec_stacks_columns(rng):
     matrix = jnp.arange(6.0).reshape(2, 3)
     assert_allclose(vec(matrix), [0, 3, 1, 4, 2, 5])
-    assert_allclose(unvec(vec(matrix), 2), matrix)
     left, right = rng.normal(size=(2, 2)), rng.normal(size=(3, 3))
     assert_allclose(vec(jnp.asarray(left @ matrix @ right.T)), np.kron(right, left) @ vec(matrix), rtol=1e-13)
 
@@ -216,14 +208,13 @@ def test_quadratic_forms_and_their_derivatives_are_those_of_a_loop(rng):
     assert_same_with_gradients(rng, quadratic_forms, loop, normal(rng, 2, 6), normal(rng, 2, 4, 3), normal(rng, 2, 4))
 
 
-@pytest.mark.parametrize("n_at_once", [1, 2, 6])
-def test_slices_give_what_all_rows_give_at_once(rng, n_at_once):
+@pytest.mark.parametrize(("most", "n_slices"), [(3, 4), (2, 4), (12, 1)])
+def test_slices_give_what_all_rows_give_at_once(rng, most, n_slices):
     def function(rows, numbers):
         return jnp.cumsum(rows, axis=1) ** 2, jnp.sin(numbers)
 
-    arrays = normal(rng, 6, 3), normal(rng, 6)
-    assert_same_with_gradients(rng, partial(in_slices, function, n_at_once), function, *arrays)
+    arrays = normal(rng, 12, 3), normal(rng, 12)
+    assert_same_with_gradients(rng, partial(in_slices, function, most), function, *arrays)
     # No array as long as all rows is between what goes in and what comes out, unless all are taken at once.
-    program = str(jax.make_jaxpr(partial(in_slices, function, n_at_once))(*arrays))
-    assert ("scan[" in program) == (n_at_once < 6)
-    assert_same(in_slices(function, n_at_once, *arrays), function(*arrays))
+    program = str(jax.make_jaxpr(partial(in_slices, function, most))(*arrays))
+    assert f"length={n_slices}" in program if n_slices > 1 else "scan[" not in program

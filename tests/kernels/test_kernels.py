@@ -53,57 +53,59 @@ WITH_SKLEARN = {
 }
 
 
-def assert_same_covariances(kernel, expected, first, second):
-    assert_allclose(jax.jit(cross)(kernel, first, second), expected(first, second), rtol=1e-12, atol=1e-14)
-    assert_allclose(jax.jit(gram)(kernel, first), expected(first), rtol=1e-12, atol=1e-14)
-    assert_allclose(jax.jit(diagonal)(kernel, first), expected.diag(first), rtol=1e-12)
+# Programs of all kernels at once: compiling each by itself would take several times as long.
+@jax.jit
+def all_covariances(kernels, first, second):
+    return [(cross(kernel, first, second), gram(kernel, first), diagonal(kernel, first)) for kernel in kernels]
 
 
-@pytest.mark.parametrize("name", WITH_SKLEARN)
-def test_covariances_equal_those_of_scikit_learn(rng, name):
-    kernel, expected = WITH_SKLEARN[name]
-    assert_same_covariances(
-        kernel, expected, jnp.asarray(rng.normal(size=(5, 2))), jnp.asarray(rng.normal(size=(3, 2)))
-    )
+@jax.jit
+def all_grams(kernels, points):
+    return [gram(kernel, own) for kernel, own in zip(kernels, points, strict=True)]
 
 
-def test_periodic_covariances_equal_those_of_scikit_learn_and_multiply_over_columns(rng):
-    expected = 1.7 * sk.ExpSineSquared(length_scale=0.8, periodicity=1.4)
-    first, second = (jnp.asarray(rng.normal(size=(size, 1), scale=2)) for size in (5, 3))
-    assert_same_covariances(Periodic(1.4, 0.8, 1.7), expected, first, second)
-    points = jnp.asarray(rng.normal(size=(4, 2)))
-    periods, scales = [1.4, 0.6], [0.8, 1.1]
-    factors = [gram(Periodic(periods[q], scales[q]), points[:, q : q + 1]) for q in (0, 1)]
-    assert_allclose(gram(Periodic(periods, scales, 1.7), points), 1.7 * factors[0] * factors[1], rtol=1e-12)
+def assert_same(found, expected, rtol=1e-12):
+    jax.tree.map(lambda one, other: assert_allclose(one, other, rtol=rtol, atol=1e-14), found, expected)
 
 
-def test_linear_and_rational_quadratic_kernels_weigh_each_column(rng):
-    points = rng.normal(size=(4, 2))
-    expected = [[0.5 * x[0] * y[0] + 2.0 * x[1] * y[1] for y in points] for x in points]
-    assert_allclose(gram(Linear([0.5, 2.0]), jnp.asarray(points)), expected, rtol=1e-12)
-    rational = gram(RationalQuadratic(SCALES, shape=1e9), jnp.asarray(points))  # which tends to the RBF kernel
-    assert_allclose(rational, gram(RBF(SCALES), jnp.asarray(points)), rtol=1e-7)
+def assert_those_of_scikit_learn(pairs, first, second):
+    kernels, references = zip(*pairs, strict=True)
+    expected = [(each(first, second), each(first), each.diag(first)) for each in references]
+    assert_same(all_covariances(kernels, first, second), expected)
 
 
-@pytest.mark.parametrize("kind", [RBF, Matern12, Matern32, Matern52, RationalQuadratic, Linear, Periodic])
-def test_a_kernel_looks_only_at_its_columns(rng, kind):
-    points = jnp.asarray(rng.normal(size=(4, 3)))
-    assert_allclose(
-        gram(kind([0.7, 1.9], columns=(2, 0)), points), gram(kind([0.7, 1.9]), points[:, jnp.array([2, 0])])
-    )
-    assert_allclose(gram(kind(0.7, columns=1), points), gram(kind(0.7), points[:, 1:2]))
+def test_covariances_equal_those_of_scikit_learn(rng):
+    assert_those_of_scikit_learn(WITH_SKLEARN.values(), rng.normal(size=(5, 2)), rng.normal(size=(3, 2)))
+    periodic = Periodic(1.4, 0.8, 1.7), 1.7 * sk.ExpSineSquared(length_scale=0.8, periodicity=1.4)
+    assert_those_of_scikit_learn([periodic], rng.normal(size=(5, 1), scale=2), rng.normal(size=(3, 1), scale=2))
+
+
+def test_kernels_weigh_each_column(rng):
+    points, periods, scales = rng.normal(size=(4, 2)), [1.4, 0.6], [0.8, 1.1]
+    kernels = Linear([0.5, 2.0]), RationalQuadratic(SCALES, shape=1e9), Periodic(periods, scales, 1.7), RBF(SCALES)
+    linear, rational, periodic, rbf = all_grams(kernels, [points] * 4)
+    assert_same(linear, [[0.5 * x[0] * y[0] + 2.0 * x[1] * y[1] for y in points] for x in points])
+    assert_same(rational, rbf, 1e-7)  # to which it tends
+    factors = all_grams([Periodic(periods[q], scales[q]) for q in (0, 1)], [points[:, q : q + 1] for q in (0, 1)])
+    assert_same(periodic, 1.7 * factors[0] * factors[1])
+
+
+def test_a_kernel_looks_only_at_its_columns(rng):
+    points, kinds = rng.normal(size=(4, 3)), (RBF, Matern12, Matern32, Matern52, RationalQuadratic, Linear, Periodic)
+    some = [kind([0.7, 1.9], columns=(2, 0)) for kind in kinds] + [kind(0.7, columns=1) for kind in kinds]
+    alone = [kind([0.7, 1.9]) for kind in kinds] + [kind(0.7) for kind in kinds]
+    expected = all_grams(alone, [points[:, [2, 0]]] * len(kinds) + [points[:, 1:2]] * len(kinds))
+    assert_same(all_grams(some, [points] * len(some)), expected)
 
 
 def test_sums_and_products_are_flat_and_equal_loops(rng):
     kernels = RBF(0.7), Linear(1.5), Constant(0.3)
-    points = jnp.asarray(rng.normal(size=(4, 2)))
-    grams = [np.asarray(gram(kernel, points)) for kernel in kernels]
     total, product = kernels[0] + (kernels[1] + kernels[2]), kernels[0] * (kernels[1] * kernels[2])
     assert isinstance(total, Sum)
     assert isinstance(product, Product)
     assert total.terms == product.terms == kernels
-    assert_allclose(gram(total, points), sum(grams), rtol=1e-13)
-    assert_allclose(gram(product, points), np.prod(grams, axis=0), rtol=1e-13)
+    *grams, of_sum, of_product = all_grams((*kernels, total, product), [rng.normal(size=(4, 2))] * 5)
+    assert_same([of_sum, of_product], [sum(grams), np.prod(grams, axis=0)], 1e-13)
 
 
 @pytest.mark.parametrize("kind", [RBF, Matern12, Matern32, Matern52, RationalQuadratic, Periodic])
@@ -123,29 +125,26 @@ def test_gradients_equal_finite_differences_even_with_coincident_points(rng, kin
 # What users write
 
 
-@pytest.mark.parametrize("value", [0, -1.0, [1.0, -2.0], np.inf, np.nan, [[1.0]], "long"])
-def test_hyperparameters_must_be_positive_numbers(value):
-    with pytest.raises(SettingError, match="^lengthscale must be a positive number or one positive number a column"):
-        RBF(lengthscale=value)
-    with pytest.raises(SettingError, match=r"^variance must be a positive number, got"):
-        RBF(variance=value)
-    with pytest.raises(SettingError, match=r"^variance must be a positive number, got \[1, 2\]"):
-        RBF(variance=[1, 2])
+LENGTHSCALE = "^lengthscale must be a positive number or one positive number a column, got"
 
 
-def test_the_message_names_the_hyperparameter():
-    with pytest.raises(SettingError, match=r"^period must be .* got None$"):
-        Periodic(period=None)
-    with pytest.raises(SettingError, match=r"^shape must be .* got 0$"):
-        RationalQuadratic(shape=0)
-    with pytest.raises(SettingError, match="RBF has no hyperparameter 'period' to hold fixed"):
-        RBF(fixed="period")
-
-
-@pytest.mark.parametrize("columns", [[], [[0]], [0.5], [1, 1], "a"])
-def test_columns_must_be_different_numbers(columns):
-    with pytest.raises(SettingError, match="columns must be different column numbers, got"):
-        RBF(columns=columns)
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        *((RBF, {"lengthscale": value}, LENGTHSCALE) for value in (0, [1.0, -2.0], np.inf, np.nan, [[1.0]], "long")),
+        (RBF, {"variance": [1, 2]}, r"^variance must be a positive number, got \[1, 2\]"),
+        (Periodic, {"period": None}, r"^period must be .* got None$"),
+        (RationalQuadratic, {"shape": 0}, r"^shape must be .* got 0$"),
+        (RBF, {"fixed": "period"}, "RBF has no hyperparameter 'period' to hold fixed"),
+        *(
+            (RBF, {"columns": value}, "must be different column numbers, got")
+            for value in ([], [[0]], [0.5], [1, 1], "a")
+        ),
+    ],
+)
+def test_settings_that_make_no_sense_fail_in_words(kind, options, message):
+    with pytest.raises(SettingError, match=message):
+        kind(**options)
 
 
 def test_numbers_stay_numpy_until_the_fit():
@@ -169,26 +168,13 @@ def test_leaves_are_the_simple_kernels_in_order_and_plain_values_name_them():
     first, second, third = RBF(columns=(1,)), Linear([0.5, 2.0]), Periodic(3.0)
     assert leaves((first + second) * third) == (first, second, third)
     assert leaves(first) == (first,)
-    assert plain_kernel((first + second) * third) == {
-        "kind": "product",
-        "terms": [
-            {
-                "kind": "sum",
-                "terms": [
-                    {"kind": "rbf", "lengthscale": None, "variance": 1.0, "columns": (1,), "fixed": ()},
-                    {"kind": "linear", "variance": [0.5, 2.0], "columns": None, "fixed": ()},
-                ],
-            },
-            {
-                "kind": "periodic",
-                "period": 3.0,
-                "lengthscale": 1.0,
-                "variance": 1.0,
-                "columns": None,
-                "fixed": ("period",),
-            },
-        ],
-    }
+    plain = [
+        {"kind": "rbf", "lengthscale": None, "variance": 1.0, "columns": (1,), "fixed": ()},
+        {"kind": "linear", "variance": [0.5, 2.0], "columns": None, "fixed": ()},
+        {"kind": "periodic", "period": 3.0, "lengthscale": 1.0, "variance": 1.0, "columns": None, "fixed": ("period",)},
+    ]
+    expected = {"kind": "product", "terms": [{"kind": "sum", "terms": plain[:2]}, plain[2]]}
+    assert plain_kernel((first + second) * third) == expected
 
 
 def test_the_rank_counts_independent_functions():
@@ -201,9 +187,8 @@ def test_the_rank_counts_independent_functions():
 # Completing a kernel before a fit
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    [
+def test_completed_kernels_on_standardised_points_are_the_users_on_raw_points(rng):
+    kernels = [
         RBF([0.5, 3.0], 1.3),
         RBF(0.8),
         Matern32(3.0, columns=(1,)),
@@ -211,16 +196,12 @@ def test_the_rank_counts_independent_functions():
         Periodic([7.0, 2.0], [0.6, 0.9], 1.3),
         Periodic(7.0, columns=0),
         RBF(0.5) * Periodic(7.0, columns=0) + Constant(0.4),
-    ],
-)
-def test_a_completed_kernel_on_standardised_points_is_the_users_on_raw_points(rng, kernel):
-    scale, centre = np.array([2.0, 30.0]), np.array([5.0, -100.0])
-    standardised = rng.normal(size=(5, 2))
-    completed = complete(kernel, scale, 1.0)
-    assert_allclose(
-        gram(completed, jnp.asarray(standardised)), gram(kernel, jnp.asarray(standardised * scale + centre))
-    )
+    ]
+    scale, centre, points = np.array([2.0, 30.0]), np.array([5.0, -100.0]), rng.normal(size=(5, 2))
+    completed = [complete(kernel, scale, 1.0) for kernel in kernels]
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(completed))
+    raw = points * scale + centre
+    assert_same(all_grams(completed, [points] * 7), all_grams(kernels, [raw] * 7), 1e-7)
 
 
 def test_missing_hyperparameters_are_filled_in():
@@ -249,33 +230,23 @@ def test_completing_keeps_columns_and_what_is_fixed():
     assert complete(Constant(2.0, fixed="variance"), np.ones(2), 1.0).fixed == ("variance",)
 
 
-@pytest.mark.parametrize("columns", [(0, 2), (-1,)])
-def test_columns_outside_the_input_fail(columns):
-    with pytest.raises(SettingError, match=r"columns \(.*\) of a kernel lie outside the 2 columns of the input"):
-        complete(RBF(columns=columns), np.ones(2), 1.0)
+class Foreign(Kernel):
+    def evaluate(self, first, second):
+        return jnp.sum(first * second)
 
 
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        (
-            RBF([1.0, 2.0, 3.0]),
-            "lengthscale of RBF has 3 values for 2 columns; give one number, or one a column",
-        ),
+        (RBF(columns=(0, 2)), r"columns \(.*\) of a kernel lie outside the 2 columns of the input"),
+        (RBF(columns=(-1,)), r"columns \(.*\) of a kernel lie outside the 2 columns of the input"),
+        (RBF([1.0, 2.0, 3.0]), "lengthscale of RBF has 3 values for 2 columns; give one number, or one a column"),
         (Linear([1.0, 2.0, 3.0]), "variance of Linear has 3 values for 2 columns"),
         (Periodic([1.0, 2.0], columns=0), "period of Periodic has 2 values for 1 columns"),
         (Periodic(1.0, [1.0, 2.0], columns=0), "lengthscale of Periodic has 2 values for 1 columns"),
+        (RBF() + Foreign(), "Foreign is not a kernel that can be fitted here"),
     ],
 )
-def test_the_wrong_number_of_values_fails(kernel, message):
+def test_kernels_that_do_not_suit_the_input_fail_in_words(kernel, message):
     with pytest.raises(SettingError, match=message):
         complete(kernel, np.ones(2), 1.0)
-
-
-def test_a_foreign_kernel_cannot_be_fitted():
-    class Foreign(Kernel):
-        def evaluate(self, first, second):
-            return jnp.sum(first * second)
-
-    with pytest.raises(SettingError, match="Foreign is not a kernel that can be fitted here"):
-        complete(RBF() + Foreign(), np.ones(2), 1.0)

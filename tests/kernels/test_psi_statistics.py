@@ -1,18 +1,16 @@
 """Expectations of kernels against sums over fine grids, fifty digits and each other."""
 
-import operator
-from functools import reduce
-
 import jax
 import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from references import covariance, kernel_values
 
 from lvmogp.errors import SettingError
 from lvmogp.kernels import psi_statistics
-from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern12, Matern32, Matern52, Periodic, cross, diagonal
+from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern32, Matern52, Periodic
 from lvmogp.kernels.psi_statistics import (
     LatentGaussians,
     closed_form_terms,
@@ -26,27 +24,14 @@ from lvmogp.kernels.psi_statistics import (
     weighted_psi2,
 )
 
+RBF_ALONE = RBF([0.8, 1.6], 1.3)
 CLOSED_FORMS = {
     "constant": Constant(0.7),
-    "linear": Linear([0.4, 1.2]),
-    "linear in 1": Linear([0.8], columns=1),
-    "rbf": RBF([0.8, 1.6], 1.3),
-    "rbf in 0": RBF([0.9], 0.6, columns=0),
-    "rbf in 1": RBF([1.4], 1.1, columns=1),
+    "rbf": RBF_ALONE,
+    "rbf of a column": RBF([1.4], 1.1, columns=1),
+    "linear": Linear([0.4, 1.2]) + Linear([0.8], columns=1),
+    "all": Linear([0.8], columns=1) + RBF_ALONE + Constant(0.7) + RBF([0.9], 0.6, columns=0),
 }
-SUMS = [
-    ("constant",),
-    ("rbf",),
-    ("rbf in 1",),
-    ("linear", "linear in 1"),
-    ("rbf in 0", "rbf in 1"),
-    ("rbf in 0", "linear"),
-    ("linear in 1", "rbf", "constant"),
-]
-
-
-def total_of(names):
-    return reduce(operator.add, [CLOSED_FORMS[name] for name in names])
 
 
 def random_latents(rng, n_conditions=3, n_dimensions=2):
@@ -58,7 +43,7 @@ def random_inducing(rng, n_dimensions=2):
     return jnp.asarray(rng.normal(size=(4, n_dimensions)))
 
 
-# The second, dumber way: sums over many points of kernels that are tested elsewhere
+# The second, dumber way: sums over many points in NumPy
 
 
 def even_grids(latents, n_nodes):
@@ -70,31 +55,21 @@ def even_grids(latents, n_nodes):
         yield points, weights / weights.sum()
 
 
-covariances, variances = jax.jit(cross), jax.jit(diagonal)
-
-
 def statistics_on_grids(kernel, inducing, latents, n_nodes=65):
     """ψ, Ψ, Φ and Cov, condition by condition, as plain weighted sums."""
     found = []
     for points, weights in even_grids(latents, n_nodes):
-        to_inducing = np.asarray(covariances(kernel, points, inducing))
+        to_inducing = covariance(kernel, points, np.asarray(inducing))
         centred = to_inducing - weights @ to_inducing
         second, spread = (values.T @ (weights[:, None] * values) for values in (to_inducing, centred))
-        found.append((weights @ np.asarray(variances(kernel, points)), weights @ to_inducing, second, spread))
+        found.append((weights @ kernel_values(kernel, points, points), weights @ to_inducing, second, spread))
     return tuple(map(np.stack, zip(*found, strict=True)))
 
 
 def cross_on_grids(kernel, first, second, n_nodes=25):
     """⟨k(h_d, h_e)⟩ as a double sum for each pair of conditions."""
-    return np.array(
-        [
-            [
-                weights @ np.asarray(covariances(kernel, points, others)) @ other_weights
-                for others, other_weights in even_grids(second, n_nodes)
-            ]
-            for points, weights in even_grids(first, n_nodes)
-        ]
-    )
+    grids, others = (list(even_grids(latents, n_nodes)) for latents in (first, second))
+    return np.array([[own @ covariance(kernel, x, y) @ other for y, other in others] for x, own in grids])
 
 
 @jax.jit
@@ -116,9 +91,9 @@ def assert_same_statistics(found, expected, **tolerances):
 # Closed forms
 
 
-@pytest.mark.parametrize("names", SUMS, ids=" + ".join)
-def test_closed_forms_equal_sums_over_a_fine_grid(rng, names):
-    kernel, inducing, latents = total_of(names), random_inducing(rng), random_latents(rng)
+@pytest.mark.parametrize("name", CLOSED_FORMS)
+def test_closed_forms_equal_sums_over_a_fine_grid(rng, name):
+    kernel, inducing, latents = CLOSED_FORMS[name], random_inducing(rng), random_latents(rng)
     # The last of them is known for certain: the kernel itself remains.
     latents = LatentGaussians(latents.mean, latents.variance.at[2].set(1e-14))
     found = all_statistics(kernel, inducing, latents)
@@ -128,7 +103,7 @@ def test_closed_forms_equal_sums_over_a_fine_grid(rng, names):
 
 
 def test_far_from_the_origin_the_statistics_stay_exact(rng):
-    kernel, inducing, latents = CLOSED_FORMS["rbf"], random_inducing(rng), random_latents(rng)
+    kernel, inducing, latents = RBF_ALONE, random_inducing(rng), random_latents(rng)
     moved = LatentGaussians(latents.mean + 1e4, latents.variance)
     expected = all_statistics(kernel, inducing, latents)
     assert_same_statistics(all_statistics(kernel, inducing + 1e4, moved), expected, rtol=1e-9)
@@ -169,35 +144,26 @@ def test_sets_of_conditions_are_put_one_after_the_other(rng):
 # Sums over conditions
 
 
-@pytest.mark.parametrize(
-    ("kernel", "sizes"),
-    [(CLOSED_FORMS["rbf"], (2**24, 3 * 16, 1)), (Matern32([0.8, 1.1]), (3 * 16,))],
-    ids=["closed form", "quadrature"],
-)
-def test_weighted_sums_and_their_gradients_equal_a_loop(rng, monkeypatch, kernel, sizes):
-    """All seven conditions at once, three at a time, one at a time."""
+@pytest.mark.parametrize(("kernel", "elements"), [(RBF_ALONE, 3 * 16), (Linear([0.8, 1.1]), 2**24)])
+def test_weighted_sums_and_their_gradients_equal_plain_ones(rng, monkeypatch, kernel, elements):
+    """Seven conditions, three at a time or all at once."""
+    monkeypatch.setattr(psi_statistics, "_ELEMENTS_ON_CPU", elements)
     kernel = jax.tree.map(jnp.asarray, kernel)
     arguments = kernel, random_inducing(rng), random_latents(rng, 7), jnp.asarray(rng.normal(size=7))
-    directions = jnp.asarray(rng.normal(size=(2, 4, 4)))
+    directions = jnp.asarray(rng.normal(size=(4, 4)))
 
-    def loop(kernel, inducing, latents, weights):
-        matrices = psi2(kernel, inducing, latents), feature_covariance(kernel, inducing, latents)
-        return jnp.stack([sum(weight * each for weight, each in zip(weights, of, strict=True)) for of in matrices])
+    def plain(statistic):
+        return lambda *given: jnp.einsum("d,dmn->mn", given[3], statistic(*given[:3]))
 
-    def with_gradients(way):
-        gradient = jax.grad(lambda *arguments: jnp.sum(directions * way(*arguments)), (0, 1, 2, 3))
-        return jax.jit(lambda *arguments: (way(*arguments), gradient(*arguments)))(*arguments)
+    def with_gradients(second, spread):
+        gradient = jax.grad(lambda *given: jnp.sum(directions * second(*given)), (0, 1, 2, 3))
+        return jax.jit(lambda *given: (second(*given), spread(*given), gradient(*given)))(*arguments)
 
-    expected = with_gradients(loop)
-    for elements in sizes:
-        monkeypatch.setattr(psi_statistics, "_ELEMENTS_ON_CPU", elements)
-
-        def sums(*arguments):
-            return jnp.stack([weighted_psi2(*arguments), weighted_covariance(*arguments)])
-
-        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-11, atol=1e-12), with_gradients(sums), expected)
-        program = str(jax.make_jaxpr(sums)(*arguments))
-        assert ("length=3" in program, "length=7" in program) == (elements == 3 * 16, elements == 1)
+    found = with_gradients(weighted_psi2, weighted_covariance)
+    expected = with_gradients(plain(psi2), plain(feature_covariance))
+    jax.tree.map(lambda one, other: assert_allclose(one, other, rtol=1e-11, atol=1e-12), found, expected)
+    for sums in (weighted_psi2, weighted_covariance):
+        assert ("length=2" in str(jax.make_jaxpr(sums)(*arguments))) == (elements == 3 * 16)
 
 
 # Quadrature for all other kernels
@@ -214,7 +180,7 @@ def test_a_visible_rule_chooses_between_closed_form_and_quadrature():
 # Nodes for each uncertain dimension are 40, 16 and 10; nothing is integrated over what is known.
 @pytest.mark.parametrize(
     ("n_dimensions", "n_uncertain", "tolerance"),
-    [(1, None, 1e-14), (2, None, 5e-7), (3, None, 2e-5), (5, 0, 1e-14), (5, 1, 1e-14)],
+    [(2, None, 5e-7), (3, None, 2e-5), (5, 0, 1e-14), (5, 1, 1e-14)],
 )
 def test_quadrature_equals_the_closed_form_of_a_product_of_rbf_kernels(rng, n_dimensions, n_uncertain, tolerance):
     first, second = rng.uniform(1.2, 2.0, size=(2, n_dimensions))
@@ -233,10 +199,8 @@ def test_quadrature_equals_the_closed_form_of_a_product_of_rbf_kernels(rng, n_di
         (RBF([0.9], 1.3) * Linear([0.8]), 1e-13),
         (Periodic([4.0], [0.9], 1.3), 1e-7),
         (Matern52([0.9]), 2e-5),
-        (Matern32([0.9]), 5e-4),
-        (Matern12([0.9]), 2e-2),
     ],
-    ids=["product", "periodic", "matern52", "matern32", "matern12"],
+    ids=["product", "periodic", "matern52"],
 )
 def test_quadrature_equals_sums_over_a_finer_grid(rng, kernel, tolerance):
     inducing, latents = random_inducing(rng, 1), random_latents(rng, 3, 1)
@@ -258,9 +222,8 @@ def test_too_many_dimensions_for_quadrature_is_an_error_in_words():
 # Derivatives and precision
 
 
-@pytest.mark.parametrize("kernel", [CLOSED_FORMS["rbf"], total_of(("rbf in 0", "linear")), Matern52([0.8, 1.1])])
-def test_gradients_equal_finite_differences(rng, kernel):
-    arguments = jax.tree.map(jnp.asarray, (kernel, random_inducing(rng), random_latents(rng)))
+def test_gradients_equal_finite_differences(rng):
+    arguments = jax.tree.map(jnp.asarray, (RBF_ALONE, random_inducing(rng), random_latents(rng)))
     weights = [jnp.asarray(rng.normal(size=shape)) for shape in [(3,), (3, 4), (3, 4, 4), (3, 4, 4), (3, 2)]]
 
     @jax.jit
@@ -279,7 +242,7 @@ def test_gradients_equal_finite_differences(rng, kernel):
 
 
 def test_single_precision_is_kept_and_close(rng):
-    arguments = total_of(("rbf in 0", "linear")), random_inducing(rng), random_latents(rng)
+    arguments = CLOSED_FORMS["all"], random_inducing(rng), random_latents(rng)
     single = jax.tree.map(lambda leaf: jnp.asarray(leaf, "float32"), arguments)
     found, expected = all_statistics(*single), all_statistics(*arguments)
     assert {statistic.dtype for statistic in found} == {jnp.dtype("float32")}

@@ -23,11 +23,8 @@ from lvmogp.model.expected_likelihood import Basis, basis
 from lvmogp.model.layouts import Data, GridData, long_data
 from lvmogp.model.parameters import KroneckerInducing, Parameters
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    GPy = pytest.importorskip("GPy")
-
-pytestmark = pytest.mark.filterwarnings("ignore")  # GPy's own, about NumPy's and SciPy's deprecations
+# What is ignored are GPy's own warnings, about NumPy's and SciPy's deprecations.
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 N, D, M_X, M_H, Q_X, Q_H = 9, 5, 4, 3, 2, 2
 COUNTS = (3, 9, 2, 6, 4)
@@ -96,6 +93,13 @@ def our_bound(values: Values, data: Data) -> tuple[jax.Array, Values]:
 # The same models in GPy.
 
 
+def gpy():
+    """The library where it is installed; importing it takes seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("GPy")
+
+
 class Pair(NamedTuple):
     """GPy's model beside our parameters and data."""
 
@@ -108,8 +112,8 @@ def starting_options(values: Values) -> dict:
     """What GPy's constructors need lest they train another model or draw at random what can be given."""
     return {
         "Xr_dim": Q_H,
-        "kernel": GPy.kern.RBF(Q_X, ARD=True),
-        "kernel_row": GPy.kern.RBF(Q_H, ARD=True, name="kern_row"),
+        "kernel": gpy().kern.RBF(Q_X, ARD=True),
+        "kernel_row": gpy().kern.RBF(Q_H, ARD=True, name="kern_row"),
         "Z": values["Z"].copy(),
         "Z_row": values["Z_row"].copy(),
         "X_row": values["X_row.mean"].copy(),
@@ -131,7 +135,7 @@ def grid_pair() -> Pair:
     rng = np.random.default_rng(12)
     inputs, outputs = rng.uniform(-2, 2, (N, Q_X)), rng.normal(size=(N, D))
     values = common_values(np.array([0.2]))
-    model = GPy.models.GPMultioutRegression(inputs, outputs, **starting_options(values))
+    model = gpy().models.GPMultioutRegression(inputs, outputs, **starting_options(values))
     set_to(model, values)
     return Pair(model, values, GridData(jnp.asarray(inputs), jnp.asarray(outputs)))
 
@@ -142,7 +146,7 @@ def long_pair() -> Pair:
     inputs, outputs = rng.uniform(-2, 2, (len(conditions), Q_X)), rng.normal(size=len(conditions))
     values = common_values(np.array([0.2, 0.3, 0.15, 0.4, 0.1]))
     options = starting_options(values) | {"heter_noise": True}
-    model = GPy.models.GPMultioutRegressionMD(inputs, outputs[:, None], conditions, **options)
+    model = gpy().models.GPMultioutRegressionMD(inputs, outputs[:, None], conditions, **options)
     set_to(model, values)
     return Pair(model, values, long_data(inputs, outputs, conditions, D))
 

@@ -76,8 +76,7 @@ def rows_of(data: LongData) -> list:
     return sorted((number, tuple(x), y, error) for number, x, y, error in rows)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("with_errors", [False, True])
+@pytest.mark.parametrize(("dtype", "with_errors"), [("float64", True), ("float32", False)])
 def test_long_and_scattered_data_hold_the_rows_as_given(rng, dtype, with_errors):
     counts = [3, 0, 17, 1]
     conditions = shuffled_conditions(counts)
@@ -108,18 +107,6 @@ def test_long_and_scattered_data_hold_the_rows_as_given(rng, dtype, with_errors)
     )
     for number, places in enumerate(np.asarray(single.places)):
         assert_array_equal(places[places < 24], np.flatnonzero(filled & (np.asarray(single.conditions) == number)))
-
-
-def test_sum_by_condition_equals_a_loop(rng):
-    counts = [40, 0, 3, 7, 300]
-    conditions = shuffled_conditions(counts)
-    inputs, outputs = rng.normal(size=(350, 2)), rng.normal(size=350)
-    data = long_data(inputs, outputs, conditions, 5)
-    expected = np.zeros((5, 2))
-    for condition, x, y in zip(conditions, inputs, outputs, strict=True):
-        expected[condition] += y * x
-    found = data.sum_by_condition(jnp.einsum("Bb,BbQ->BQ", data.outputs, data.inputs))
-    assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_some_blocks_hold_whole_rows_of_their_conditions(rng):
@@ -192,23 +179,22 @@ def test_a_grid_with_a_cell_out_of_place_is_read_as_long_form(complete, change):
     assert rows_of(data) == expected
 
 
-@pytest.mark.parametrize(("shape", "is_exact"), [((600, 2), True), ((601, 2), False), ((2, 601), False)])
-def test_likelihoods_are_exact_on_grids_that_are_not_too_large(shape, is_exact):
-    data = GridData(jnp.zeros((shape[0], 1)), jnp.zeros(shape))
-    latents = {"latent_mean": jnp.arange(float(shape[1]))[:, None], "latent_variance": jnp.ones((shape[1], 1))}
-    parameters = replace(small_parameters(), **latents)
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [((600, 2), GridData), ((601, 2), SparseData), ((2, 601), SparseData), (1000, ScatteredData), (1001, SparseData)],
+)
+def test_likelihoods_are_exact_while_that_is_affordable(shape, kind):
+    if isinstance(shape, tuple):
+        data = GridData(jnp.zeros((shape[0], 1)), jnp.zeros(shape))
+    else:
+        conditions = np.repeat([0, 1], [64, shape - 64])
+        data = long_data(np.zeros((shape, 1)), np.zeros(shape), conditions, 2)
+    latents = jnp.arange(float(data.n_conditions))[:, None]
+    parameters = replace(small_parameters(), latent_mean=latents, latent_variance=jnp.ones(latents.shape))
     found = likelihood_data(data, parameters)
-    assert isinstance(found, GridData if is_exact else SparseData)
-    if not is_exact:
+    assert isinstance(found, kind)
+    if kind is SparseData:
         assert_array_equal(found.inducing_inputs, parameters.inducing_inputs)
-        assert len(found.inducing_conditions) == min(3, shape[1])
-
-
-@pytest.mark.parametrize(("counts", "is_exact"), [([64, 936], True), ([65, 936], False)])
-def test_likelihoods_are_exact_for_a_thousand_scattered_observations(counts, is_exact):
-    data = long_data(np.zeros((sum(counts), 1)), np.zeros(sum(counts)), np.repeat([0, 1], counts), 2)
-    found = likelihood_data(data, small_parameters())
-    assert isinstance(found, ScatteredData if is_exact else SparseData)
-    if is_exact:  # conditions with more than 64 observations have no places of their own
-        n_rows = len(found.present)
-        assert_array_equal(np.sum(np.asarray(found.places) < n_rows, axis=1), [64, 0])
+        assert len(found.inducing_conditions) == min(3, data.n_conditions)
+    if kind is ScatteredData:  # conditions with more than 64 observations have no places of their own
+        assert_array_equal(np.sum(np.asarray(found.places) < len(found.present), axis=1), [64, 0])

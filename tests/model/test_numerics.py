@@ -99,14 +99,14 @@ CORNERS = [
 ]
 
 
-@pytest.mark.parametrize("case", CORNERS[::5], ids=str)
+@pytest.mark.parametrize("case", CORNERS[::9], ids=str)
 def test_double_precision_agrees_with_fifty_digits(case: Case):
     found = errors_of(case)
     assert found.bound < 1e-8
     assert max(found.mean, found.variance) < 5e-8
 
 
-@pytest.mark.parametrize("case", CORNERS[1::9], ids=str)
+@pytest.mark.parametrize("case", CORNERS[1::15], ids=str)
 def test_single_precision_agrees_with_fifty_digits_to_its_own(case: Case):
     found = errors_of(case, "float32")
     assert found.mean < 5e-3

@@ -5,12 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
-from drawn_models import KINDS, dense_ensemble, fitted, flat, of_kind
-from references import with_optimal_inducing
+from drawn_models import KINDS, dense_ensemble, of_kind
+from numpy.testing import assert_allclose
 
 from lvmogp.ground.compiling import compiled
-from lvmogp.model.layouts import SparseData, long_data
-from lvmogp.model.process import Process, process_of_draw
+from lvmogp.model.process import DenseExplained, Process, explained_of_sums
 
 RNG = np.random.default_rng(61)
 X, OTHER_X = RNG.uniform(-2, 2, (4, 2)), RNG.uniform(-2, 2, (3, 2))
@@ -26,13 +25,13 @@ def views(process: Process, x, other_x, h, other_h) -> dict[str, jax.Array]:
     c, d = process.latents(h), process.latents(other_h)
     here = explained.at_latent(c[0])
     there, rows = explained.at_inputs(jnp.concatenate([a, b]))
-    left = jnp.einsum("k,nr,kc->nrc", jnp.asarray(WEIGHTS), a, c)
-    right = jnp.einsum("k,nr,kc->nrc", jnp.asarray(WEIGHTS), b, d)
+    left, right = (jnp.einsum("k,nr,kc->nrc", WEIGHTS, *pair) for pair in ((a, c), (b, d)))
+    of_fit = {} if isinstance(explained, DenseExplained) else {"sums": explained_of_sums(process, left, right)}
     return {
+        **of_fit,
         "mean": explained.mean(a, c[0]),
         "covariance": explained.covariance(a, c[0], b, d[0]),
         "variance": explained.variance(a, c[0]),
-        "bilinear": explained.bilinear(left, right),
         "mean at latent": here.mean(a, one),
         "covariance at latent": here.covariance(a, one, b, one),
         "variance at latent": here.variance(a, one),
@@ -58,41 +57,30 @@ def dense_views(process: references.DenseProcess) -> dict[str, np.ndarray]:
     means = {f"mean{where}": mean for where in ("", " at latent", " at inputs")}
     variances = {f"variance{where}": own for where in ("", " at latent", " at inputs")}
     covariances = {"covariance": between, "covariance at inputs": between, "covariance at latent": within}
-    return {**means, **variances, **covariances, "bilinear": summed}
+    return {**means, **variances, **covariances, "sums": summed}
 
 
-def assert_same_views(found: dict[str, jax.Array], expected: dict[str, np.ndarray], **close: float):
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, err_msg=name, **close)
+CASES = {
+    **{kind: (kind, {}) for kind in KINDS},
+    "draws on a grid, errors": ("draws on a grid", {"error": 0.3}),
+    "draws on scattered data, errors": ("draws on scattered data", {"error": 0.3}),
+    "features": ("fit on a grid", {"features": True, "n_latent": 1, "noise": "shared"}),
+}
 
 
-CASES = [*((kind, None) for kind in KINDS), ("draws on a grid", 0.3), ("draws on scattered data", 0.3)]
-
-
-@pytest.mark.parametrize(("kind", "error"), CASES)
-def test_a_process_is_that_of_full_covariance_matrices(kind, error):
-    model = of_kind(kind, n_latent=2, noise="per-condition", error=error).model_
-    dense = dense_ensemble(model)
-    for number in (0, len(dense.processes) - 1):
+@pytest.mark.parametrize("case", CASES)
+def test_a_process_is_that_of_full_covariance_matrices(case):
+    kind, options = CASES[case]
+    model = of_kind(kind, **{"n_latent": 2, "noise": "per-condition", **options}).model_
+    dense = dense_ensemble(model).processes
+    for number in (0, len(dense) - 1):
         process = jax.tree.map(lambda leaf, number=number: leaf[number], model.ensemble.processes)
-        assert_same_views(
-            views(process, X, OTHER_X, H, OTHER_H), dense_views(dense.processes[number]), rtol=1e-6, atol=1e-7
-        )
-        np.testing.assert_allclose(process.inputs.kernel.variance, dense.processes[number].input_kernel.variance)
-        np.testing.assert_allclose(process.latents.kernel.variance, dense.processes[number].latent_kernel.variance)
-
-
-def test_the_sparse_form_with_all_points_inducing_is_exact():
-    model = fitted("long", n_latent=2, n_columns=2).model_
-    inputs, outputs = model.scaling.inputs(model.observations.inputs), model.scaling.outputs(model.observations.outputs)
-    data = SparseData(long_data(inputs, outputs, model.observations.conditions, 5), jnp.asarray(inputs), jnp.arange(5))
-    draw = jax.tree.map(lambda leaf: leaf[0], model.draws)
-    process = compiled(process_of_draw)(draw, data)
-    # what the jitter on two gram matrices leaves
-    assert_same_views(
-        views(process, X, OTHER_X, H, OTHER_H), dense_views(dense_ensemble(model).processes[0]), rtol=0, atol=2e-5
-    )
+        found, expected = views(process, X, OTHER_X, H, OTHER_H), dense_views(dense[number])
+        assert found.keys() == expected.keys() - ({"sums"} if kind == "draws on scattered data" else set())
+        for name, values in found.items():
+            assert_allclose(values, expected[name], rtol=1e-6, atol=1e-7, err_msg=name)
+        assert_allclose(process.inputs.kernel.variance, dense[number].input_kernel.variance)
+        assert_allclose(process.latents.kernel.variance, dense[number].latent_kernel.variance)
 
 
 def test_mean_features_of_uncertain_latents_are_averages():
@@ -100,17 +88,6 @@ def test_mean_features_of_uncertain_latents_are_averages():
     features = jax.tree.map(lambda leaf: leaf[0], model.ensemble.processes).latents
     own = model.posterior.parameters.latents
     unit, weights = references.hermite(20, 2)
-    for number, found in enumerate(np.asarray(features.expected(own))):
-        points = np.asarray(own.mean[number]) + np.sqrt(own.variance[number]) * unit
-        np.testing.assert_allclose(found, weights @ np.asarray(features(jnp.asarray(points))), rtol=1e-9, atol=1e-11)
-
-
-def test_features_of_conditions_are_coordinates_like_others():
-    model = fitted("grid", answers="fit", features=True, n_columns=2).model_
-    parameters = model.posterior.parameters
-    assert np.asarray(parameters.latents.mean).shape == (5, 2)
-    x, y = (model.scaling.inputs(model.observations.inputs), model.scaling.outputs(model.observations.outputs))
-    rows = [(x[7 * d : 7 * d + 7], y[7 * d : 7 * d + 7]) for d in range(5)]
-    dense = references.process_of_fit(with_optimal_inducing(flat(parameters), rows))
-    process = jax.tree.map(lambda leaf: leaf[0], model.ensemble.processes)
-    assert_same_views(views(process, X, OTHER_X, H, OTHER_H), dense_views(dense), rtol=1e-6, atol=1e-7)
+    points = np.asarray(own.mean)[:, None] + np.sqrt(own.variance)[:, None] * unit
+    expected = jax.vmap(lambda nodes: weights @ features(nodes))(jnp.asarray(points))
+    assert_allclose(features.expected(own), expected, rtol=1e-9, atol=1e-11)

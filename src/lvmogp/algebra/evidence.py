@@ -27,9 +27,7 @@ def kronecker_shrinkage(
 
 @jax.custom_jvp
 def kronecker_evidence(
-    input_gram: Float[Array, "M_X M_X"],
-    latent_gram: Float[Array, "M_H M_H"],
-    linear: Float[Array, "M_X M_H"],
+    input_gram: Float[Array, "M_X M_X"], latent_gram: Float[Array, "M_H M_H"], linear: Float[Array, "M_X M_H"]
 ) -> tuple[Scalar, Scalar]:
     """log|I + A_H ⊗ A_X| and vec(B)ᵀ(I + A_H ⊗ A_X)⁻¹vec(B).
 

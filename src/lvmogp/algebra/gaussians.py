@@ -18,19 +18,12 @@ def kl_to_standard_normal(mean: Float[Array, "*shape"], variance: Float[Array, "
     return jnp.sum(mean**2 + variance - jnp.log(variance) - 1) / 2
 
 
-def kl_factored_to_standard_normal(mean: Float[Array, " m"], factor: Float[Array, "m m"]) -> Scalar:
-    """KL(N(m, LLᵀ) ‖ N(0, I)) = ½ (mᵀm + ‖L‖² − 2 Σ log L_ii − M)."""
-    return (mean @ mean + jnp.sum(factor**2) - _log_det(factor) - mean.shape[0]) / 2
-
-
 def _log_det(factor: Float[Array, "m m"]) -> Scalar:
     return 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))  # log|LLᵀ|
 
 
 def kl_kronecker_to_standard_normal(
-    mean: Float[Array, "M_X M_H"],
-    input_factor: Float[Array, "M_X M_X"],
-    latent_factor: Float[Array, "M_H M_H"],
+    mean: Float[Array, "M_X M_H"], input_factor: Float[Array, "M_X M_X"], latent_factor: Float[Array, "M_H M_H"]
 ) -> Scalar:
     """KL(N(vec M, Σ_H ⊗ Σ_X) ‖ N(0, I)) with Σ_X = L_X L_Xᵀ, Σ_H = L_H L_Hᵀ.
 
@@ -48,35 +41,18 @@ def log_density(residual: Float[Array, " n"], factor: Float[Array, "n n"]) -> Sc
     return -(whitened @ whitened + _log_det(factor) + residual.shape[0] * LOG_2PI) / 2
 
 
-def mixture_log_density(
-    value: Float[Array, " n"],
-    means: Float[Array, "P n"],
-    variances: Float[Array, "P n"],
-    log_weights: Float[Array, "P #n"],
-) -> Float[Array, " n"]:
-    """Log Σ_p w_p N(y; m_p, s_p), one mixture an entry."""
-    log_terms = -((value - means) ** 2 / variances + jnp.log(variances) + LOG_2PI) / 2
-    return jax.scipy.special.logsumexp(log_weights + log_terms, axis=0)
-
-
 def normal_distribution(score: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Φ(z) = ½ erfc(−z/√2), which holds in both tails and costs a sixth of JAX's own."""
     return jax.lax.erfc(score * -(0.5**0.5)) / 2
 
 
-def normal_density(score: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """φ(z) = exp(−z²/2)/√2π."""
-    return jnp.exp(-(score**2) / 2) / math.sqrt(2 * math.pi)
-
-
-def mixture_distribution(
-    value: Float[Array, " n"],
-    means: Float[Array, "P n"],
-    variances: Float[Array, "P n"],
-    weights: Float[Array, "P #n"],
-) -> Float[Array, " n"]:
-    """Σ_p w_p Φ((y − m_p)/√s_p), one mixture an entry."""
-    return jnp.sum(weights * normal_distribution((value - means) / jnp.sqrt(variances)), axis=0)
+def mixture_scores(
+    value: Float[Array, " n"], means: Float[Array, "P n"], variances: Float[Array, "P n"], weights: Float[Array, "P #n"]
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Log Σ_p w_p N(y; m_p, s_p) and Σ_p w_p Φ((y − m_p)/√s_p), one mixture an entry."""
+    log_terms = -((value - means) ** 2 / variances + jnp.log(variances) + LOG_2PI) / 2
+    log_density = jax.scipy.special.logsumexp(jnp.log(weights) + log_terms, axis=0)
+    return log_density, jnp.sum(weights * normal_distribution((value - means) / jnp.sqrt(variances)), axis=0)
 
 
 def mixture_quantile(

@@ -18,20 +18,22 @@ from lvmogp.typing import Array, Bool, Float, Scalar
 _SOLVED_AT_ONCE = 64
 
 
-def _jitters(dtype: jnp.dtype) -> tuple[float, ...]:
-    # What is tried in turn, relative to the mean of the diagonal: at least what rounding needs, at most one per cent.
-    # Written out: a power of ten that is computed differs in its last digit from one processor to the next.
-    return (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2) if dtype == jnp.float64 else (1e-5, 1e-4, 1e-3, 1e-2)
+# Jitters that are tried in turn, relative to the mean of the diagonal: at least what rounding needs, at most one per
+# cent. Written out: a power of ten that is computed differs in its last digit from one processor to the next.
+_JITTERS = {"float64": (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2), "float32": (1e-5, 1e-4, 1e-3, 1e-2)}
 
 
 def smallest_jitter(dtype: jnp.dtype) -> float:
     """Jitter that is always added, relative to the mean of the diagonal."""
-    return _jitters(dtype)[0]
+    return _JITTERS[dtype.name][0]
 
 
 @jax.custom_jvp
-def _jittered_factor(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Scalar]:
-    # chol(A + ε·mean(diag A)·I) for the smallest ε of a ladder that succeeds.
+def jittered_factor(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Scalar]:
+    """Return chol(A + ε·mean(diag A)·I) and ε, the smallest of a ladder that succeeds.
+
+    The factor is NaN where even a jitter of one per cent of the diagonal does not help.
+    """
     return jax.lax.platform_dependent(matrix, cpu=jittered_in_turn, default=jittered_at_once)
 
 
@@ -44,7 +46,7 @@ def _attempt(matrix: Float[Array, "m m"], jitter: Scalar) -> tuple[Float[Array, 
 
 def jittered_in_turn(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Scalar]:
     """One rung of the ladder after the other until one holds: nearly always the first."""
-    rungs = jnp.asarray(_jitters(matrix.dtype), matrix.dtype)
+    rungs = jnp.asarray(_JITTERS[matrix.dtype.name], matrix.dtype)
 
     def next_attempt(state):
         _, _, rung = state
@@ -59,16 +61,16 @@ def jittered_in_turn(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], 
 
 def jittered_at_once(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Scalar]:
     """All rungs of the ladder together, for accelerators, which wait for the host before each turn of a loop."""
-    rungs = jnp.asarray(_jitters(matrix.dtype), matrix.dtype)
+    rungs = jnp.asarray(_JITTERS[matrix.dtype.name], matrix.dtype)
     factors, hold = jax.vmap(lambda jitter: _attempt(matrix, jitter))(rungs)
     chosen = jnp.where(jnp.any(hold), jnp.argmax(hold), len(rungs) - 1)
     return factors[chosen], rungs[chosen]
 
 
-@_jittered_factor.defjvp
+@jittered_factor.defjvp
 def _jittered_factor_jvp(primals, tangents):
     (matrix,), (d_matrix,) = primals, tangents
-    lower, jitter = _jittered_factor(matrix)
+    lower, jitter = jittered_factor(matrix)
     size = matrix.shape[0]
     d_jittered = d_matrix + jitter * jnp.trace(d_matrix) / size * jnp.eye(size, dtype=matrix.dtype)
     # dL = L Φ(L⁻¹ dA L⁻ᵀ), Φ keeps the lower triangle and halves the diagonal.
@@ -78,16 +80,8 @@ def _jittered_factor_jvp(primals, tangents):
 
 
 def cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
-    """Lower factor of a covariance matrix, with the smallest relative jitter that makes it positive.
-
-    The factor is NaN where even a jitter of one per cent of the diagonal does not help.
-    """
-    return _jittered_factor(matrix)[0]
-
-
-def jitter_needed(matrix: Float[Array, "m m"]) -> Scalar:
-    """Jitter that :func:`cholesky` adds, relative to the mean of the diagonal."""
-    return _jittered_factor(matrix)[1]
+    """Lower factor of a covariance matrix, with the smallest relative jitter that makes it positive."""
+    return jittered_factor(matrix)[0]
 
 
 def factor_beside_errors(matrix: Float[Array, "m m"], errors: Float[Array, " m"]) -> Float[Array, "m m"]:
@@ -149,11 +143,6 @@ def vec(matrix: Float[Array, "M_X M_H"]) -> Float[Array, " m"]:
     return matrix.T.reshape(-1)
 
 
-def unvec(vector: Float[Array, " m"], n_rows: int) -> Float[Array, "M_X M_H"]:
-    """Inverse of :func:`vec` for a matrix of ``n_rows`` rows."""
-    return vector.reshape(-1, n_rows).T
-
-
 def packed_counts(size: int) -> np.ndarray:
     """For how many places of a symmetric matrix each entry of its upper triangle stands: two, on the diagonal one."""
     rows, columns = np.triu_indices(size)
@@ -190,15 +179,17 @@ unpack_symmetric.defvjp(_unpack_forward, _unpack_backward)
 
 
 def in_slices(
-    function: Callable[..., tuple[Array, ...]], n_at_once: int, *arrays: Float[Array, "n ..."]
+    function: Callable[..., tuple[Array, ...]], most: int, *arrays: Float[Array, "n ..."]
 ) -> tuple[Array, ...]:
-    """A function of the rows of arrays, so many at a time, which divide n; backwards it is computed again.
+    """A function of the rows of arrays, whose number is halved until it is at most ``most``; backwards computed again.
 
     So nothing of the size of what is in between is ever held. That is also quicker: memory beyond some 30 MB is taken
     from the system and given back in each call of a program, page by page, which takes longer than computing twice.
     """
-    n_rows = arrays[0].shape[0]
-    if n_at_once >= n_rows:
+    n_rows = n_at_once = arrays[0].shape[0]
+    while n_at_once > most and n_at_once % 2 == 0:
+        n_at_once //= 2
+    if n_at_once == n_rows:
         return function(*arrays)
     again = jax.checkpoint(function)  # type: ignore[reportPrivateImportUsage]
     pieces = tuple(array.reshape(-1, n_at_once, *array.shape[1:]) for array in arrays)

@@ -29,7 +29,7 @@ from lvmogp.ground.padding import block_layout, repeated, with_last_repeated
 from lvmogp.kernels.covariances import gram
 from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, of_all_conditions
 from lvmogp.model.posterior import CurveMoments, Posterior, curve_moments, grid_marginals, grid_means, marginals
-from lvmogp.model.process import Process, WhitenedFeatures
+from lvmogp.model.process import Process, explained_of_sums
 from lvmogp.typing import Array, Float, HostFloat, HostInt
 
 _POINTS_AT_ONCE = 4_096
@@ -134,7 +134,6 @@ def _errors_of_gaussians(
 ) -> Errors:
     """Return the errors at rows of conditions whose latents are Gaussian; they have no observations of their own."""
     process = picked(processes, 0)
-    assert isinstance(process.latents, WhitenedFeatures)  # as in every process of a fit
     curves, expected = curve_moments(model, latents), process.latents.expected(latents)  # ⟨c⟩
     features, prior = jax.vmap(model.input_basis.features)(rows), jax.vmap(partial(gram, process.inputs.kernel))(rows)
     shape = (len(rows), 1, rows.shape[1], len(seen.values))
@@ -196,7 +195,7 @@ def _covariance_between(processes: Process, first: Errors, second: Errors) -> Fl
             - rows.gram_with(process, other.seen) @ right.T
             + jnp.einsum("qnm,mk,qjk->nj", both, one.seen.gram_with(process, other.seen), other.gain)
         )
-        return through_kernel - process.explained.bilinear(one.features, other.features)
+        return through_kernel - explained_of_sums(process, one.features, other.features)
 
     return jax.vmap(jax.vmap(of_pair, in_axes=(None, 0), out_axes=1), in_axes=(0, None))(first, second)
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.algebra.gaussians import mixture_distribution, mixture_log_density, mixture_quantile
+from lvmogp.algebra.gaussians import mixture_quantile, mixture_scores
 from lvmogp.conditions.condition import Condition, gaussian_nodes, particles_in_chunks
 from lvmogp.conditions.curves import Particles, block_moments, moments, with_slopes
 from lvmogp.conditions.ensemble import Ensemble, chunks, of_processes
@@ -100,8 +100,7 @@ def scores(rows: Mixture, measured: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
     log Σ_p w_p N(y | m_p, v_p + e) and Σ_p w_p Φ((y − m_p)/√(v_p + e))
     """
     values, variances = measured[:, 0], rows.variances + measured[:, 1]
-    density = mixture_log_density(values, rows.means, variances, jnp.log(rows.weights)[:, None])
-    return jnp.stack([density, mixture_distribution(values, rows.means, variances, rows.weights[:, None])], axis=1)
+    return jnp.stack(mixture_scores(values, rows.means, variances, rows.weights[:, None]), axis=1)
 
 
 class Blocks(eqx.Module):

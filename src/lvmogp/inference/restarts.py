@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from lvmogp.algebra.linalg import jitter_needed
+from lvmogp.algebra.linalg import jittered_factor
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.rules import NOT_KEPT, AnyFloat
@@ -272,6 +272,6 @@ def _optimised(
 def jitters(parameters: Parameters) -> tuple[Scalar, Scalar]:
     """Return the jitter of the gram matrices of inducing inputs and of inducing latents."""
     return (
-        jitter_needed(gram(parameters.input_kernel, parameters.inducing_inputs)),
-        jitter_needed(gram(parameters.latent_kernel, parameters.inducing_latents)),
+        jittered_factor(gram(parameters.input_kernel, parameters.inducing_inputs))[1],
+        jittered_factor(gram(parameters.latent_kernel, parameters.inducing_latents))[1],
     )

@@ -7,7 +7,7 @@ A kernel says how two points covary (:meth:`Kernel.evaluate`); :func:`gram`, :fu
 import dataclasses
 import math
 from abc import abstractmethod
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
@@ -231,15 +231,12 @@ def _root(squared: Scalar) -> Scalar:
 def cross(kernel: Kernel, first: Float[Array, "n Q"], second: Float[Array, "m Q"]) -> Float[Array, "n m"]:
     """Covariances between two sets of points."""
     if isinstance(kernel, RBF):
-        return _rbf_cross(kernel, select(first, kernel.columns), select(second, kernel.columns))
+        # All pairs at once, with derivatives that are matrix products.
+        first, second = select(first, kernel.columns), select(second, kernel.columns)
+        precision = jnp.broadcast_to(1 / jnp.square(kernel.lengthscale), first.shape)
+        return kernel.variance * jnp.exp(-weighted_distances(first, precision, second) / 2)
     to_all_of_second = jax.vmap(kernel.evaluate, in_axes=(None, 0))
     return jax.vmap(to_all_of_second, in_axes=(0, None))(first, second)
-
-
-def _rbf_cross(kernel: RBF, first: Float[Array, "n q"], second: Float[Array, "m q"]) -> Float[Array, "n m"]:
-    # σ² exp(−r²/2) of all pairs at once, whose derivatives are matrix products.
-    precision = jnp.broadcast_to(1 / jnp.square(kernel.lengthscale), first.shape)
-    return kernel.variance * jnp.exp(-weighted_distances(first, precision, second) / 2)
 
 
 def gram(kernel: Kernel, points: Float[Array, "n Q"]) -> Float[Array, "n n"]:
@@ -282,14 +279,12 @@ def plain_kernel(kernel: Kernel) -> dict[str, Any]:
         raise SettingError(f"{type(kernel).__name__} is a kernel of your own, which a model file cannot hold")
     if isinstance(kernel, Composite):
         return {"kind": known[type(kernel)], "terms": [plain_kernel(term) for term in kernel.terms]}
-    values = {field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel)}
-    return {"kind": known[type(kernel)], **{name: _plain(value) for name, value in values.items()}}
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, tuple):
-        return cast(object, value)
-    return np.asarray(value, dtype=float).tolist()
+    plain: dict[str, Any] = {"kind": known[type(kernel)]}
+    for name in [field.name for field in dataclasses.fields(kernel)]:
+        value = getattr(kernel, name)
+        is_plain = value is None or isinstance(value, tuple)
+        plain[name] = value if is_plain else np.asarray(value, dtype=float).tolist()
+    return plain
 
 
 def leaves(kernel: Kernel) -> tuple[Kernel, ...]:
@@ -333,28 +328,21 @@ def complete(kernel: Kernel, scale: HostFloat, lengthscale: float | HostFloat) -
     columns = range(len(scale)) if kernel.columns is None else kernel.columns
     if any(not 0 <= column < len(scale) for column in columns):
         raise SettingError(f"columns {kernel.columns} of a kernel lie outside the {len(scale)} columns of the input")
-    column_scale = scale[np.asarray(columns)]
-
-    def per_column(values: Values, name: str, units: HostFloat) -> Array:
-        if np.ndim(values) == 1 and len(values) != len(column_scale):
+    column_scale, unitless = scale[np.asarray(columns)], np.ones(len(columns))
+    # The units of hyperparameters that have one value a column, and what those that are left open are without units.
+    units = {"period": column_scale, "lengthscale": unitless if isinstance(kernel, Periodic) else column_scale}
+    left_open: Any = np.broadcast_to(lengthscale, scale.shape)[np.asarray(columns)]
+    if isinstance(kernel, Linear):
+        units, left_open = {"variance": unitless}, 1.0
+    completed: dict[str, Any] = {"columns": kernel.columns, "fixed": kernel.fixed}
+    for name in [field.name for field in dataclasses.fields(kernel) if field.name not in completed]:
+        values, unit = getattr(kernel, name), units.get(name, 1.0)
+        if values is None:
+            values, unit = left_open, unitless
+        if np.ndim(values) == 1 and len(values) != len(columns):
             raise SettingError(
-                f"{name} of {type(kernel).__name__} has {len(values)} values for {len(column_scale)} columns; "
+                f"{name} of {type(kernel).__name__} has {len(values)} values for {len(columns)} columns; "
                 "give one number, or one a column"
             )
-        return jnp.asarray(np.asarray(values) / units)
-
-    unitless = np.ones_like(column_scale)
-    changes: dict[str, Any] = {"variance": kernel.variance}
-    if isinstance(kernel, Linear):
-        changes["variance"] = per_column(1.0 if kernel.variance is None else kernel.variance, "variance", unitless)
-    elif isinstance(kernel, Periodic):
-        changes["period"] = per_column(kernel.period, "period", column_scale)
-        changes["lengthscale"] = per_column(kernel.lengthscale, "lengthscale", unitless)
-    elif kernel.lengthscale is None:
-        changes["lengthscale"] = jnp.asarray(np.broadcast_to(lengthscale, scale.shape)[np.asarray(columns)])
-    else:
-        changes["lengthscale"] = per_column(kernel.lengthscale, "lengthscale", column_scale)
-    changes["variance"] = jnp.asarray(changes["variance"])
-    if isinstance(kernel, RationalQuadratic):
-        changes["shape"] = jnp.asarray(kernel.shape)
-    return type(kernel)(**changes, columns=kernel.columns, fixed=kernel.fixed)
+        completed[name] = jnp.asarray(np.asarray(values) / unit)
+    return type(kernel)(**completed)

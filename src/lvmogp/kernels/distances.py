@@ -51,25 +51,18 @@ weighted_distances.defjvp(_tangent, symbolic_zeros=True)
 
 @jax.custom_vjp
 def gaussian_sums(
-    weights: Float[Array, " n"],
-    first: Float[Array, "n Q"],
-    precision: Float[Array, "n Q"],
-    second: Float[Array, "m Q"],
+    weights: Float[Array, " n"], first: Float[Array, "n Q"], precision: Float[Array, "n Q"], second: Float[Array, "m Q"]
 ) -> Float[Array, " m"]:
     """s_j = Σ_i w_i exp(−r²_ij)."""
     return _sums_forward(weights, first, precision, second)[0]
 
 
-def _sums_forward(
-    weights: Array, first: Array, precision: Array, second: Array
-) -> tuple[Array, tuple[Array, Array, Array, Array, Array]]:
+def _sums_forward(weights: Array, first: Array, precision: Array, second: Array) -> tuple[Array, tuple[Array, ...]]:
     gaussians = jnp.exp(-weighted_distances(first, precision, second))
     return weights @ gaussians, (gaussians, weights, first, precision, second)
 
 
-def _sums_backward(
-    kept: tuple[Array, Array, Array, Array, Array], cotangent: Array
-) -> tuple[Array, Array, Array, Array]:
+def _sums_backward(kept: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array, Array, Array]:
     gaussians, weights, first, precision, second = kept
     n_columns = first.shape[1]
     # Σ_j ds_j e_ij [1, b_j, b_j²], from which Σ_j ds_j e_ij (a_i − b_j) and its square follow

@@ -126,9 +126,8 @@ def psi2(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGauss
 def packed_psi2(kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians) -> Float[Array, "D pairs"]:
     """Φ_d as packed upper triangles."""
     if isinstance(kernel, RBF):
-        pairs = _RBFPairs.of(kernel, inducing, latents)
-        distance = weighted_distances(pairs.mean, pairs.precision, pairs.middle)
-        return jnp.square(kernel.variance) * jnp.exp(pairs.log_shrink[:, None] - pairs.apart - distance)
+        shrink, apart, points = _rbf_pairs(kernel, inducing, latents)
+        return jnp.square(kernel.variance) * jnp.exp(shrink[:, None] - apart - weighted_distances(*points))
     rows, columns = np.triu_indices(inducing.shape[0])
     means = psi1(kernel, inducing, latents)
     covariances = feature_covariance(kernel, inducing, latents)[:, rows, columns]
@@ -143,9 +142,8 @@ def weighted_psi2(
     def summed(some: LatentGaussians, own: Float[Array, " _"]) -> Float[Array, " pairs"]:
         if not isinstance(kernel, RBF):
             return own @ packed_psi2(kernel, inducing, some)
-        pairs = _RBFPairs.of(kernel, inducing, some)
-        sums = gaussian_sums(own * jnp.exp(pairs.log_shrink), pairs.mean, pairs.precision, pairs.middle)
-        return jnp.square(kernel.variance) * jnp.exp(-pairs.apart) * sums
+        shrink, apart, points = _rbf_pairs(kernel, inducing, some)
+        return jnp.square(kernel.variance) * jnp.exp(-apart) * gaussian_sums(own * jnp.exp(shrink), *points)
 
     return _weighted_sum(summed, latents, weights, inducing.shape[0])
 
@@ -171,52 +169,28 @@ def _weighted_sum(
 ) -> Float[Array, "M_H M_H"]:
     # Sum packed symmetric matrices in slices of conditions, so that memory does not grow with D · M_H²; ``summed`` adds
     # up some conditions, given their latents and weights.
-    n_conditions = weights.shape[0]
     elements = _ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR
     slice_size = max(1, elements // (size * size))
-    if n_conditions <= slice_size:
-        return unpack_symmetric(summed(latents, weights))
-
-    n_slices = -(-n_conditions // slice_size)
-    padding = n_slices * slice_size - n_conditions
-
-    def sliced(values: Array, fill: float) -> Array:
-        widths = [(0, padding)] + [(0, 0)] * (values.ndim - 1)
-        padded = jnp.pad(values, widths, constant_values=fill)
-        return padded.reshape(n_slices, slice_size, *values.shape[1:])
-
-    @jax.checkpoint
-    def add_slice(total: Array, piece: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        mean, variance, weight = piece
-        return total + summed(LatentGaussians(mean, variance, latents.n_uncertain), weight), None
-
-    pieces = (sliced(latents.mean, 0), sliced(latents.variance, 1), sliced(weights, 0))
-    total, _ = jax.lax.scan(add_slice, jnp.zeros(size * (size + 1) // 2, weights.dtype), pieces)
+    n_sliced = (weights.shape[0] - 1) // slice_size * slice_size  # the others, at least one, begin the sum
+    total = summed(*jax.tree.map(lambda leaf: leaf[n_sliced:], (latents, weights)))
+    if n_sliced:
+        slices = jax.tree.map(lambda leaf: leaf[:n_sliced].reshape(-1, slice_size, *leaf.shape[1:]), (latents, weights))
+        again = jax.checkpoint(summed)  # type: ignore[reportPrivateImportUsage]
+        total, _ = jax.lax.scan(lambda total, some: (total + again(*some), None), total, slices)
     return unpack_symmetric(total)
 
 
-class _RBFPairs(eqx.Module):
-    # The parts of Φ_d, with z̄ = (z + z')/2:
+def _rbf_pairs(
+    kernel: RBF, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians
+) -> tuple[Float[Array, " D"], Float[Array, " pairs"], tuple[Array, Array, Array]]:
+    # Φ_d = σ⁴ exp(shrink_d − apart − r²) by the upper triangle, with z̄ = (z + z')/2:
     # σ⁴ Π_q (1 + 2s_q/ℓ_q²)^−½ exp(−(z_q − z'_q)²/4ℓ_q² − (μ_q − z̄_q)²/(ℓ_q² + 2s_q))
-    mean: Float[Array, "D q"]
-    precision: Float[Array, "D q"]
-    middle: Float[Array, "pairs q"]
-    log_shrink: Float[Array, " D"]
-    apart: Float[Array, " pairs"]
-
-    @classmethod
-    def of(cls, kernel: RBF, inducing: Array, latents: LatentGaussians) -> "_RBFPairs":
-        mean, variance = _of_columns(kernel, latents)
-        points = select(inducing, kernel.columns)
-        rows, columns = np.triu_indices(points.shape[0])
-        squared_scale = jnp.square(kernel.lengthscale)
-        return cls(
-            mean=mean,
-            precision=1 / (squared_scale + 2 * variance),
-            middle=(points[rows] + points[columns]) / 2,
-            log_shrink=-jnp.sum(jnp.log1p(2 * variance / squared_scale), axis=-1) / 2,
-            apart=jnp.sum((points[rows] - points[columns]) ** 2 / squared_scale, axis=-1) / 4,
-        )
+    mean, variance = _of_columns(kernel, latents)
+    points, squared_scale = select(inducing, kernel.columns), jnp.square(kernel.lengthscale)
+    rows, columns = np.triu_indices(points.shape[0])
+    shrink = -jnp.sum(jnp.log1p(2 * variance / squared_scale), axis=-1) / 2
+    apart = jnp.sum((points[rows] - points[columns]) ** 2 / squared_scale, axis=-1) / 4
+    return shrink, apart, (mean, 1 / (squared_scale + 2 * variance), (points[rows] + points[columns]) / 2)
 
 
 def feature_covariance(

@@ -7,9 +7,9 @@ data. explicit ≤ collapsed ≤ log p(Y), with equality of the first two at the
 import equinox as eqx
 import jax.numpy as jnp
 
-from lvmogp.algebra.gaussians import kl_factored_to_standard_normal, kl_kronecker_to_standard_normal
+from lvmogp.algebra.gaussians import kl_kronecker_to_standard_normal
 from lvmogp.algebra.linalg import vec
-from lvmogp.model.expected_likelihood import quadratic
+from lvmogp.model.expected_likelihood import Quadratic, quadratic
 from lvmogp.model.layouts import Data
 from lvmogp.model.parameters import Inducing, KroneckerInducing, Parameters
 from lvmogp.typing import Scalar
@@ -47,7 +47,7 @@ def collapsed(parameters: Parameters, data: Data) -> Bound:
     """Bound with the optimal q(v): constant − ½ log|I + G| + ½ bᵀ(I + G)⁻¹b (equation 10)."""
     expected = quadratic(parameters, data)
     log_det, explained = expected.evidence()
-    fit = expected.log_likelihood(explained) - log_det / 2
+    fit = expected.constant.log_likelihood(explained) - log_det / 2
     return Bound(fit, parameters.kl_latents, expected.constant.signal)
 
 
@@ -57,8 +57,9 @@ def explicit(parameters: Parameters, data: Data) -> Bound:
     if inducing is None:
         raise TypeError("the explicit bound needs a q(v) in parameters.inducing; the collapsed bound needs none")
     expected = quadratic(parameters, data)
-    explained = 2 * jnp.sum(expected.linear * inducing.mean) - expected.second_moment(inducing)
-    fit = expected.log_likelihood(explained) - kl_inducing(inducing)
+    second_moment, divergence = _of_inducing(expected, inducing)
+    explained = 2 * jnp.sum(expected.linear * inducing.mean) - second_moment
+    fit = expected.constant.log_likelihood(explained) - divergence
     return Bound(fit, parameters.kl_latents, expected.constant.signal)
 
 
@@ -72,8 +73,12 @@ def explicit_objective(parameters: Parameters, data: Data) -> Scalar:
     return explicit(parameters, data).penalised
 
 
-def kl_inducing(inducing: Inducing) -> Scalar:
-    """KL(q(v) ‖ N(0, I))."""
+def _of_inducing(expected: Quadratic, inducing: Inducing) -> tuple[Scalar, Scalar]:
+    # ⟨vᵀGv⟩ = mᵀGm + tr(GΣ) and KL(q(v) ‖ N(0, I)) under q(v) = N(m, Σ)
     if isinstance(inducing, KroneckerInducing):
-        return kl_kronecker_to_standard_normal(inducing.mean, inducing.input_factor, inducing.latent_factor)
-    return kl_factored_to_standard_normal(vec(inducing.mean), inducing.factor)
+        divergence = kl_kronecker_to_standard_normal(inducing.mean, inducing.input_factor, inducing.latent_factor)
+        return expected.kronecker_second_moment(inducing), divergence
+    gram, mean, factor = expected.dense_gram(), vec(inducing.mean), inducing.factor
+    # Σ = 1 ⊗ LLᵀ is of Kronecker form too.
+    divergence = kl_kronecker_to_standard_normal(mean[:, None], factor, jnp.ones((1, 1), factor.dtype))
+    return mean @ gram @ mean + jnp.sum((gram @ factor) * factor), divergence

@@ -11,8 +11,6 @@ posterior is one use of it (docs/mathematics.md, equations 5 to 9):
 Where measurements have known variances s_n², σ_d² + s_n² takes the place of σ_d² in every sum (equation 45).
 """
 
-from abc import abstractmethod
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -41,7 +39,7 @@ from lvmogp.kernels.psi_statistics import (
     weighted_psi2,
 )
 from lvmogp.model.layouts import Data, GridData, LongData
-from lvmogp.model.parameters import Inducing, KroneckerInducing, Parameters
+from lvmogp.model.parameters import KroneckerInducing, Parameters
 from lvmogp.typing import Array, Float, Scalar
 
 # Covariances of observations with inducing inputs that long data are computed from at a time: as many as a cache holds.
@@ -103,8 +101,8 @@ def latent_moments(latent_basis: Basis, latents: LatentGaussians) -> LatentMomen
 class ConstantTerm(eqx.Module):
     """What does not depend on v, in parts: −½ [Σ_n log 2π/p_n + Σ_n p_n y_n² + residual] with the precisions p_n.
 
-    ``signal`` is the prior variance of the function Σ_d ψ_d tr K_d, and ``residual`` what inducing points leave of it,
-    Σ_d (ψ_d tr K_d − tr T_d tr A_d), both times the precisions.
+    ``count`` is the number of observations, ``signal`` the prior variance of the function Σ_d ψ_d tr K_d, and
+    ``residual`` what inducing points leave of it, Σ_d (ψ_d tr K_d − tr T_d tr A_d), both times the precisions.
     """
 
     count: Scalar
@@ -113,10 +111,10 @@ class ConstantTerm(eqx.Module):
     signal: Scalar
     residual: Scalar
 
-    @property
-    def total(self) -> Scalar:
-        """All of it."""
-        return -(self.count * LOG_2PI - self.log_precision + self.squares + self.residual) / 2
+    def log_likelihood(self, explained: Scalar) -> Scalar:
+        """Add ½⟨2bᵀv − vᵀGv⟩, what v explains, to the constant; NaN where rounding errors made it up."""
+        total = -(self.count * LOG_2PI - self.log_precision + self.squares + self.residual) / 2
+        return nan_if_unsound(total + explained / 2, self.count, self.squares - explained, self.residual)
 
 
 def nan_if_unsound(bound: Scalar, n_observations: Scalar, *never_negative: Scalar) -> Scalar:
@@ -128,40 +126,8 @@ def nan_if_unsound(bound: Scalar, n_observations: Scalar, *never_negative: Scala
     return jnp.where(least < -_HARMLESS_ERROR * n_observations, jnp.nan, bound)
 
 
-class Quadratic(eqx.Module):
-    """constant + vec(B)ᵀv − ½ vᵀGv."""
-
-    constant: eqx.AbstractVar[ConstantTerm]
-    linear: eqx.AbstractVar[Float[Array, "M_X M_H"]]
-
-    @abstractmethod
-    def evidence(self) -> tuple[Scalar, Scalar]:
-        """log|I + G| and bᵀ(I + G)⁻¹b."""
-
-    @abstractmethod
-    def dense_gram(self) -> Float[Array, "MM MM"]:
-        """G as one matrix."""
-
-    @abstractmethod
-    def kronecker_second_moment(self, inducing: KroneckerInducing) -> Scalar:
-        """⟨vᵀGv⟩ = mᵀGm + tr(G (Σ_H ⊗ Σ_X))."""
-
-    def second_moment(self, inducing: Inducing) -> Scalar:
-        """⟨vᵀGv⟩ = mᵀGm + tr(GΣ) under q(v) = N(m, Σ)."""
-        if isinstance(inducing, KroneckerInducing):
-            return self.kronecker_second_moment(inducing)
-        gram, mean = self.dense_gram(), vec(inducing.mean)
-        return mean @ gram @ mean + jnp.sum((gram @ inducing.factor) * inducing.factor)
-
-    def log_likelihood(self, explained: Scalar) -> Scalar:
-        """Add ½⟨2bᵀv − vᵀGv⟩, what v explains, to the constant; NaN where rounding errors made it up."""
-        constant = self.constant
-        fit = constant.total + explained / 2
-        return nan_if_unsound(fit, constant.count, constant.squares - explained, constant.residual)
-
-
-class GridQuadratic(Quadratic):
-    """G = A_H ⊗ A_X: two small matrices."""
+class GridQuadratic(eqx.Module):
+    """constant + vec(B)ᵀv − ½ vᵀGv with G = A_H ⊗ A_X: two small matrices."""
 
     constant: ConstantTerm
     linear: Float[Array, "M_X M_H"]
@@ -169,23 +135,23 @@ class GridQuadratic(Quadratic):
     latent_gram: Float[Array, "M_H M_H"]
 
     def evidence(self) -> tuple[Scalar, Scalar]:
-        """Without forming G."""
+        """Return log|I + G| and bᵀ(I + G)⁻¹b without forming G."""
         return kronecker_evidence(self.input_gram, self.latent_gram, self.linear)
 
     def dense_gram(self) -> Float[Array, "MM MM"]:
-        """A_H ⊗ A_X."""
+        """Return G = A_H ⊗ A_X."""
         return jnp.kron(self.latent_gram, self.input_gram)
 
     def kronecker_second_moment(self, inducing: KroneckerInducing) -> Scalar:
-        """tr(Mᵀ A_X M A_H) + tr(A_X Σ_X) tr(A_H Σ_H)."""
+        """Return ⟨vᵀGv⟩ = tr(Mᵀ A_X M A_H) + tr(A_X Σ_X) tr(A_H Σ_H)."""
         mean_part = jnp.sum((self.input_gram @ inducing.mean) * (inducing.mean @ self.latent_gram))
         inputs = jnp.sum((self.input_gram @ inducing.input_factor) * inducing.input_factor)
         latents = jnp.sum((self.latent_gram @ inducing.latent_factor) * inducing.latent_factor)
         return mean_part + inputs * latents
 
 
-class LongQuadratic(Quadratic):
-    """G = Σ_d T_d ⊗ A_d, A_d = Σ_{n in d} a_n a_nᵀ/(σ_d² + s_n²): two small matrices a condition.
+class LongQuadratic(eqx.Module):
+    """constant + vec(B)ᵀv − ½ vᵀGv with G = Σ_d T_d ⊗ A_d: two small matrices a condition.
 
     ``latent_seconds`` are Φ_d, not yet whitened, and ``whitener`` is L_H⁻¹: T_d = L_H⁻¹ Φ_d L_H⁻ᵀ. Or they are T_d, and
     ``whitener`` changes nothing.
@@ -198,11 +164,11 @@ class LongQuadratic(Quadratic):
     whitener: Float[Array, "M_H M_H"]
 
     def evidence(self) -> tuple[Scalar, Scalar]:
-        """By a Cholesky factor of size M_X · M_H."""
+        """Return log|I + G| and bᵀ(I + G)⁻¹b by a Cholesky factor of size M_X · M_H."""
         return dense_evidence(self.dense_gram(), vec(self.linear))
 
     def dense_gram(self) -> Float[Array, "MM MM"]:
-        """Σ_d T_d ⊗ A_d as one matrix product over conditions."""
+        """Return G = Σ_d T_d ⊗ A_d, as one matrix product over conditions."""
         n_conditions, n_inputs, _ = self.input_grams.shape
         n_latents = self.whitener.shape[0]
         latents = (self.whitener @ self.latent_seconds @ self.whitener.T).reshape(n_conditions, n_latents**2)
@@ -211,7 +177,7 @@ class LongQuadratic(Quadratic):
         return blocks.transpose(0, 2, 1, 3).reshape(n_latents * n_inputs, n_latents * n_inputs)
 
     def kronecker_second_moment(self, inducing: KroneckerInducing) -> Scalar:
-        """Σ_d [tr(Mᵀ A_d M T_d) + tr(A_d Σ_X) tr(T_d Σ_H)]."""
+        """Return ⟨vᵀGv⟩ = Σ_d [tr(Mᵀ A_d M T_d) + tr(A_d Σ_X) tr(T_d Σ_H)]."""
         # tr(T_d R) = tr(Φ_d L_H⁻ᵀRL_H⁻¹): whitening R spares whitening a matrix for each condition.
         mapped = inducing.mean @ self.whitener  # M L_H⁻¹
         projected = jnp.einsum("xh,dxy,yk->dhk", mapped, self.input_grams, mapped)
@@ -220,6 +186,9 @@ class LongQuadratic(Quadratic):
         inputs = _inner(self.input_grams, input_factor @ input_factor.T)
         latents = _inner(self.latent_seconds, latent_factor @ latent_factor.T)
         return mean_part + inputs @ latents
+
+
+Quadratic = GridQuadratic | LongQuadratic
 
 
 def _inner(matrices: Float[Array, "D m m"], matrix: Float[Array, "m m"]) -> Float[Array, " D"]:
@@ -303,7 +272,7 @@ class ConditionSums(eqx.Module):
 
 def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]) -> ConditionSums:
     """Accumulate long data by condition, as batched matrix products of its blocks (equation 45)."""
-    n_blocks, block_size, n_columns = data.inputs.shape
+    (_, block_size, n_columns), n_inducing = data.inputs.shape, input_basis.points.shape[0]
     # Without errors of the measurements all observations of a condition weigh the same, which is taken out of the sums.
     places, common, logs = data.present, 1 / noise, -data.counts * jnp.log(noise)
     if data.error_variances is not None:
@@ -319,8 +288,11 @@ def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]
         prior = diagonal(input_basis.kernel, points).reshape(places.shape) * places**2
         return grams, projections, jnp.sum(prior, axis=1)
 
-    n_at_once = _blocks_at_once(n_blocks, block_size * input_basis.points.shape[0])
-    grams, projections, priors = in_slices(sums_of_blocks, n_at_once, data.inputs, places, outputs)
+    # Blocks are a small number times a power of two (padding.rounded_up), so that halves are whole.
+    most = (_ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR) // (
+        block_size * n_inducing
+    )
+    grams, projections, priors = in_slices(sums_of_blocks, most, data.inputs, places, outputs)
     return ConditionSums(
         grams=data.sum_by_condition(grams) * common[:, None, None],
         projections=data.sum_by_condition(projections) * common[:, None],
@@ -328,13 +300,3 @@ def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]
         prior_variances=data.sum_by_condition(priors) * common,
         log_precisions=logs,
     )
-
-
-def _blocks_at_once(n_blocks: int, elements: int) -> int:
-    # The number of blocks, halved while their covariances, so many elements a block, are too many for one pass. It is a
-    # small number times a power of two (data.rounded_up), so that halves are whole.
-    most = _ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR
-    n_at_once = n_blocks
-    while n_at_once * elements > most and n_at_once % 2 == 0:
-        n_at_once //= 2
-    return n_at_once

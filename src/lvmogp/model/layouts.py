@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.ground.padding import BlockLayout, block_layout, repeated, rounded_up
+from lvmogp.kernels.covariances import Kernel, gram
 from lvmogp.model.draws import covering_subset
 from lvmogp.model.parameters import Parameters
 from lvmogp.tables.observations import Observations
@@ -39,10 +40,8 @@ class GridData(eqx.Module):
     def __init__(
         self, inputs: Float[Array, "N Q_X"], outputs: Float[Array, "N D"], error_variance: Scalar | None = None
     ) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
+        self.inputs, self.outputs, self.error_variance = inputs, outputs, error_variance
         self.squares = jnp.einsum("nd,nd->d", outputs, outputs)  # one program, where a sum of squares is two
-        self.error_variance = error_variance
 
     def noise(self, of_conditions: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Return σ² + s², the noise variance of an observation, given that of its condition."""
@@ -120,6 +119,14 @@ class ScatteredData(eqx.Module):
         """Return the noise variance of every observation, given that of every condition."""
         return of_conditions[self.conditions] + self.error_variances
 
+    def gram(
+        self, input_kernel: Kernel, latent_kernel: Kernel, latents: Float[Array, "D Q_H"], scale: Float[Array, " n"]
+    ) -> Float[Array, "n n"]:
+        """Return k_H(h_d, h_d') k_X(x, x') between all observations, times the scales of both."""
+        # Gathered by rows, twice: backwards, rows are added up, which is many times faster than entries.
+        among = gram(latent_kernel, latents)[self.conditions].T[self.conditions]
+        return among * gram(input_kernel, self.inputs) * scale[:, None] * scale
+
 
 class SparseData(eqx.Module):
     """Data with the inducing inputs of a variational fit, and the conditions whose latents are the inducing latents."""
@@ -127,6 +134,24 @@ class SparseData(eqx.Module):
     observed: Data
     inducing_inputs: Float[Array, "M_X Q_X"]
     inducing_conditions: Int[Array, " M_H"]
+
+    def parameters(
+        self,
+        input_kernel: Kernel,
+        latent_kernel: Kernel,
+        latents: Float[Array, "D Q_H"],
+        noise_variance: Float[Array, " noise"],
+    ) -> Parameters:
+        """Return the parameters of a sparse model whose latents are known."""
+        return Parameters(
+            input_kernel=input_kernel,
+            latent_kernel=latent_kernel,
+            inducing_inputs=self.inducing_inputs,
+            inducing_latents=latents[self.inducing_conditions],
+            latent_mean=latents,
+            latent_variance=jnp.zeros_like(latents),
+            noise_variance=noise_variance,
+        )
 
 
 LikelihoodData = GridData | ScatteredData | SparseData

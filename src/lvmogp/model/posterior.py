@@ -19,7 +19,7 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 
 from lvmogp.algebra.evidence import kronecker_shrinkage
-from lvmogp.algebra.linalg import cholesky, packed_counts, unvec, vec
+from lvmogp.algebra.linalg import cholesky, packed_counts, vec
 from lvmogp.ground.precision import in_precision
 from lvmogp.ground.rules import Along
 from lvmogp.kernels.covariances import diagonal, gram
@@ -151,14 +151,14 @@ def _from_precision(
     precision: Float[Array, "MM MM"], linear: Float[Array, "M_X M_H"]
 ) -> tuple[Float[Array, "M_X M_H"], DenseCovariance]:
     factor = jnp.linalg.cholesky(precision), True
-    mean = unvec(cho_solve(factor, vec(linear)), linear.shape[0])
+    mean = cho_solve(factor, vec(linear)).reshape(linear.T.shape).T
     return mean, DenseCovariance(cho_solve(factor, jnp.eye(len(precision), dtype=precision.dtype)), linear.shape[0])
 
 
 def updated(model: Posterior, new: Quadratic) -> Posterior:
     """q(v) after the expected log-likelihood of new data: precisions add, and so do linear terms (equation 23)."""
     precision = model.covariance.precision()
-    linear = unvec(precision @ vec(model.mean), model.mean.shape[0]) + new.linear
+    linear = (precision @ vec(model.mean)).reshape(model.mean.T.shape).T + new.linear
     mean, covariance = _from_precision(precision + new.dense_gram(), linear)
     return Posterior(model.parameters, model.input_factor, model.latent_factor, mean, covariance)
 

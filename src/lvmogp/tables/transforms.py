@@ -11,8 +11,9 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.stats import norm
 
-from lvmogp.algebra.gaussians import normal_density, normal_distribution
+from lvmogp.algebra.gaussians import normal_distribution
 from lvmogp.errors import DataError
 from lvmogp.typing import Array, Float, HostFloat
 
@@ -138,7 +139,7 @@ def _parts_of_powers(mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> 
     With a = m/√v, those over g < 0 are v [(a² + 1) Φ(−a) − aφ(a)] and v² [(a⁴ + 6a² + 3) Φ(−a) − (a³ + 5a) φ(a)].
     """
     score = mean / jnp.sqrt(variance)
-    density = normal_density(score)
+    density = norm.pdf(score)
 
     def above(score: Array) -> tuple[Array, Array]:
         whole = normal_distribution(score)
@@ -156,7 +157,7 @@ def _slopes_of_square(mean: Float[Array, " n"], deviation: Float[Array, " n"]) -
     ⟨t'⟩ = 2(mΦ(a) + sφ(a)), ⟨t''⟩ = 2Φ(a), and from there on 2(−1)ᵏ⁻³ He_{k−3}(a) φ(a)/sᵏ⁻².
     """
     score = mean / deviation
-    density = normal_density(score)
+    density = norm.pdf(score)
     slopes = [score * normal_distribution(score) + density, normal_distribution(score)]
     lower, hermite = jnp.zeros_like(score), jnp.ones_like(score)
     for order in range(_N_SLOPES - len(slopes)):

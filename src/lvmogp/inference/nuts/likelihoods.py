@@ -18,7 +18,6 @@ from lvmogp.inference.nuts.parameters import ChainParameters
 from lvmogp.kernels.covariances import cross, diagonal, gram
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.layouts import GridData, LikelihoodData, ScatteredData, SparseData
-from lvmogp.model.parameters import Parameters
 from lvmogp.typing import Array, Float, Int, Scalar
 
 # Places that a condition is offered at once.
@@ -30,7 +29,8 @@ _Explained = Callable[[Float[Array, "D Q_L"], Int[Array, ""], Float[Array, "P Q_
 def log_likelihood(point: ChainParameters, data: LikelihoodData) -> Scalar:
     """Return log p(Y | H, θ) (equations 30 and 31), of sparse data its bound (10) for latents that are known."""
     if isinstance(data, SparseData):
-        return _sparse_log_likelihood(point, data)
+        known = data.parameters(point.input_kernel, point.latent_kernel, point.coordinates, point.noise.variance)
+        return collapsed(known, data.observed).fit
     noise = data.noise(point.noise_per_condition)
     if isinstance(data, ScatteredData):
         precision = data.present / jnp.sqrt(noise)
@@ -46,24 +46,7 @@ def log_likelihood(point: ChainParameters, data: LikelihoodData) -> Scalar:
 
 
 def _scattered_gram(point: ChainParameters, data: ScatteredData, scale: Float[Array, " n"]) -> Float[Array, "n n"]:
-    # k_H(h_d, h_d') k_X(x, x') times the scales of both observations. Gathered by rows, twice: backwards, rows are
-    # added up, which is many times faster than entries.
-    among = gram(point.latent_kernel, point.coordinates)[data.conditions].T[data.conditions]
-    return among * gram(point.input_kernel, data.inputs) * scale[:, None] * scale
-
-
-def _sparse_log_likelihood(point: ChainParameters, data: SparseData) -> Scalar:
-    coordinates = point.coordinates
-    known = Parameters(
-        input_kernel=point.input_kernel,
-        latent_kernel=point.latent_kernel,
-        inducing_inputs=data.inducing_inputs,
-        inducing_latents=coordinates[data.inducing_conditions],
-        latent_mean=coordinates,
-        latent_variance=jnp.zeros_like(coordinates),
-        noise_variance=point.noise.variance,
-    )
-    return collapsed(known, data.observed).fit
+    return data.gram(point.input_kernel, point.latent_kernel, point.coordinates, scale)
 
 
 def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, "*shape"]:
