@@ -72,20 +72,19 @@ def _examined(recipe: Recipe, dtype: str, *, refits: bool) -> Account:
     middle, step = trained.scaling.input_mean, trained.scaling.input_scale
     beside = [middle + far * step for far in (0, 0.3, -4, 1e3)]
     points, names = np.stack([trained.observations.inputs[0], *beside]), list(trained.ids)
-    rules = _of_answers(model, points, names) | _of_intervals(model, points, names[:_MOST_ASKED])
+    rules = _of_answers(model, points, names, intervals=True)
     rules["the bound is finite and never falls"] = np.isfinite(history).all() and (np.diff(history) >= 0).all()
     moved = _fixed_parameters(trained, points, rng)
     rules["more data never widen a band"] = _widened_by_more_data(trained, points, rng) < 1e-8
     if recipe.seed % 4 == 0:
         seen = trained.observations
         model.add_condition("one more", seen.inputs[:2], seen.outputs[:2])
-        of_new = _of_answers(model, points, ["one more", "never seen"])
+        of_new = _of_answers(model, points, ["one more", "never seen"], intervals=False)
         rules |= {rule: rules[rule] and kept for rule, kept in of_new.items()}
         model.remove_condition("one more")
     if dtype == "float32":
         double = LVMOGPRegressor(**settings).fit(**data).model_
-        found = moments(trained, points), moments(double, points)
-        moved["single precision"] = _distance(*found, trained.scaling.output_scale)
+        moved["single precision"] = _moved(trained, double, points)
     elif refits:
         moved |= _fitted_anew(model, points, rng)
     # Digits that the data themselves lack cannot be asked of the answers.
@@ -105,31 +104,26 @@ def allowance(trained: FittedModel) -> float:
 # Answers
 
 
-def _rows(points: np.ndarray, names: list[Any]) -> tuple[np.ndarray, list[Any]]:
-    return np.tile(points, (len(names), 1)), [name for name in names for _ in points]
-
-
-def _of_answers(model: LVMOGPRegressor, points: np.ndarray, names: list[Any]) -> dict[str, bool]:
-    rows = _rows(points, names)
-    mean, deviation = model.predict(*rows, return_std=True)
-    _, of_curve = model.predict(*rows, return_std=True, include_noise=False)
-    return {
-        "answers are finite": bool(np.isfinite([mean, deviation, of_curve]).all()),
-        "variances are positive": bool(np.min([deviation, of_curve]) > 0),
-        "noise widens bands": bool((deviation >= of_curve).all()),
+def _of_answers(model: LVMOGPRegressor, points: np.ndarray, names: list[Any], *, intervals: bool) -> dict[str, bool]:
+    x, ids = np.tile(points, (len(names), 1)), [name for name in names for _ in points]
+    mean, deviation = model.predict(x, ids, return_std=True)
+    _, of_curve = model.predict(x, ids, return_std=True, include_noise=False)
+    found = {
+        "answers are finite": np.isfinite([mean, deviation, of_curve]).all(),
+        "variances are positive": np.min([deviation, of_curve]) > 0,
+        "noise widens bands": (deviation >= of_curve).all(),
     }
-
-
-def _of_intervals(model: LVMOGPRegressor, points: np.ndarray, names: list[Any]) -> dict[str, bool]:
-    x, ids = _rows(points, names)
-    lower, upper = model.predict_interval(x, ids)
-    middle = (lower + upper) / 2
-    below, density = model.predictive_cdf(x, middle, ids), model.log_predictive_density(x, middle, ids)
-    return {
-        "intervals are ordered": bool(np.isfinite([lower, upper]).all() and (lower < upper).all()),
-        "probabilities lie between 0 and 1": bool(((below > 0) & (below < 1)).all()),
-        "densities are finite": bool(np.isfinite(density).all()),
-    }
+    if intervals:
+        x, ids = x[: _MOST_ASKED * len(points)], ids[: _MOST_ASKED * len(points)]
+        lower, upper = model.predict_interval(x, ids)
+        middle = (lower + upper) / 2
+        below, density = model.predictive_cdf(x, middle, ids), model.log_predictive_density(x, middle, ids)
+        found |= {
+            "intervals are ordered": np.isfinite([lower, upper]).all() and (lower < upper).all(),
+            "probabilities lie between 0 and 1": ((below > 0) & (below < 1)).all(),
+            "densities are finite": np.isfinite(density).all(),
+        }
+    return found
 
 
 # The same data, told in another way
@@ -167,17 +161,14 @@ def _tellings(
     return found
 
 
-def _step(values: np.ndarray) -> float:
-    return 2.0 ** (np.ceil(np.log2(max(np.abs(values).max(), 1e-300))) - 26)
+def _shift(values: np.ndarray) -> float:
+    return 2.0 ** (np.ceil(np.log2(max(np.abs(values).max(), 1e-300))) + 1)
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
     # To 26 binary digits, which can be shifted without losing any.
-    return np.round(values / _step(values)) * _step(values)
-
-
-def _shift(values: np.ndarray) -> float:
-    return 2.0**27 * _step(values)
+    step = _shift(values) * 2.0**-27
+    return np.round(values / step) * step
 
 
 def _mapped(values: np.ndarray, by: tuple[float, float]) -> np.ndarray:
@@ -190,23 +181,26 @@ def _fixed_parameters(trained: FittedModel, points: np.ndarray, rng: np.random.G
     seen = given._replace(inputs=_rounded(given.inputs), outputs=_rounded(given.outputs))
     if not np.all(trained.scaling.takes(seen.outputs)):
         seen = given
-    parameters, scaling = trained.posterior.parameters, scaling_of(seen.inputs, seen.outputs, transform=transform)
-    before, moved = moments(rebuilt(trained, seen, parameters), points), {}
-    for what, told in _tellings(seen, rng, transform, shifted=True).items():
-        again = rebuilt(trained, told.observations, of_conditions(parameters, np.argsort(told.order)))
-        moved[f"{what}, fixed parameters"] = _distance(before, _as_before(again, points, told), scaling.output_scale)
-    return moved
+    parameters, before = trained.posterior.parameters, rebuilt(trained, seen, trained.posterior.parameters)
+    return {
+        f"{what}, fixed parameters": _moved(
+            before,
+            rebuilt(trained, told.observations, of_conditions(parameters, np.argsort(told.order))),
+            points,
+            told,
+        )
+        for what, told in _tellings(seen, rng, transform, shifted=True).items()
+    }
 
 
 def _fitted_anew(model: LVMOGPRegressor, points: np.ndarray, rng: np.random.Generator) -> dict[str, float]:
     # How far they move when everything is fitted anew; a shift would cost the data some of their digits.
     trained, moved = model.model_, {}
-    before = moments(trained, points)
     for what, told in _tellings(trained.observations, rng, trained.scaling.transform, shifted=False).items():
         seen = told.observations
         again = LVMOGPRegressor(**(model.get_params(deep=False) | {"condition": None}))
         again.fit(seen.inputs, seen.outputs, [seen.ids[number] for number in seen.conditions])
-        moved[what + ANEW] = _distance(before, _as_before(again.model_, points, told), trained.scaling.output_scale)
+        moved[what + ANEW] = _moved(trained, again.model_, points, told)
     return moved
 
 
@@ -218,23 +212,21 @@ def rebuilt(trained: FittedModel, seen: Observations, parameters: Parameters) ->
     return fitted_model(seen, scaling, trained.fit._replace(posterior=found))
 
 
-def moments(trained: FittedModel, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of the modelled quantity, points × conditions, standardised units undone."""
+def moments(trained: FittedModel, points: np.ndarray) -> np.ndarray:
+    """Mean and standard deviation of the modelled quantity, 2 × points × conditions, standardised units undone."""
     scaling = trained.scaling
     mean, variance = trained_grid_moments(trained.ensemble.fit, scaling.inputs(points), with_variance=True)
     total = variance + np.asarray(trained.posterior.parameters.noise_per_condition, dtype=float)
-    return scaling.location(mean), np.sqrt(scaling.variance(total))
+    return np.stack([scaling.location(mean), np.sqrt(scaling.variance(total))])
 
 
-def _as_before(trained: FittedModel, points: np.ndarray, told: Telling) -> tuple[np.ndarray, np.ndarray]:
-    # Moments brought back to the units and to the order of conditions of before.
-    mean, deviation = (values[:, told.order] for values in moments(trained, _mapped(points, told.input_map)))
+def _moved(before: FittedModel, after: FittedModel, points: np.ndarray, told: Telling | None = None) -> float:
+    # The most that moments differ, in standard deviations of the output, in the units and the order of before.
+    told = told or Telling(before.observations, np.arange(len(before.ids)))
+    found = moments(after, _mapped(points, told.input_map))[:, :, told.order]
     factor, shift = told.answer_map
-    return (mean - shift) / factor, deviation / factor
-
-
-def _distance(before: tuple[np.ndarray, np.ndarray], after: tuple[np.ndarray, np.ndarray], scale: float) -> float:
-    return max(float(np.max(np.abs(one - other))) / scale for one, other in zip(before, after, strict=True))
+    found = (found - np.reshape([shift, 0.0], (2, 1, 1))) / factor
+    return float(np.max(np.abs(found - moments(before, points)))) / before.scaling.output_scale
 
 
 # More data

@@ -85,12 +85,11 @@ OUTPUTS = {
 }
 
 
+_NOON = datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.UTC)
+
+
 def _day(number):
-    return datetime.date(2024, 1, 1) + datetime.timedelta(days=number)
-
-
-def _time(number):
-    return datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=number)
+    return _NOON.date() + datetime.timedelta(days=number)
 
 
 IDS = {
@@ -99,7 +98,7 @@ IDS = {
     "numbers": lambda number: number / 3,
     "tuples": lambda number: (number % 3, f"lane {number}"),
     "dates": _day,
-    "times": _time,
+    "times": lambda number: _NOON + datetime.timedelta(microseconds=number),
     "characters of the world": lambda number: f"{'äß漢字🙂ñ'[number % 6]}\u0000{number}\n",
     "empty and very long": lambda number: "x" * 20_000 + str(number) if number else "",
     "truth values": lambda number: bool(number) if number < 2 else f"tyre {number}",
@@ -115,10 +114,6 @@ def _read_only(values):
     return values
 
 
-def _swapped(values):
-    return values.astype(values.dtype.newbyteorder())
-
-
 # Arrays, each in its own way; tables are made of them as they are.
 ARRAYS = {
     "arrays": np.asarray,
@@ -129,7 +124,7 @@ ARRAYS = {
     "backwards": lambda values: values[::-1].copy()[::-1],
     "read-only": _read_only,
     "objects": lambda values: values.astype(object),
-    "other byte order": _swapped,
+    "other byte order": lambda values: values.astype(values.dtype.newbyteorder()),
 }
 TABLES = ("table", "table with conditions", "table of nullable numbers")
 CONTAINERS = (*ARRAYS, *TABLES)
@@ -175,8 +170,7 @@ def made(recipe: Recipe) -> tuple[dict[str, Any], dict[str, Any]]:
     settings = {"n_latent": 1, "n_restarts": 1, "max_iter": 15, "random_state": 0, "unseen": "prior"}
     settings |= {"n_inducing_inputs": "auto" if len(y) < LEAST_DISTINCT else LEAST_DISTINCT}
     settings |= {"n_inducing_latents": min(3, n_conditions), "output_transform": recipe.transform, **layout.settings}
-    if recipe.container == "table with conditions":
-        settings["condition"] = "condition"
+    settings |= {"condition": "condition"} if recipe.container == "table with conditions" else {}
     return _contained(recipe, x, y, [names[number] for number in conditions[order]]), settings
 
 

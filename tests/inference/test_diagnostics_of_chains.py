@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpyro.diagnostics import effective_sample_size
 
-from lvmogp.inference.nuts.chains import Chain, SamplerSettings, Trace
+from lvmogp.inference.nuts.chains import Chain, SamplerSettings, Statistics
 from lvmogp.inference.nuts.diagnostics import agreement, chain_weights, diagnostics
 
 SETTINGS = SamplerSettings(4, 100, 500, 0)
@@ -14,7 +14,8 @@ def some_chain(position, log_posterior, *, n_leapfrogs=15, n_diverging=0):
     n_draws = len(log_posterior)
     diverging = np.arange(n_draws) < n_diverging
     leapfrogs = np.full(n_draws, n_leapfrogs)
-    return Chain(Trace(position, log_posterior, -log_posterior, leapfrogs, np.full(n_draws, 0.8), diverging), 0.1, 2.0)
+    seen = Statistics(log_posterior, -log_posterior, leapfrogs, np.full(n_draws, 0.8), diverging)
+    return Chain(position, seen, 0.1, 2.0)
 
 
 def gaussian_chain(rng, *, mass=1.0, spread=1.0, n_draws=500, **options):
@@ -39,6 +40,9 @@ def test_effective_draws_are_those_of_an_autoregressive_process(rng):
     assert found.r_hat < 1.02
     expected = 4 * 4000 * (1 - 0.8) / (1 + 0.8)
     assert 0.8 * expected < found.effective_draws < 1.1 * expected
+    few = np.random.default_rng(0).normal(size=(2, 4, 1))  # swing to and fro, and are not worth arbitrarily many
+    assert effective_sample_size(few)[0] > 8
+    assert agreement({"numbers": few}, np.ones(2))["numbers"].effective_draws == 8 * np.log10(8)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # ArviZ announces its next version
@@ -55,29 +59,15 @@ def test_r_hat_is_that_of_arviz(rng):
     assert agreement({"numbers": beside}, np.array([1, 1, 1, 0.7]))["numbers"].r_hat == found.r_hat
 
 
-def test_a_chain_counts_as_often_as_its_mode_has_the_most_mass_if_volumes_are_unknown(rng):
-    chains = [gaussian_chain(rng, mass=mass) for mass in (1.0, 1e-3, 1e-1)]
-    means = np.array([chain.trace.log_posterior.mean() for chain in chains])
-    # Logarithms of volumes with Gumbel distributions of scale √20.
-    volumes = rng.gumbel(scale=np.sqrt(20), size=(400_000, 3))
-    shares = np.bincount(np.argmax(means + volumes, axis=1)) / len(volumes)
-    weights = chain_weights(chains)
-    assert weights.max() == 1
-    np.testing.assert_allclose(weights / weights.sum(), shares, atol=0.003)
-
-
-def test_a_wider_mode_of_the_same_mass_counts_though_its_draws_are_lower(rng):
+def test_chains_of_one_mode_count_nearly_alike_a_wider_one_less_and_the_poorest_has_a_logarithm_of_its_weight(rng):
+    *chains, lost = (gaussian_chain(rng) for _ in range(17))
+    assert chain_weights(chains).min() > 0.85  # log posteriors with standard errors of √10/√500
+    lost = some_chain(lost.positions, lost.statistics.log_posterior - 1e5)
+    np.testing.assert_allclose(chain_weights([chains[0], lost]), [1, np.exp(-300)])
     # Wider by a quarter in each of 20 directions, and so lower by 20 log 1.25 = 4.46, a standard error of .2.
     chains = [gaussian_chain(rng), gaussian_chain(rng, spread=1.25)]
     np.testing.assert_allclose(chain_weights(chains), [1, np.exp(-np.sqrt(20) * np.log(1.25))], atol=0.05)
     assert told(chains, rng.normal(size=(2, 500, 5))).remarks[0].startswith("2 chains agree")
-
-
-def test_chains_of_one_mode_count_nearly_alike_and_the_poorest_has_a_logarithm_of_its_weight(rng):
-    *chains, lost = (gaussian_chain(rng) for _ in range(17))
-    assert chain_weights(chains).min() > 0.85  # log posteriors with standard errors of √10/√500
-    lost = some_chain(lost.trace.position, lost.trace.log_posterior - 1e5)
-    np.testing.assert_allclose(chain_weights([chains[0], lost]), [1, np.exp(-300)])
 
 
 def test_with_a_few_draws_nothing_is_said_of_chains(rng):
@@ -134,13 +124,7 @@ def test_poor_chains_are_described(rng, case, remark):
 def test_only_a_chain_that_hardly_counts_is_called_poorer(rng):
     for below, opening in ((1.9, "2 chains agree"), (2.1, "Of 2 chains, chain 2 found a poorer explanation")):
         best = gaussian_chain(rng)
-        second = some_chain(best.trace.position, best.trace.log_posterior - below * np.sqrt(20))
+        second = some_chain(best.positions, best.statistics.log_posterior - below * np.sqrt(20))
         found = told([best, second], rng.normal(size=(2, 500, 5)))
         np.testing.assert_allclose(found.chains[1].weight, np.exp(-below), rtol=1e-10)
         assert found.remarks[0].startswith(opening)
-
-
-def test_a_few_draws_that_swing_to_and_fro_are_not_worth_arbitrarily_many():
-    few = np.random.default_rng(0).normal(size=(2, 4, 1))
-    assert effective_sample_size(few)[0] > 8
-    assert agreement({"predictions": few}, np.ones(2))["predictions"].effective_draws == 8 * np.log10(8)

@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Callable
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,13 +15,7 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.inference.options import Settings
 from lvmogp.inference.restarts import Outcome, Progress, fit
-from lvmogp.inference.starts import (
-    IndependentCurves,
-    independent_start,
-    recipe_names,
-    start,
-    with_explicit_inducing,
-)
+from lvmogp.inference.starts import independent_start, recipe_names, start, with_explicit_inducing
 from lvmogp.kernels.covariances import RBF
 from lvmogp.model.bounds import collapsed, explicit
 from lvmogp.model.layouts import GridData
@@ -68,12 +61,12 @@ def first_fit() -> tuple[Outcome, list[Progress]]:
 
 
 @functools.cache
-def curves_at_start() -> IndependentCurves:
+def independent() -> tuple:
     return independent_start(simulated(), np.asarray(simulated().inputs), np.ones(1), SETTINGS)
 
 
 def start_of(recipe: str, number_of_start: int) -> Parameters:
-    return start(recipe, curves_at_start(), SETTINGS, np.random.default_rng([3, number_of_start]))
+    return start(recipe, *independent(), SETTINGS, np.random.default_rng([3, number_of_start]))
 
 
 def test_a_fit_is_its_best_restart_and_tells_the_bound_of_its_parameters():
@@ -98,48 +91,46 @@ def test_every_start_is_improved_upon_and_counts_and_histories_agree():
     assert outcome.seconds > max(restart.seconds for restart in outcome.restarts) > 0
     assert reports[0].ended == frozenset()
     assert all(earlier.ended <= later.ended for earlier, later in itertools.pairwise(reports))
-    for report in reports:
-        assert report.restart not in report.ended
     for place, restart in enumerate(outcome.restarts):
         begin = float(compiled_collapsed(start_of(restart.recipe, place), simulated()).total)
         assert begin + 1 < restart.bound <= outcome.bound
-        assert all(later >= earlier for earlier, later in itertools.pairwise(restart.history))
+        assert list(restart.history) == sorted(restart.history)
         own = [report for report in reports if report.restart == place + 1]
-        assert tuple(report.bound for report in own) == restart.history
-        assert [report.iteration for report in own] == list(range(1, len(own) + 1))
+        assert [(report.iteration, report.bound) for report in own] == list(enumerate(restart.history, 1))
         assert {(report.n_restarts, report.recipe) for report in own} == {(3, restart.recipe)}
-        assert restart.n_evaluations > len(restart.history)
-        assert len(restart.history) <= SETTINGS.max_iterations
+        assert not any(place + 1 in report.ended for report in own)
+        assert restart.n_evaluations > len(restart.history) <= SETTINGS.max_iterations
 
 
-def test_starts_side_by_side_end_like_starts_one_by_one_bit_for_bit(monkeypatch: pytest.MonkeyPatch):
-    alone, _ = first_fit()
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr("lvmogp.inference.restarts._SIDE_BY_SIDE", 0)
-    monkeypatch.setattr("lvmogp.inference.restarts.n_threads", lambda: 3)
-    together = fitted(simulated(), SETTINGS)
+    monkeypatch.setattr("lvmogp.inference.restarts.n_threads", lambda: request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("threads", [3], indirect=True)
+def test_starts_side_by_side_end_like_starts_one_by_one_bit_for_bit(threads: int):
+    alone, together = first_fit()[0], fitted(simulated(), SETTINGS)
     for one, other in zip(alone.restarts, together.restarts, strict=True):
         assert (one.recipe, one.bound, one.history) == (other.recipe, other.bound, other.history)
-    for left, right in zip(jax.tree.leaves(alone.parameters), jax.tree.leaves(together.parameters), strict=True):
-        np.testing.assert_array_equal(left, right)
+    assert eqx.tree_equal(alone.parameters, together.parameters)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_request_to_stop_ends_all_starts(monkeypatch: pytest.MonkeyPatch, threads: int):
+def test_a_request_to_stop_ends_all_starts(threads: int):
     def stop(progress: Progress) -> None:
         if progress.iteration == 4:
             raise StopFit
 
-    monkeypatch.setattr("lvmogp.inference.restarts._SIDE_BY_SIDE", 0)
-    monkeypatch.setattr("lvmogp.inference.restarts.n_threads", lambda: threads)
     outcome = fitted(simulated(), SETTINGS, stop)
     assert outcome.status is Status.INTERRUPTED
-    assert len(outcome.restarts) == (1 if threads == 1 else 3)
+    assert len(outcome.restarts) == threads
     assert all(restart.n_iterations <= 5 for restart in outcome.restarts)
     assert {restart.status for restart in outcome.restarts} == {Status.INTERRUPTED}
 
 
 def test_fit_without_a_finite_start_says_so(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lvmogp.inference.restarts.independent_start", lambda *_, **__: curves_at_start())
+    monkeypatch.setattr("lvmogp.inference.restarts.independent_start", lambda *_: independent())
     data = simulated()
     broken = GridData(data.inputs, data.outputs.at[0, 0].set(jnp.inf))
     with pytest.raises(NumericalError, match="none of 3 starts gave a finite bound"):
@@ -149,23 +140,15 @@ def test_fit_without_a_finite_start_says_so(monkeypatch: pytest.MonkeyPatch):
 # Explicit inference.
 
 
-@functools.cache
-def converged(inference: str) -> Outcome:
-    return fitted(
-        simulated(), SETTINGS._replace(inference=inference, n_restarts=1, max_iterations=2_000, tolerance=1e-4)
+def test_explicit_full_inference_reaches_the_collapsed_bound_and_kronecker_stays_below():
+    converging = SETTINGS._replace(n_restarts=1, max_iterations=2_000, tolerance=1e-4)
+    highest, full, kronecker = (
+        fitted(simulated(), converging._replace(inference=inference))
+        for inference in ("collapsed", "full", "kronecker")
     )
-
-
-def test_explicit_full_inference_reaches_the_collapsed_bound():
-    full, highest = converged("full"), converged("collapsed")
-    assert full.status is highest.status is Status.CONVERGED
+    assert full.status is highest.status is kronecker.status is Status.CONVERGED
     assert highest.bound - 1e-3 < full.bound < highest.bound + 1e-5
     np.testing.assert_allclose(full.parameters.latent_mean, highest.parameters.latent_mean, atol=0.02)
-
-
-def test_kronecker_inference_stays_below_the_full_one():
-    kronecker, full = converged("kronecker"), converged("full")
-    assert kronecker.status is Status.CONVERGED
     assert full.bound - 1 < kronecker.bound < full.bound
     for outcome in (kronecker, full):
         without = eqx.tree_at(lambda tree: tree.inducing, outcome.parameters, None)

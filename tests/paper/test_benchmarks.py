@@ -28,18 +28,15 @@ def stored_for(script):
     return {name: json.loads((script.FOLDER / f"{name}.json").read_text())["repeats"] for name in script.REPEATS}
 
 
-@pytest.mark.parametrize("script", [condition_features, between, simulation_based_calibration])
-def test_a_part_of_a_page_is_made_from_the_results(script):
-    text = script.PAGE.read_text(encoding="utf-8")
-    assert with_part(text, script.BEGIN, script.END, script.table(stored_for(script))) == text
-
-
 def test_pages_are_made_from_the_results():
     assert page.page_text(ROOT / "results" / "benchmarks") == (ROOT / "docs" / "benchmarks.md").read_text()
     text = (ROOT / "docs" / "next-measurement.md").read_text()
     assert suggest.page_text(text, ROOT / "results" / "suggest") == text
     for path, text in trust.pages().items():
         assert text == path.read_text(encoding="utf-8")
+    for script in (condition_features, between, simulation_based_calibration):
+        text = script.PAGE.read_text(encoding="utf-8")
+        assert with_part(text, script.BEGIN, script.END, script.table(stored_for(script))) == text
     with pytest.raises(ValueError, match="lacks <y>"):
         with_part("a <x> old", "<x>", "<y>", "new")
 
@@ -72,19 +69,14 @@ def test_the_page_shows_every_bar_with_what_was_measured(tmp_path):
     assert text.index(QUESTIONS["growth"].title) < text.index(QUESTIONS["adding"].title)
 
 
-def test_a_ratio_is_that_of_the_least_times():
+def test_a_ratio_is_that_of_the_least_times_and_a_bar_is_reached_if_all_it_asks_for_is_there():
     assert quicker("", [2.0, 9.0], [8.0, 90.0], "")["measured"] == 4
     assert dearer("", [8.0, 90.0], [2.0, 9.0], "")["measured"] == 4
-
-
-def test_a_bar_is_reached_if_all_it_asks_for_is_there():
     for measured, passed, reached in ((3, True, True), (2.9, True, False), (3, False, False)):
         assert record("", measured=measured, bar=Bar(3), passed=passed)["reached"] is reached
     assert "reached" not in record("", measured=3)
     assert record("", bar=Bar(3))["reached"] is False
-
-
-def test_time_to_a_better_error_counts_from_where_it_stays_better():
+    # The time to a better error counts from where it stays better.
     points = [{"seconds": float(place), "rmse": error} for place, error in enumerate((0.2, 0.5, 0.3, 0.1))]
     assert time_to_better(points, 0.4) == points[2]
     assert time_to_better(points, 0.1) is None

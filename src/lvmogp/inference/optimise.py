@@ -72,13 +72,12 @@ class _Search:
     def __init__(self, objective: Objective, start: Any, data: Any, *, one_thread: bool) -> None:
         vector, self._fixed_leaves, self._structure = split(start)
         self._program = partial(value_and_gradient(one_thread=one_thread), objective=objective)
-        self._data = data
+        self._data, self._dtype = data, vector.dtype
         self._steps, self._box = natural_steps(vector, self._structure), search_box(self._structure)
-        self._dtype = vector.dtype
-        self.loss, self._point = math.inf, np.asarray(vector)
+        self.loss, self._point = math.inf, np.asarray(vector, dtype=float)
         self.history: list[float] = []
         self.n_evaluations = 0
-        self._loss_and_gradient(np.clip(np.asarray(vector, dtype=float), *self._box) / self._steps)
+        self._loss_and_gradient(np.clip(self._point, *self._box) / self._steps)
 
     @property
     def tree(self) -> Any:
@@ -86,35 +85,29 @@ class _Search:
         return _join(jnp.asarray(self._point, self._dtype), self._fixed_leaves, self._structure)
 
     def _loss_and_gradient(self, scaled: HostFloat) -> tuple[float, HostFloat]:
-        candidate = scaled * self._steps
+        point = scaled * self._steps
         self.n_evaluations += 1
-        point = candidate.astype(self._dtype)
-        value, slope = self._program(point, self._fixed_leaves, self._data, structure=self._structure)
-        loss, gradient = float(value), np.asarray(slope, dtype=float)
+        found = self._program(point.astype(self._dtype), self._fixed_leaves, self._data, structure=self._structure)
+        loss, gradient = float(found[0]), np.asarray(found[1], dtype=float)
         if not (math.isfinite(loss) and np.all(np.isfinite(gradient))):
             # A wall that the line search backs away from.
             return max(abs(self.loss), 1.0) * 1e6, np.zeros_like(gradient)
         if loss < self.loss:
-            self.loss, self._point = loss, candidate
+            self.loss, self._point = loss, point
         return loss, gradient * self._steps
 
     def descend(self, max_iterations: int, after_iteration: Callable[..., None]) -> scipy.optimize.OptimizeResult:
         """Go down from the best point until L-BFGS stops by itself, or until as many iterations in all."""
         lower, upper = self._box
+        n_left = max(max_iterations - len(self.history), 1)
         return scipy.optimize.minimize(
             self._loss_and_gradient,
             self._point / self._steps,
             jac=True,
             method="L-BFGS-B",
-            bounds=list(zip(lower / self._steps, upper / self._steps, strict=True)),
+            bounds=scipy.optimize.Bounds(lower / self._steps, upper / self._steps),
             callback=after_iteration,
-            options={
-                "maxiter": max(max_iterations - len(self.history), 1),
-                "maxfun": 20 * max_iterations,
-                "maxcor": _MEMORY,
-                "ftol": 1e-15,
-                "gtol": 1e-7,
-            },
+            options={"maxiter": n_left, "maxfun": 20 * max_iterations, "maxcor": _MEMORY, "ftol": 1e-15, "gtol": 1e-7},
         )
 
 
@@ -156,11 +149,9 @@ def maximise(
             status = Status.INTERRUPTED
             break
         failed = result.status == _LINE_SEARCH_FAILED
-        # A line search that fails twice running, the second time with its memory cleared, is at the rounding error of
-        # the bound.
+        # One that fails twice running, the second time with its memory cleared, is at the rounding error of the bound.
         if result.success or gains_little() or (failed and before - search.loss < tolerance):
             status = Status.CONVERGED
         elif not failed or len(history) >= max_iterations:
             status = Status.ITERATION_LIMIT
-    tree = search.tree
-    return Run(tree, -search.loss, status, tuple(history), search.n_evaluations, time.perf_counter() - began)
+    return Run(search.tree, -search.loss, status, tuple(history), search.n_evaluations, time.perf_counter() - began)

@@ -125,10 +125,8 @@ class Progress(NamedTuple):
     ended: frozenset[int] = frozenset()
 
 
-class _Ended(NamedTuple):
-    # A start that was optimised to its end, as a checkpoint keeps it.
-    parameters: Parameters
-    restart: Restart
+# A start that was optimised to its end, as a checkpoint keeps it.
+_Ended = tuple[Parameters, Restart]
 
 
 def search(
@@ -153,7 +151,7 @@ def search(
         candidates: list[Outcome] = []
         for number, kernel in enumerate(latent_kernels(options)):
             settings = fit_settings(options, data, inputs, n_latent=n_latent, n_known=n_known, latent_kernel=kernel)
-            keep = None if checkpoints is None else (checkpoints, f"{label}latents{n_latent}kernel{number}")
+            keep = (checkpoints, f"{label}latents{n_latent}kernel{number}")
             candidates.append(fit(data, inputs, input_scale, settings, on_progress, keep, coordinates=coordinates))
             if candidates[-1].status is Status.INTERRUPTED:
                 break
@@ -178,7 +176,7 @@ def fit(
     input_scale: HostFloat,
     settings: Settings,
     on_progress: Report = None,
-    keep: tuple[Checkpoints, str] | None = None,
+    keep: tuple[Checkpoints | None, str] = (None, ""),
     *,
     coordinates: FeatureCoordinates | None = None,
 ) -> Outcome:
@@ -186,73 +184,65 @@ def fit(
 
     Data are in standardised units, ``inputs`` are theirs as rows, and ``input_scale`` is what the user's were divided
     by. ``on_progress`` is called after every iteration; it may raise :class:`lvmogp.StopFit` to end the fit with the
-    best so far. ``keep`` says where restarts that have ended are kept, and found again after an interruption.
+    best so far. ``keep`` says where restarts that have ended are kept, if anywhere, and found again after an
+    interruption.
     """
     began = time.perf_counter()
     one_thread = settings.operations(data) < _LARGE
     names = recipe_names(settings.n_restarts, n_latent=settings.n_latent)
     with threadpool_limits(limits=1 if one_thread else None):
-        independent = independent_start(data, inputs, input_scale, settings)
-        starts = [
-            start(name, independent, settings, np.random.default_rng([settings.seed, number]), coordinates)
-            for number, name in enumerate(names)
-        ]
-        if settings.inference != "collapsed":
-            starts = [with_explicit_inducing(each, data, settings.inference) for each in starts]
+        independent, curves = independent_start(data, inputs, input_scale, settings)
+        starts: dict[int, Parameters] = {}
+        for number, name in enumerate(names):
+            rng = np.random.default_rng([settings.seed, number])
+            begin = start(name, independent, curves, settings, rng, coordinates)
+            explicit = settings.inference != "collapsed"
+            starts[number] = with_explicit_inducing(begin, data, settings.inference) if explicit else begin
         ended = _optimised(starts, names, data, settings, on_progress, keep, one_thread=one_thread)
-    best, *others = sorted(ended.values(), key=lambda each: -each.restart.bound)
-    bound = best.restart.bound
-    if best.restart.status is Status.NOT_FINITE:
+    (parameters, best), *others = sorted(ended.values(), key=lambda each: -each[1].bound)
+    if best.status is Status.NOT_FINITE:
         raise NumericalError(
             f"none of {len(ended)} starts gave a finite bound; look for outputs or inputs of extreme size, or try "
             'dtype="float64", another kernel or fewer inducing points'
         )
-    restarts = tuple(ended[number].restart for number in sorted(ended))
+    restarts = tuple(restart for _, (_, restart) in sorted(ended.items()))
     interrupted = any(restart.status is Status.INTERRUPTED for restart in restarts)
-    jitter_inputs, jitter_latents = jitters(best.parameters)
     return Outcome(
-        parameters=best.parameters,
-        bound=bound,
-        status=Status.INTERRUPTED if interrupted else best.restart.status,
-        restarts=restarts,
-        jitter_inputs=float(jitter_inputs),
-        jitter_latents=float(jitter_latents),
+        parameters,
+        best.bound,
+        Status.INTERRUPTED if interrupted else best.status,
+        restarts,
+        *map(float, jitters(parameters)),
         seconds=time.perf_counter() - began,
-        runners_up=tuple(each.parameters for each in others if each.restart.bound > bound - _WORTH_KEEPING),
+        runners_up=tuple(each for each, restart in others if restart.bound > best.bound - _WORTH_KEEPING),
     )
 
 
 def _optimised(
-    starts: list[Parameters],
+    starts: dict[int, Parameters],
     names: list[str],
     data: Data,
     settings: Settings,
     on_progress: Report,
-    keep: tuple[Checkpoints, str] | None,
+    keep: tuple[Checkpoints | None, str],
     *,
     one_thread: bool,
 ) -> dict[int, _Ended]:
     # What became of each start. Bounds that run on one thread leave cores idle, on which other starts can run.
-    ended: dict[int, _Ended] = {}
-    if keep is not None:
-        checkpoints, series = keep
-        found = {number: checkpoints.one_of(series, number, _Ended) for number in range(len(starts))}
-        ended = {number: each for number, each in found.items() if each is not None}
-    pending = [number for number in range(len(starts)) if number not in ended]
+    checkpoints, series = keep
+    found = {number: checkpoints and checkpoints.one_of(series, number, _Ended) for number in starts}
+    ended = {number: each for number, each in found.items() if each is not None}
     iterations = Counter[int]()
 
-    def take_report(place: int, bound: float) -> None:
-        number = pending[place]
+    def take_report(number: int, bound: float) -> None:
         iterations[number] += 1
         where = (settings.n_latent, number + 1, len(starts), names[number], iterations[number])
         if on_progress is not None:
             on_progress(Progress(*where, bound, ended=frozenset(each + 1 for each in ended)))
 
-    def take_run(place: int, run: Run) -> None:
-        number = pending[place]
-        ended[number] = _Ended(run.tree, Restart(names[number], *run[1:]))
-        if keep is not None and run.status is not Status.INTERRUPTED:
-            checkpoints, series = keep
+    def take_run(number: int, run: Run) -> None:
+        ended[number] = run.tree, Restart(names[number], *run[1:])
+        if checkpoints is not None and run.status is not Status.INTERRUPTED:
             checkpoints.save(series, number, ended[number], _Ended, keep_all=True)
 
     maximised = partial(
@@ -263,7 +253,7 @@ def _optimised(
         one_thread=one_thread,
     )
     several = one_thread and settings.operations(data) >= _SIDE_BY_SIDE and jax.default_backend() == "cpu"
-    works = [partial(maximised, starts[number], data) for number in pending]
+    works = {number: partial(maximised, begin, data) for number, begin in starts.items() if number not in ended}
     side_by_side(works, take_report, take_run, threads=n_threads() if several else 1)
     return ended
 

@@ -8,7 +8,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -21,13 +21,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.manifold import Isomap
 
 from lvmogp.algebra.constraints import positive
-from lvmogp.algebra.gaussians import LOG_2PI
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.precision import in_precision
 from lvmogp.inference.optimise import maximise
 from lvmogp.inference.options import Settings
 from lvmogp.kernels.covariances import Kernel, Stationary, complete, diagonal
-from lvmogp.model.expected_likelihood import Basis, basis, condition_sums, nan_if_unsound, quadratic
+from lvmogp.model.expected_likelihood import Basis, ConstantTerm, basis, condition_sums, nan_if_unsound, quadratic
 from lvmogp.model.layouts import Data, GridData, some_blocks
 from lvmogp.model.parameters import FullInducing, KroneckerInducing, Parameters, known_coordinates
 from lvmogp.model.posterior import optimal_inducing
@@ -66,48 +66,37 @@ class IndependentParameters(eqx.Module):
     fixed: tuple[str, ...] = eqx.field(static=True, default=("inducing_inputs",))
 
 
-class _Statistics(eqx.Module):
-    # Sums over observations, weighted by their precisions; one gram matrix serves all conditions of a grid.
-    grams: Float[Array, "G M_X M_X"]
-    projections: Float[Array, "D M_X"]
-    squares: Scalar
-    residual: Scalar
-    log_precision: Scalar
-
-    def solved(self) -> tuple[Float[Array, "G M_X M_X"], Float[Array, "G M_X K"]]:
-        """chol(I + A_d) and its solve of Σ p y v; the conditions of a grid are columns of one right-hand side."""
-        identity = jnp.eye(self.grams.shape[-1], dtype=self.grams.dtype)
-        factors = jnp.linalg.cholesky(identity + self.grams)
-        right = self.projections.T[None] if self.grams.shape[0] == 1 else self.projections[:, :, None]
-        return factors, jax.scipy.linalg.solve_triangular(factors, right, lower=True)
-
-
-def _statistics(input_basis: Basis, data: Data, noise: Scalar) -> _Statistics:
+def _solved(
+    parameters: IndependentParameters, data: Data
+) -> tuple[Basis, ConstantTerm, Float[Array, "G M_X M_X"], Float[Array, "G M_X K"]]:
+    # The inducing inputs, what they leave open, chol(I + A_d) and its solve of Σ p y a with the precisions p. One gram
+    # matrix serves all conditions of a grid, which are columns of one right-hand side.
+    noise, counts = parameters.noise_variance, data.counts
+    input_basis = basis(parameters.kernel, parameters.inducing_inputs)
     if isinstance(data, GridData):
         precision = 1 / data.noise(noise)
         features = input_basis.features(data.inputs)
-        gram = features.T @ features * precision
-        prior = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * precision
-        residual = data.n_conditions * (prior - jnp.trace(gram))
-        squares = jnp.sum(data.squares) * precision
-        projections = data.outputs.T @ features * precision
-        return _Statistics(gram[None], projections, squares, residual, jnp.sum(data.counts) * jnp.log(precision))
-    sums = condition_sums(input_basis, data, jnp.broadcast_to(noise, data.counts.shape))
-    residual = jnp.sum(sums.prior_variances) - jnp.sum(jnp.trace(sums.grams, axis1=1, axis2=2))
-    return _Statistics(sums.grams, sums.projections, jnp.sum(sums.squares), residual, jnp.sum(sums.log_precisions))
+        grams, right = (features.T @ features * precision)[None], (data.outputs.T @ features * precision).T[None]
+        signal = data.n_conditions * jnp.sum(diagonal(input_basis.kernel, data.inputs)) * precision
+        squares, logs = data.squares * precision, counts * jnp.log(precision)
+    else:
+        sums = condition_sums(input_basis, data, jnp.broadcast_to(noise, counts.shape))
+        grams, right = sums.grams, sums.projections[:, :, None]
+        signal, squares, logs = jnp.sum(sums.prior_variances), sums.squares, sums.log_precisions
+    residual = signal - data.n_conditions / len(grams) * jnp.sum(jnp.trace(grams, axis1=1, axis2=2))
+    constant = ConstantTerm(jnp.sum(counts), jnp.sum(logs), jnp.sum(squares), signal, residual)
+    factors = jnp.linalg.cholesky(jnp.eye(grams.shape[-1]) + grams)
+    return input_basis, constant, factors, jax.scipy.linalg.solve_triangular(factors, right, lower=True)
 
 
 def independent_bound(parameters: IndependentParameters, data: Data) -> Scalar:
     """Return Σ_d of Titsias' collapsed bound of each condition (equation 13)."""
-    input_basis = basis(parameters.kernel, parameters.inducing_inputs)
-    statistics = _statistics(input_basis, data, parameters.noise_variance)
-    factors, solved = statistics.solved()
-    repeats = data.n_conditions / statistics.grams.shape[0]
-    log_det = 2 * repeats * jnp.sum(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)))
-    # −½ [Σ log 2π/p + log|I + A_d| + Σ p y² − ‖L⁻¹Σ p y v‖² + Σ p k(x, x) − tr A_d], p = 1/σ² but for known errors
-    misfit, count = statistics.squares - jnp.sum(solved**2), jnp.sum(data.counts)
-    bound = -(count * LOG_2PI - statistics.log_precision + log_det + misfit + statistics.residual) / 2
-    return nan_if_unsound(bound, count, misfit, statistics.residual)
+    _, constant, factors, solved = _solved(parameters, data)
+    log_det = 2 * data.n_conditions / len(factors) * jnp.sum(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)))
+    explained = jnp.sum(solved**2)
+    # −½ [Σ log 2π/p + Σ p y² + Σ p k(x, x) − tr A_d + log|I + A_d| − ‖L⁻¹Σ p y a‖²], p = 1/σ² but for known errors
+    bound = constant.total - (log_det - explained) / 2
+    return nan_if_unsound(bound, constant.count, constant.squares - explained, constant.residual)
 
 
 @compiled
@@ -115,40 +104,33 @@ def independent_curves(
     parameters: IndependentParameters, data: Data, points: Float[Array, "G Q_X"]
 ) -> Float[Array, "D G"]:
     """Return the posterior mean of each condition's own curve at common points."""
-    input_basis = basis(parameters.kernel, parameters.inducing_inputs)
-    factors, solved = _statistics(input_basis, data, parameters.noise_variance).solved()
+    input_basis, _, factors, solved = _solved(parameters, data)
     weights = jax.scipy.linalg.solve_triangular(factors, solved, lower=True, trans=1)  # (G, M_X, K)
-    by_condition = weights[0].T if weights.shape[0] == 1 else weights[:, :, 0]
-    return by_condition @ input_basis.features(points).T
+    return jnp.moveaxis(weights, 1, 2).reshape(data.n_conditions, -1) @ input_basis.features(points).T
 
 
-class IndependentCurves(NamedTuple):
-    """Independent GPs fitted to the conditions, with the mean curve of each at common points."""
-
-    parameters: IndependentParameters
-    values: HostFloat
-
-
-def independent_start(data: Data, inputs: HostFloat, input_scale: HostFloat, settings: Settings) -> IndependentCurves:
-    """Fit independent sparse GPs from several lengthscales and keep the best.
+def independent_start(
+    data: Data, inputs: HostFloat, input_scale: HostFloat, settings: Settings
+) -> tuple[IndependentParameters, HostFloat]:
+    """Fit independent sparse GPs from several lengthscales; return the best, and their curves at common points.
 
     The number of inducing inputs doubles while that pays, as far as the settings allow. Of very many observations some
     find the hyperparameters; the curves are those of all.
     """
-    few, dtype, seed = data, data.outputs.dtype, settings.seed
+    few, seed = data, settings.seed
     if not isinstance(data, GridData) and data.n_observations > _MOST_FOR_HYPERPARAMETERS:
         few = some_blocks(data, _MOST_FOR_HYPERPARAMETERS, seed)
 
     def covering(n_points: int) -> Array:
-        return jnp.asarray(representatives(inputs, n_points, seed), dtype)
+        return jnp.asarray(representatives(inputs, n_points, seed))
 
     maximised = partial(maximise, independent_bound, data=few, max_iterations=50, tolerance=0.1)
     n_inducing = settings.n_inducing_inputs
-    inducing, noise = covering(n_inducing), jnp.asarray(np.asarray(_FIRST_NOISE, dtype))
+    inducing, noise = covering(n_inducing), jnp.asarray(_FIRST_NOISE)
     runs = []
     for lengthscale in _FIRST_LENGTHSCALES:
         kernel = complete(settings.input_kernel, input_scale, lengthscale * inputs.shape[1] ** 0.5)
-        runs.append(maximised(start=IndependentParameters(_as_dtype(kernel, dtype), inducing, noise)))
+        runs.append(maximised(start=IndependentParameters(in_precision(kernel, "float64"), inducing, noise)))
     best = max(runs, key=lambda run: run.bound)
     while len(best.tree.inducing_inputs) == n_inducing and 2 * n_inducing <= settings.most_inducing_inputs:
         n_inducing *= 2
@@ -163,7 +145,7 @@ def independent_start(data: Data, inputs: HostFloat, input_scale: HostFloat, set
         raise NumericalError(
             "no start gives finite curves; look for outputs or inputs of extreme size, or try another input kernel"
         )
-    return IndependentCurves(parameters, values)
+    return parameters, values
 
 
 def _within_reach(kernel: Kernel, inducing: HostFloat) -> Kernel:
@@ -182,10 +164,6 @@ def _within_reach(kernel: Kernel, inducing: HostFloat) -> Kernel:
     return jax.tree.map(clipped, kernel, is_leaf=lambda node: isinstance(node, Stationary))
 
 
-def _as_dtype(kernel: Kernel, dtype: jnp.dtype) -> Kernel:
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), kernel)
-
-
 def representatives(points: HostFloat, n_wanted: int, seed: int) -> HostFloat:
     """Return at most ``n_wanted`` points that cover a set of points: the points themselves, or cluster centres."""
     distinct = np.unique(points, axis=0)
@@ -202,11 +180,8 @@ def representatives(points: HostFloat, n_wanted: int, seed: int) -> HostFloat:
 # Recipes for latents
 
 
-class Embedding(NamedTuple):
-    """Where each condition starts in the latent space, and how fast curves change along each dimension."""
-
-    means: HostFloat
-    lengthscales: HostFloat
+# Where each condition starts in the latent space, and how fast curves change along each dimension.
+Embedding = tuple[HostFloat, HostFloat]
 
 
 def principal_components(values: HostFloat, n_latent: int, rng: np.random.Generator) -> Embedding:
@@ -217,7 +192,7 @@ def principal_components(values: HostFloat, n_latent: int, rng: np.random.Genera
     lengthscales = np.full(n_latent, 3.0)
     means[:, :n_useful] = left[:, :n_useful] * np.sqrt(len(values))
     lengthscales[:n_useful] = np.clip(singular[0] / singular[:n_useful], 1.0, 5.0)
-    return Embedding(means, lengthscales)
+    return means, lengthscales
 
 
 def isomap(values: HostFloat, n_latent: int, rng: np.random.Generator, *, n_neighbours: int) -> Embedding:
@@ -239,10 +214,15 @@ def isomap(values: HostFloat, n_latent: int, rng: np.random.Generator, *, n_neig
         warnings.simplefilter("ignore")  # a neighbourhood graph in several pieces is joined, which is what we want
         means = embedder.fit_transform(distances)
     spread = np.maximum(means.std(axis=0), 0.2)
-    return Embedding(means / spread, 1 / spread)
+    return means / spread, 1 / spread
 
 
-# In the order in which they have earned their place; the last draws latents from the prior.
+def random_latents(values: HostFloat, n_latent: int, rng: np.random.Generator) -> Embedding:
+    """Draw latents from the prior."""
+    return rng.standard_normal((len(values), n_latent)), np.ones(n_latent)
+
+
+# In the order in which they have earned their place.
 RECIPES: dict[str, Callable[[HostFloat, int, np.random.Generator], Embedding]] = {
     "isomap of 8 neighbours": partial(isomap, n_neighbours=8),
     "principal components": principal_components,
@@ -250,7 +230,7 @@ RECIPES: dict[str, Callable[[HostFloat, int, np.random.Generator], Embedding]] =
     "isomap of 12 neighbours": partial(isomap, n_neighbours=12),
     "isomap of 3 neighbours": partial(isomap, n_neighbours=3),
     "isomap of 20 neighbours": partial(isomap, n_neighbours=20),
-    "random latents": lambda values, n, rng: Embedding(rng.standard_normal((len(values), n)), np.ones(n)),
+    "random latents": random_latents,
 }
 # Without latents starts differ in how far features reach.
 FEATURES_ALONE = {
@@ -270,43 +250,40 @@ def recipe_names(n_restarts: int, *, n_latent: int = 1) -> list[str]:
 
 def start(
     recipe: str,
-    independent: IndependentCurves,
+    independent: IndependentParameters,
+    curves: HostFloat,
     settings: Settings,
     rng: np.random.Generator,
     coordinates: FeatureCoordinates | None = None,
 ) -> Parameters:
     """Return parameters at which the joint model starts; latents start from what known ``coordinates`` leave."""
-    dtype, n_latent = independent.parameters.inducing_inputs.dtype, settings.n_latent
     # In the order of their curves, so that it does not matter how conditions are named; without signs, since outputs
     # may be measured upwards or downwards.
-    order = np.lexsort(np.abs(independent.values).T[::-1])
-    values = independent.values[order]
-    embedding = Embedding(np.empty((len(values), 0)), np.empty(0))
-    if n_latent > 0:
-        if coordinates is not None:
-            values = left_by_features(values, coordinates._replace(values=coordinates.values[order]))
-        embedding = RECIPES[recipe](values, n_latent, rng)
+    order = np.lexsort(np.abs(curves).T[::-1])
+    values, n_latent = curves[order], settings.n_latent
+    if coordinates is not None and n_latent > 0:
+        values = left_by_features(values, coordinates._replace(values=coordinates.values[order]))
+    embedded, lengthscales = RECIPES.get(recipe, random_latents)(values, n_latent, rng)
     # A little noise keeps conditions with equal curves apart, so that their gradients differ.
-    means = np.empty_like(embedding.means)
-    means[order] = embedding.means + 0.01 * rng.standard_normal(embedding.means.shape)
-    points, scale, lengthscales, known = means, np.ones(n_latent), embedding.lengthscales, None
+    means = np.empty_like(embedded)
+    means[order] = embedded + 0.01 * rng.standard_normal(embedded.shape)
+    points, scale, known = means, np.ones(n_latent), None
     if coordinates is not None:
-        begin = jnp.zeros(coordinates.values.shape, dtype)
+        begin = jnp.zeros(coordinates.values.shape)
         known = known_coordinates(coordinates.values, begin, begin + _MISSING_VARIANCE)
         points = np.hstack([means, np.nan_to_num(coordinates.values)])
         scale = np.concatenate([scale, coordinates.scale])
-        reach = FEATURES_ALONE.get(recipe, 1.0)
-        lengthscales = np.concatenate([lengthscales, reach * coordinates.lengthscales])
+        lengthscales = np.concatenate([lengthscales, FEATURES_ALONE.get(recipe, 1.0) * coordinates.lengthscales])
     inducing = representatives(points, settings.n_inducing_latents, int(rng.integers(2**31)))
-    noise = np.maximum(np.asarray(independent.parameters.noise_variance), _LEAST_NOISE)
+    noise = np.maximum(np.asarray(independent.noise_variance), _LEAST_NOISE)
     return Parameters(
-        input_kernel=independent.parameters.kernel,
-        latent_kernel=_as_dtype(complete(settings.latent_kernel, scale, lengthscales), dtype),
-        inducing_inputs=independent.parameters.inducing_inputs,
-        inducing_latents=jnp.asarray(inducing, dtype),
-        latent_mean=jnp.asarray(means, dtype),
-        latent_variance=jnp.asarray(np.full(means.shape, _LATENT_VARIANCE), dtype),
-        noise_variance=jnp.asarray(np.full(len(means) if settings.noise_per_condition else 1, noise), dtype),
+        input_kernel=independent.kernel,
+        latent_kernel=in_precision(complete(settings.latent_kernel, scale, lengthscales), "float64"),
+        inducing_inputs=independent.inducing_inputs,
+        inducing_latents=jnp.asarray(inducing),
+        latent_mean=jnp.asarray(means),
+        latent_variance=jnp.asarray(np.full(means.shape, _LATENT_VARIANCE)),
+        noise_variance=jnp.asarray(np.full(len(means) if settings.noise_per_condition else 1, noise)),
         known=known,
     )
 
@@ -321,7 +298,7 @@ def with_explicit_inducing(parameters: Parameters, data: Data, inference: str) -
     else:
         # Average the diagonal blocks of S over latents, then what is left over inputs.
         n_latents = mean.shape[1]
-        over_latents = covariance.contract(jnp.eye(n_latents, dtype=mean.dtype)[None])[0] / n_latents
+        over_latents = covariance.contract(jnp.eye(n_latents)[None])[0] / n_latents
         over_inputs = covariance.block_traces() / jnp.trace(over_latents)
         inducing = KroneckerInducing(mean, jnp.linalg.cholesky(over_latents), jnp.linalg.cholesky(over_inputs))
     return dataclasses.replace(parameters, inducing=inducing)

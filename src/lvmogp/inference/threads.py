@@ -2,7 +2,7 @@
 
 import os
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ def n_threads() -> int:
     return min(cores, int(given)) if given.isdecimal() and int(given) > 0 else cores
 
 
-def side_by_side(works: Sequence[Work], on_report: Take, on_end: Take, *, threads: int) -> None:
+def side_by_side(works: Mapping[int, Work], on_report: Take, on_end: Take, *, threads: int) -> None:
     """Do all pieces of work, at most ``threads`` at a time; their reports and results come with their numbers.
 
     If ``on_report`` raises :class:`lvmogp.StopFit`, so does the next report of every piece of work, and what has not
@@ -48,7 +48,7 @@ def side_by_side(works: Sequence[Work], on_report: Take, on_end: Take, *, thread
     n_running, stopped = len(works), False
     failure: BaseException | None = None
     with ThreadPoolExecutor(threads) as pool:
-        for number, work in enumerate(works):
+        for number, work in works.items():
             running = pool.submit(in_current_precision(work), partial(report, number))
             running.add_done_callback(lambda ended, number=number: inbox.put((number, None, ended)))
         while n_running > 0:
@@ -72,7 +72,7 @@ def side_by_side(works: Sequence[Work], on_report: Take, on_end: Take, *, thread
         raise failure
 
 
-def _one_by_one(works: Sequence[Work], on_report: Take, on_end: Take) -> None:
+def _one_by_one(works: Mapping[int, Work], on_report: Take, on_end: Take) -> None:
     stopped = False
 
     def report(number: int, content: Any) -> None:
@@ -83,6 +83,6 @@ def _one_by_one(works: Sequence[Work], on_report: Take, on_end: Take) -> None:
             stopped = True
             raise
 
-    for number, work in enumerate(works):
+    for number, work in works.items():
         if not stopped:
             on_end(number, work(partial(report, number)))

@@ -1,9 +1,10 @@
 """Markov chains by the No-U-Turn sampler, several at a time, in pieces between which they can be stopped."""
 
+import math
 import time
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -13,12 +14,13 @@ from threadpoolctl import threadpool_limits
 
 from lvmogp.algebra.constraints import FreeStructure, join
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.rules import ANY_VALUE
 from lvmogp.inference.nuts.likelihoods import log_likelihood, redrawn_latents
 from lvmogp.inference.nuts.parameters import ChainParameters, Priors, log_prior
 from lvmogp.inference.optimise import StopFit
 from lvmogp.inference.threads import n_threads, side_by_side
 from lvmogp.model.layouts import LikelihoodData, SparseData
-from lvmogp.typing import Array, Float, Scalar
+from lvmogp.typing import Array, Bool, Float, Int, Scalar
 
 # Steps of one compiled call, between two of which a chain can be stopped: about a second's worth.
 _FIRST_PIECE, _LONGEST_PIECE, _PIECE_SECONDS = 5, 50, 1.0
@@ -77,22 +79,27 @@ class Target(eqx.Module):
         """Return the parameters that a free vector stands for."""
         return join(vector, self.fixed_leaves, self.structure)
 
+    def places(self) -> ChainParameters:
+        """Return where in the free vector each number stands that is an entry of it as it is, such as latents."""
+        size = sum(math.prod(shape) for shape in self.structure.free_shapes)
+        return jax.tree.map(lambda leaf: leaf.astype(int), self.parameters(jnp.arange(float(size))))
 
-class Trace(NamedTuple):
-    """What a chain remembers of its steps, each with a leading axis of steps."""
 
-    position: Any
-    log_posterior: Any
-    energy: Any
-    n_leapfrogs: Any
-    acceptance: Any
-    diverging: Any
+class Statistics(NamedTuple):
+    """What the sampler says of each draw, in the order of the draws."""
+
+    log_posterior: Annotated[Float[np.ndarray, " statistics"], ANY_VALUE]
+    energy: Annotated[Float[np.ndarray, " statistics"], ANY_VALUE]
+    n_leapfrogs: Int[np.ndarray, " statistics"]
+    acceptance: Annotated[Float[np.ndarray, " statistics"], ANY_VALUE]
+    diverging: Bool[np.ndarray, " statistics"]
 
 
 class Chain(NamedTuple):
     """The draws of one chain, on the host, the step size that it settled on, and how long it took."""
 
-    trace: Trace
+    positions: Float[np.ndarray, "draws free"]
+    statistics: Statistics
     step_size: float
     seconds: float
 
@@ -123,24 +130,30 @@ def _sampler(target: Target, n_warmup: int, beta: Scalar) -> tuple[Callable[...,
 
 
 @compiled
-def _start(target: Target, vector: Array, variances: Array, key: Array, beta: Array, n_warmup: int) -> Any:
-    start, _ = _sampler(target, n_warmup, beta)
+def _start(target: Target, vector: Array, variances: Array, key: Array, n_warmup: int) -> Any:
+    start, _ = _sampler(target, n_warmup, jnp.ones(()))
     return start(vector, inverse_mass_matrix=variances, rng_key=key)
 
 
 @compiled
-def _advance(target: Target, state: Any, n_steps: Array | np.ndarray, beta: Array, n_warmup: int) -> tuple[Any, Trace]:
+def _advance(target: Target, state: Any, n_steps: Array | np.ndarray, beta: Array, n_warmup: int) -> tuple[Any, Any]:
     # How many steps is a value, so that pieces of any length share one program; so is the temperature.
     start, step = _sampler(target, n_warmup, beta)
     start(state.z, rng_key=state.rng_key)  # tells the sampler how to adapt; its state is not used
 
-    def walk(number: Array, carried: tuple[Any, Trace]) -> tuple[Any, Trace]:
+    def walk(number: Array, carried: tuple[Any, Any]) -> tuple[Any, Any]:
         state, trace = carried
         state = _with_redrawn_latents(target, step(state), beta)
         return state, jax.tree.map(lambda kept, value: kept.at[number].set(value), trace, _seen(state))
 
     empty = jax.tree.map(lambda value: jnp.zeros((_LONGEST_PIECE, *value.shape), value.dtype), _seen(state))
     return jax.lax.fori_loop(0, n_steps, walk, (state, empty))
+
+
+def _seen(state: Any) -> tuple[Array, Any]:
+    # The position with the statistics of a step.
+    log_posterior = -state.potential_energy
+    return state.z, (log_posterior, state.energy, state.num_steps, state.accept_prob, state.diverging)
 
 
 @compiled
@@ -162,30 +175,23 @@ def _with_redrawn_latents(target: Target, state: Any, beta: Array) -> Any:
     key, next_key = jax.random.split(state.rng_key)
     conditions = (state.i * _REDRAWN_AT_ONCE + jnp.arange(min(_REDRAWN_AT_ONCE, n_conditions))) % n_conditions
     latents = redrawn_latents(point, target.data, conditions, key, beta)
-    # Latents are entries of the free vector as they are, so that its places tell which.
-    places = target.parameters(jnp.arange(state.z.size, dtype=state.z.dtype)).latents.astype(int)
-    moved = _moved(target, state, state.z.at[places].set(latents), beta)
+    moved = _moved(target, state, state.z.at[target.places().latents].set(latents), beta)
     kept = jax.lax.cond(jnp.isfinite(moved.potential_energy), lambda: moved, lambda: state)
     return kept._replace(rng_key=next_key)
-
-
-def _seen(state: Any) -> Trace:
-    return Trace(state.z, -state.potential_energy, state.energy, state.num_steps, state.accept_prob, state.diverging)
 
 
 def _walked(
     target: Target, state: Any, settings: SamplerSettings, tempered: bool, report: Callable[[tuple[int, float]], None]
 ) -> Chain:
     # One chain from its first state to its end, or to where a report asks it to stop; the draws so far are kept.
-    pieces: list[Trace] = [jax.tree.map(lambda value: np.asarray(value)[None][:0], _seen(state))]
-    n_steps, seconds = 0, 0.0
+    pieces = [jax.tree.map(lambda value: np.asarray(value)[None][:0], _seen(state))]
+    n_steps, seconds, beta = 0, 0.0, 1.0
     stretches = settings.stretches(tempered=tempered)
-    beta = stretches[0][1]
     try:
         for number, (left, next_beta) in enumerate(stretches):
             while left > 0:
                 began = time.perf_counter()
-                power = jnp.asarray(next_beta, state.z.dtype)
+                power = jnp.asarray(next_beta)
                 if next_beta != beta:
                     beta, state = next_beta, _at_temperature(target, state, power)
                 # As many steps as take about a second, at the pace so far.
@@ -200,8 +206,8 @@ def _walked(
                 report((n_steps, -float(state.potential_energy)))
     except StopFit:
         pass
-    trace = jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
-    return Chain(trace, float(state.adapt_state.step_size), seconds)
+    positions, statistics = jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
+    return Chain(positions, Statistics(*statistics), float(state.adapt_state.step_size), seconds)
 
 
 def run_chains(
@@ -231,15 +237,13 @@ def run_chains(
 
     # A program of one chain on one thread, as many at once as there are cores.
     with threadpool_limits(limits=1):
-        states = []
-        for number, (start, variance, key) in enumerate(zip(starts, variances, keys, strict=True)):
-            beta = jnp.asarray(settings.stretches(tempered=number in tempered)[0][1], start.dtype)
-            states.append(_start(target, start, variance, key, beta, settings.n_warmup))
+        states = [_start(target, *own, settings.n_warmup) for own in zip(starts, variances, keys, strict=True)]
         # Compiled before threads ask for it at once.
-        beta = jnp.ones((), starts.dtype)
-        _advance(target, states[0], np.asarray(0), beta, settings.n_warmup)
+        _advance(target, states[0], np.asarray(0), jnp.ones(()), settings.n_warmup)
         if tempered:
-            _at_temperature(target, states[0], beta)
-        works = [partial(_walked, target, state, settings, number in tempered) for number, state in enumerate(states)]
+            _at_temperature(target, states[0], jnp.ones(()))
+        works = {
+            number: partial(_walked, target, state, settings, number in tempered) for number, state in enumerate(states)
+        }
         side_by_side(works, take_report, chains.__setitem__, threads=n_threads())
     return dict(sorted(chains.items())), all(number == settings.n_steps for number in n_steps.values())

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from lvmogp.ground.rules import ANY_VALUE, AnyFloat
-from lvmogp.inference.nuts.chains import Chain, SamplerSettings
-from lvmogp.typing import Bool, Float, HostFloat, Int
+from lvmogp.ground.rules import AnyFloat
+from lvmogp.inference.nuts.chains import Chain, SamplerSettings, Statistics
+from lvmogp.typing import HostFloat
 
 # Beyond this R-hat chains disagree, and below so many effective draws averages are rough.
 _LARGEST_R_HAT = 1.1
@@ -43,16 +43,6 @@ class Convergence(NamedTuple):
     effective_draws: AnyFloat
 
 
-class Statistics(NamedTuple):
-    """What the sampler says of each draw, in the order of the draws."""
-
-    log_posterior: Annotated[Float[np.ndarray, " statistics"], ANY_VALUE]
-    energy: Annotated[Float[np.ndarray, " statistics"], ANY_VALUE]
-    n_leapfrogs: Int[np.ndarray, " statistics"]
-    acceptance: Annotated[Float[np.ndarray, " statistics"], ANY_VALUE]
-    diverging: Bool[np.ndarray, " statistics"]
-
-
 class SamplingDiagnostics(NamedTuple):
     """How sampling went: each chain, whether chains agree on what does not depend on orientation, remarks in words."""
 
@@ -82,10 +72,10 @@ def chain_weights(chains: list[Chain]) -> HostFloat:
     uncertainty √k of the logarithm of a volume in k directions. With few draws none of this can be told, and all chains
     count alike.
     """
-    if min(len(chain.trace.log_posterior) for chain in chains) < _FEWEST_DRAWS:
+    if min((len(chain.positions) for chain in chains), default=0) < _FEWEST_DRAWS:
         return np.ones(len(chains))
-    n_unknowns = chains[0].trace.position.shape[1]
-    means = np.asarray([chain.trace.log_posterior.mean() for chain in chains])
+    n_unknowns = chains[0].positions.shape[1]
+    means = np.asarray([chain.statistics.log_posterior.mean() for chain in chains])
     # log w = (⟨log p⟩ − max ⟨log p⟩)/√k
     return np.exp(np.maximum((means - means.max()) / math.sqrt(n_unknowns), _LEAST_LOG_WEIGHT))
 
@@ -120,18 +110,18 @@ def diagnostics(
     """Put together what is known of the chains; there are none where sampling was interrupted before the first draw."""
     own = tuple(
         ChainDiagnostics(
-            n_draws=len(chain.trace.energy),
-            n_divergences=int(np.sum(chain.trace.diverging)),
-            step_size=chain.step_size,
-            acceptance=float(chain.trace.acceptance.mean()),
-            tree_depth=float(np.log2(chain.trace.n_leapfrogs + 1).mean()),
-            log_posterior=float(chain.trace.log_posterior.mean()),
+            n_draws=len(positions),
+            n_divergences=int(np.sum(seen.diverging)),
+            step_size=step_size,
+            acceptance=float(seen.acceptance.mean()),
+            tree_depth=float(np.log2(seen.n_leapfrogs + 1).mean()),
+            log_posterior=float(seen.log_posterior.mean()),
             weight=float(weight),
-            seconds=chain.seconds,
+            seconds=own_seconds,
         )
-        for chain, weight in zip(chains, weights, strict=True)
+        for (positions, seen, step_size, own_seconds), weight in zip(chains, weights, strict=True)
     )
-    values = [[getattr(chain.trace, name) for chain in chains] or [np.empty(0)] for name in Statistics._fields]
+    values = [[getattr(chain.statistics, name) for chain in chains] or [np.empty(0)] for name in Statistics._fields]
     remarks = tuple(_remarks(own, found, settings, completed))
     statistics = Statistics(*map(np.concatenate, values))
     return SamplingDiagnostics(own, found, remarks, statistics, settings.n_warmup, completed, seconds)

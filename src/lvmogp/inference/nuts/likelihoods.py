@@ -4,7 +4,7 @@ From that of one condition given all others come Gibbs steps: latents of single 
 find other places that explain the data.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -22,8 +22,6 @@ from lvmogp.typing import Array, Float, Int, Scalar
 
 # Places that a condition is offered at once.
 _N_CANDIDATES = 64
-# Latents of all, a condition and places for it: how well the data are explained with it there, up to a constant.
-_Explained = Callable[[Float[Array, "D Q_L"], Int[Array, ""], Float[Array, "P Q_H"]], Float[Array, " P"]]
 
 
 def log_likelihood(point: ChainParameters, data: LikelihoodData) -> Scalar:
@@ -70,11 +68,12 @@ def _with_outputs(data: Any, outputs: Array) -> Any:
 
 def log_likelihoods_on_grid(
     point: ChainParameters,
+    condition: Int[Array, ""],
+    candidates: Float[Array, "P Q_H"],
+    *,
     noise: Float[Array, " D"],
     input_values: Float[Array, " N"],
     rotated: Float[Array, "N D"],
-    condition: Int[Array, ""],
-    candidates: Float[Array, "P Q_H"],
 ) -> Float[Array, " P"]:
     """Return log p(y_d | Y of the others, h_d) at each candidate h_d, up to a constant (equation 33).
 
@@ -100,14 +99,16 @@ def log_likelihoods_on_grid(
 
 
 def log_likelihoods_of_scattered(
-    point: ChainParameters, data: ScatteredData, condition: Int[Array, ""], candidates: Float[Array, "P Q_H"]
+    point: ChainParameters, condition: Int[Array, ""], candidates: Float[Array, "P Q_H"], *, data: ScatteredData
 ) -> Float[Array, " P"]:
     """Return log p(y_d | y of the others, h_d) at each candidate h_d for the observations at the condition's places.
 
-    By a Cholesky factor over the observations of the others (equation 33).
+    By a Cholesky factor over the observations of the others (equation 33). A condition with too many observations to
+    have places stays at the first candidate.
     """
     kernel, all_noise = point.latent_kernel, data.noise(point.noise_per_condition)
-    scale = jnp.where(data.conditions == condition, 0.0, data.present) / jnp.sqrt(all_noise)
+    is_own = data.conditions == condition
+    scale = jnp.where(is_own, 0.0, data.present) / jnp.sqrt(all_noise)
     # P = I + K/(σσᵀ) of the others; rows of the condition itself say nothing, and no eigenvalue is below one.
     factor = jnp.linalg.cholesky(jnp.eye(len(scale)) + _scattered_gram(point, data, scale))
     known = whiten(factor, data.outputs * scale)
@@ -126,29 +127,9 @@ def log_likelihoods_of_scattered(
         # y_d | h ~ N(C P⁻¹ y, k_H(h, h) K_X + σ_d² I − C P⁻¹ Cᵀ)
         return log_density(values - known @ whitened, jnp.linalg.cholesky(prior + noise - whitened.T @ whitened))
 
-    return jax.lax.map(at, candidates)
-
-
-def _explained_by(point: ChainParameters, data: GridData | ScatteredData) -> _Explained:
-    def at(latents: Float[Array, "D Q_L"]) -> ChainParameters:
-        return eqx.tree_at(lambda tree: tree.latents, point, latents)
-
-    if isinstance(data, ScatteredData):
-        counts = jax.ops.segment_sum(data.present, data.conditions, point.latents.shape[0])
-        has_places = counts == jnp.sum(data.places < len(data.present), axis=1)
-
-        def explained(latents: Array, condition: Array, candidates: Array) -> Array:
-            found = log_likelihoods_of_scattered(at(latents), data, condition, candidates)
-            # A condition with too many observations to be asked stays at the first candidate, where it is.
-            return jnp.where(has_places[condition], found, jnp.where(jnp.arange(len(found)) == 0, 0.0, -jnp.inf))
-
-        return explained
-    input_values, input_basis = jnp.linalg.eigh(gram(point.input_kernel, data.inputs))
-    input_values = jnp.maximum(input_values, 0)  # rounding can push the smallest below zero
-    rotated, noise = input_basis.T @ data.outputs, data.noise(point.noise_per_condition)
-    return lambda latents, condition, places: log_likelihoods_on_grid(
-        at(latents), noise, input_values, rotated, condition, places
-    )
+    has_places = jnp.sum(taken) == jnp.sum(jnp.where(is_own, data.present, 0.0))
+    only_first = jnp.full(len(candidates), -jnp.inf).at[0].set(0.0)
+    return jax.lax.select(has_places, jax.lax.map(at, candidates), only_first)
 
 
 def redrawn_latents(
@@ -164,7 +145,16 @@ def redrawn_latents(
     explains its outputs there: a step that leaves the posterior as it is (iterated sampling importance resampling).
     In a tempered chain the likelihood has the power ``beta`` (equation 53).
     """
-    explained = _explained_by(point, data)
+    if isinstance(data, ScatteredData):
+        explained = partial(log_likelihoods_of_scattered, data=data)
+    else:
+        values, basis = jnp.linalg.eigh(gram(point.input_kernel, data.inputs))
+        explained = partial(
+            log_likelihoods_on_grid,
+            noise=data.noise(point.noise_per_condition),
+            input_values=jnp.maximum(values, 0),  # rounding can push the smallest below zero
+            rotated=basis.T @ data.outputs,
+        )
     known = point.coordinates[:, point.latents.shape[1] :]  # of features, which stay as they are
 
     def redraw(latents: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
@@ -173,7 +163,8 @@ def redrawn_latents(
         elsewhere = jax.random.normal(key_of_places, (_N_CANDIDATES, latents.shape[1]), latents.dtype)
         candidates = jnp.concatenate([latents[condition][None], elsewhere])
         features = jnp.broadcast_to(known[condition], (len(candidates), known.shape[1]))
-        log_weights = beta * explained(latents, condition, jnp.concatenate([candidates, features], axis=1))
+        here = eqx.tree_at(lambda tree: tree.latents, point, latents)
+        log_weights = beta * explained(here, condition, jnp.concatenate([candidates, features], axis=1))
         log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf).at[0].set(log_weights[0])
         chosen = jax.random.categorical(key_of_choice, log_weights)
         return latents.at[condition].set(candidates[chosen]), None

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from lvmogp.algebra.constraints import positive
 from lvmogp.errors import SettingError
-from lvmogp.kernels.covariances import Kernel, Periodic, Product, Stationary, Sum, leaves
+from lvmogp.kernels.covariances import Composite, Kernel, Periodic, Product, Stationary, Sum, leaves
 from lvmogp.model.parameters import KnownCoordinates, Parameters
 from lvmogp.typing import Array, Float, Scalar
 
@@ -61,19 +61,23 @@ class ChainParameters(eqx.Module):
         return jnp.broadcast_to(self.noise.variance, (self.latents.shape[0],))
 
 
-def chain_parameters(
-    parameters: Parameters, latents: Float[Array, "D Q_L"], missing: Float[Array, " missing"] | None = None
-) -> ChainParameters:
+def chain_parameters(parameters: Parameters, latents: Float[Array, "D Q_L"]) -> ChainParameters:
     """Return the point of the hyperparameters of a variational fit and these latents.
 
-    ``missing`` are coordinates of features that nobody knows; left out, they are where the fit expects them.
+    Coordinates of features that nobody knows are where the fit expects them.
     """
-    input_kernel, latent_kernel = _without_redundancy(parameters.input_kernel, parameters.latent_kernel)
+    input_kernel, latent_kernel = parameters.input_kernel, parameters.latent_kernel
+    # k_H k_X stays the same when one is doubled and the other halved. The data know nothing of the difference, so
+    # where the latent kernel is a correlation times a variance, that variance is one.
+    if isinstance(latent_kernel, Stationary | Periodic) and "variance" not in latent_kernel.fixed:
+        scaled = _scaled(input_kernel, latent_kernel.variance)
+        if scaled is not None:
+            one, fixed = jnp.ones_like(latent_kernel.variance), (*latent_kernel.fixed, "variance")
+            input_kernel, latent_kernel = scaled, dataclasses.replace(latent_kernel, variance=one, fixed=fixed)
     known = parameters.known
     if known is not None:
-        found = known.missing_mean if missing is None else missing
-        known = dataclasses.replace(known, missing_mean=found, fixed=(*known.fixed, "missing_variance"))
-    if parameters.noise_variance.shape[0] == 1:
+        known = dataclasses.replace(known, fixed=(*known.fixed, "missing_variance"))
+    if len(parameters.noise_variance) == 1:
         return ChainParameters(input_kernel, latent_kernel, latents, SharedNoise(parameters.noise_variance), known)
     logs = jnp.log(parameters.noise_variance)
     mean, spread = jnp.mean(logs), jnp.clip(jnp.std(logs), 0.1, 2.0)
@@ -81,31 +85,17 @@ def chain_parameters(
     return ChainParameters(input_kernel, latent_kernel, latents, noise, known)
 
 
-def _without_redundancy(input_kernel: Kernel, latent_kernel: Kernel) -> tuple[Kernel, Kernel]:
-    # k_H k_X stays the same when one is doubled and the other halved. The data know nothing of the difference, so
-    # where the latent kernel is a correlation times a variance, that variance is one.
-    if isinstance(latent_kernel, Stationary | Periodic) and "variance" not in latent_kernel.fixed:
-        one, fixed = jnp.ones_like(latent_kernel.variance), (*latent_kernel.fixed, "variance")
-        scaled = _scaled(input_kernel, latent_kernel.variance)
-        if scaled is not None:
-            return scaled, dataclasses.replace(latent_kernel, variance=one, fixed=fixed)
-    return input_kernel, latent_kernel
-
-
 def _scaled(kernel: Any, factor: Scalar) -> Kernel | None:
     # The kernel times a factor, or None where the user holds its variance fixed.
+    if not isinstance(kernel, Composite):
+        is_free = "variance" not in kernel.fixed
+        return dataclasses.replace(kernel, variance=kernel.variance * factor) if is_free else None
+    terms: list[Any] = [_scaled(term, factor) for term in kernel.terms]
+    free = [place for place, term in enumerate(terms) if term is not None]
     if isinstance(kernel, Sum):
-        terms: Any = tuple(_scaled(term, factor) for term in kernel.terms)
-        return None if any(term is None for term in terms) else Sum(terms)
-    if isinstance(kernel, Product):
-        for place, term in enumerate(kernel.terms):
-            scaled = _scaled(term, factor)
-            if scaled is not None:
-                return Product((*kernel.terms[:place], scaled, *kernel.terms[place + 1 :]))
-        return None
-    if "variance" in kernel.fixed:
-        return None
-    return dataclasses.replace(kernel, variance=kernel.variance * factor)
+        return Sum(tuple(terms)) if len(free) == len(terms) else None
+    # One factor of a product is enough.
+    return Product((*kernel.terms[: free[0]], terms[free[0]], *kernel.terms[free[0] + 1 :])) if free else None
 
 
 class Priors(NamedTuple):

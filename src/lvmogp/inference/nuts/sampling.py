@@ -1,6 +1,5 @@
 """From a variational fit to draws from the posterior, with an account of how they were found."""
 
-import dataclasses
 import time
 from collections.abc import Sequence
 
@@ -8,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.algebra.constraints import FreeStructure, split
+from lvmogp.algebra.constraints import split
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.nuts.chains import FEW_OBSERVATIONS, Chain, SamplerSettings, Target, run_chains
-from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics, agreement, chain_weights, diagnostics
+from lvmogp.inference.nuts.diagnostics import Convergence, SamplingDiagnostics, agreement, chain_weights, diagnostics
 from lvmogp.inference.nuts.likelihoods import fitted_values
 from lvmogp.inference.nuts.parameters import ChainParameters, OwnNoise, Priors, chain_parameters
 from lvmogp.inference.restarts import SAMPLING, Progress, Report
@@ -19,7 +18,7 @@ from lvmogp.kernels.covariances import Kernel, gram
 from lvmogp.model.draws import Draws, NoiseSpread
 from lvmogp.model.layouts import Data, GridData, SparseData, likelihood_data
 from lvmogp.model.parameters import Parameters
-from lvmogp.typing import Array, Float, Int
+from lvmogp.typing import Array, Float, HostFloat, Int
 
 # Guesses of the posterior variance of the logarithms of hyperparameters, and of ε_d of noise variances.
 _LOG_VARIANCE = 0.05
@@ -44,11 +43,13 @@ def sample_posterior(
     began = time.perf_counter()
     _, fixed_leaves, structure = split(chain_parameters(starts[0], starts[0].latent_mean))
     target = Target(likelihood_data(data, starts[0]), fixed_leaves, structure, priors)
-    vectors, variances = [], []
-    for number in range(settings.n_chains):
-        start = starts[number % len(starts)]
-        vectors.append(split(_drawn(start, np.random.default_rng([settings.seed, number])))[0])
-        variances.append(_guessed_variances(start, structure))
+    vectors, variances = np.stack(
+        [
+            _start(starts[number % len(starts)], target.places(), np.random.default_rng([settings.seed, number]))
+            for number in range(settings.n_chains)
+        ],
+        axis=1,
+    )
 
     def report(chain: int, n_done: int, log_posterior: float) -> None:
         share = n_done / (settings.n_chains * settings.n_steps)
@@ -58,68 +59,38 @@ def sample_posterior(
 
     # Every other chain, so that half of them start from the fit all the same.
     tempered = range(1, settings.n_chains, 2) if data.n_observations <= FEW_OBSERVATIONS else ()
-    chains, completed = run_chains(
-        target, jnp.stack(vectors), jnp.stack(variances), settings, report, tempered=tempered
+    ended, completed = run_chains(
+        target, jnp.asarray(vectors), jnp.asarray(variances), settings, report, tempered=tempered
     )
-    return _gathered(target, chains, starts[0], settings, completed, time.perf_counter() - began)
-
-
-def _drawn(parameters: Parameters, rng: np.random.Generator) -> ChainParameters:
-    # A draw from q(H), so that chains start apart.
-    def drawn(mean: Array, variance: Array) -> Array:
-        noise = rng.standard_normal(mean.shape)
-        return jnp.asarray(np.asarray(mean) + np.sqrt(np.asarray(variance)) * noise, mean.dtype)
-
-    latents, known = drawn(parameters.latent_mean, parameters.latent_variance), parameters.known
-    return chain_parameters(
-        parameters, latents, None if known is None else drawn(known.missing_mean, known.missing_variance)
-    )
-
-
-def _guessed_variances(parameters: Parameters, structure: FreeStructure) -> Float[Array, " free"]:
-    # A variance for each entry of the free vector: of latents those of q(H), which stand in their place.
-    known = parameters.known
-    scales = chain_parameters(parameters, parameters.latent_variance, None if known is None else known.missing_variance)
-    guesses = jax.tree.map(lambda leaf: jnp.full(leaf.shape, _LOG_VARIANCE, scales.latents.dtype), scales)
-    noise = guesses.noise
-    if isinstance(noise, OwnNoise):
-        noise = dataclasses.replace(noise, deviations=jnp.full_like(noise.deviations, _DEVIATION_VARIANCE))
-    guesses = dataclasses.replace(guesses, latents=scales.latents, known=scales.known, noise=noise)
-    pairs = zip(jax.tree.leaves(guesses), structure.declarations, strict=True)
-    return jnp.concatenate([leaf.reshape(-1) for leaf, (_, fixed) in pairs if not fixed])
-
-
-def _gathered(
-    target: Target,
-    by_number: dict[int, Chain],
-    like: Parameters,
-    settings: SamplerSettings,
-    completed: bool,
-    seconds: float,
-) -> tuple[Draws | None, SamplingDiagnostics]:
-    begun = [number for number, chain in by_number.items() if len(chain.trace.energy)]
-    chains = [by_number[number] for number in begun]
-    if not chains:
-        return None, diagnostics([], np.empty(0), {}, settings, completed=False, seconds=seconds)
-    lengths = [len(chain.trace.energy) for chain in chains]
-    positions = jnp.asarray(np.concatenate([chain.trace.position for chain in chains]))
+    begun = {number: chain for number, chain in ended.items() if len(chain.positions)}
+    chains, draws, found = list(begun.values()), None, {}
     weights = chain_weights(chains)
-    log_weight = np.log(np.repeat(weights, lengths))
-    draws = as_draws(
-        _points(target, positions),
-        like,
-        chain=jnp.asarray(np.repeat(begun, lengths)),
-        log_weight=jnp.asarray(log_weight - np.logaddexp.reduce(log_weight)),
-    )
-    followed = {"log posterior": np.concatenate([chain.trace.log_posterior for chain in chains])[:, None]}
-    followed |= _followed(target, positions, len(like.latent_mean))
-    # Chains × draws × numbers, as long as the shortest chain.
-    by_chain = {
-        name: np.stack([own[: min(lengths)] for own in np.split(np.asarray(values), np.cumsum(lengths)[:-1])])
-        for name, values in followed.items()
-    }
-    found = agreement(by_chain, weights)
+    if chains:
+        lengths = [len(chain.positions) for chain in chains]
+        points = _points(target, jnp.asarray(np.concatenate([chain.positions for chain in chains])))
+        log_weight = np.log(np.repeat(weights, lengths))
+        log_weight = jnp.asarray(log_weight - np.logaddexp.reduce(log_weight))
+        draws = as_draws(points, starts[0], chain=jnp.asarray(np.repeat([*begun], lengths)), log_weight=log_weight)
+        found = _agreement(target, points, chains, weights)
+    seconds = time.perf_counter() - began
     return draws, diagnostics(chains, weights, found, settings, completed=completed, seconds=seconds)
+
+
+def _start(
+    parameters: Parameters, places: ChainParameters, rng: np.random.Generator
+) -> tuple[Float[np.ndarray, " free"], Float[np.ndarray, " free"]]:
+    # A draw from q(H), so that chains start apart, with a variance for each entry of the free vector.
+    vector = np.array(split(chain_parameters(parameters, parameters.latent_mean))[0])
+    variances = np.full(vector.shape, _LOG_VARIANCE)
+    uncertain = [(places.latents, parameters.latent_variance)]
+    if places.known is not None and parameters.known is not None:
+        uncertain.append((places.known.missing_mean, parameters.known.missing_variance))
+    for where, variance in uncertain:
+        variances[where] = variance
+        vector[where] += np.sqrt(variance) * rng.standard_normal(variance.shape)
+    if isinstance(places.noise, OwnNoise):
+        variances[places.noise.deviations] = _DEVIATION_VARIANCE
+    return vector, variances
 
 
 def as_draws(
@@ -147,24 +118,32 @@ def _points(target: Target, positions: Float[Array, "draws free"]) -> ChainParam
     return jax.vmap(target.parameters)(positions)
 
 
-def _followed(target: Target, positions: Float[Array, "draws free"], n_conditions: int) -> dict[str, Array]:
-    # Numbers that are the same however the latent space is turned, of some observations and pairs of conditions.
+def _agreement(
+    target: Target, points: ChainParameters, chains: list[Chain], weights: HostFloat
+) -> dict[str, Convergence]:
+    # Of numbers that are the same however the latent space is turned, of some observations and pairs of conditions.
     layout = target.data.observed if isinstance(target.data, SparseData) else target.data
     present = np.ones(layout.outputs.size) if isinstance(layout, GridData) else np.asarray(layout.present)
-    pairs = np.stack(np.triu_indices(n_conditions, 1), axis=1)
-    followed = []
-    for all_of in (np.flatnonzero(present), pairs):
+    some = []
+    for all_of in (np.flatnonzero(present), np.stack(np.triu_indices(points.latents.shape[1], 1), axis=1)):
         evenly = np.linspace(0, max(len(all_of) - 1, 0), min(_MOST_FOLLOWED, len(all_of)))
-        followed.append(jnp.asarray(all_of[np.unique(evenly.round().astype(int))]))
-    return _follow(target, positions, *followed)
+        some.append(jnp.asarray(all_of[np.unique(evenly.round().astype(int))]))
+    followed = {"log posterior": np.concatenate([chain.statistics.log_posterior for chain in chains])[:, None]}
+    followed |= _follow(target, points, *some)
+    # Chains × draws × numbers, as long as the shortest chain.
+    lengths = [len(chain.positions) for chain in chains]
+    by_chain = {
+        name: np.stack([own[: min(lengths)] for own in np.split(np.asarray(values), np.cumsum(lengths)[:-1])])
+        for name, values in followed.items()
+    }
+    return agreement(by_chain, weights)
 
 
 @compiled
 def _follow(
-    target: Target, positions: Float[Array, "draws free"], places: Int[Array, " n"], pairs: Int[Array, "pairs 2"]
+    target: Target, points: ChainParameters, places: Int[Array, " n"], pairs: Int[Array, "pairs 2"]
 ) -> dict[str, Array]:
-    def follow(position: Float[Array, " free"]) -> dict[str, Array]:
-        point = target.parameters(position)
+    def follow(point: ChainParameters) -> dict[str, Array]:
         covariance = gram(point.latent_kernel, point.coordinates)
         return {
             "predictions": fitted_values(point, target.data).reshape(-1)[places],
@@ -172,4 +151,4 @@ def _follow(
             "noise": jnp.log(point.noise.variance),
         }
 
-    return jax.lax.map(follow, positions)
+    return jax.lax.map(follow, points)
