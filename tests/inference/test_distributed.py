@@ -21,15 +21,7 @@ from lvmogp import LVMOGPRegressor
 from lvmogp.cli.app import app
 from lvmogp.cli.files.parquet import Part, open_parquet
 from lvmogp.errors import SettingError
-from lvmogp.inference.minibatch.distributed import (
-    Rendezvous,
-    gathered_documents,
-    gathered_rows,
-    join_processes,
-    merged_moments,
-    of_first,
-    summed,
-)
+from lvmogp.inference.minibatch.distributed import Rendezvous, join_processes
 from lvmogp.inference.minibatch.fit import fit_minibatches
 from lvmogp.inference.minibatch.minibatches import Feed, Shards, minibatch
 from lvmogp.tables.ids import numbers_of
@@ -213,19 +205,6 @@ def test_all_processes_end_when_one_is_lost(tmp_path, name):
 
 
 # One process
-
-
-def test_one_process_has_everything():
-    rows = Observations(np.zeros((2, 1)), np.arange(2.0), np.zeros(2, int))
-    moments = rows.moments()
-    found = gathered_rows(rows)
-    for name in ("inputs", "outputs", "conditions"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(rows, name))
-    for merged, own in zip(merged_moments(moments), moments, strict=True):
-        np.testing.assert_array_equal(merged, own)
-    assert gathered_documents(["a"]) == [["a"]]
-    np.testing.assert_array_equal(summed(np.arange(3)), np.arange(3))
-    assert of_first(b"abc") == b"abc"
 
 
 @pytest.mark.parametrize(("batch_size", "n_shards", "n_devices"), [(64, 2, 1), (10, 1, 4), (2, 3, 2), (100, 3, 8)])

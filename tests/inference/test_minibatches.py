@@ -7,14 +7,15 @@ import pytest
 import references
 from small_models import PER_CONDITION, SHARED, as_long, long_case, replace, small_parameters
 
+from lvmogp.algebra.gaussians import kl_to_standard_normal
 from lvmogp.ground.compiling import compiled
-from lvmogp.inference.minibatch.bound import BlockConditions, Grams, Shared, expected_log_likelihood, kl_inducing
+from lvmogp.inference.minibatch.bound import Grams, expected_log_likelihood
 from lvmogp.inference.minibatch.minibatches import Minibatch, block_shape, blocks, rows_of_step, shuffled
 from lvmogp.inference.minibatch.steps import covariance_of
 from lvmogp.kernels.covariances import Matern52
 from lvmogp.model.bounds import explicit
 from lvmogp.model.expected_likelihood import quadratic
-from lvmogp.model.parameters import FullInducing, Parameters
+from lvmogp.model.parameters import FullInducing, Parameters, of_conditions
 from lvmogp.model.posterior import KroneckerCovariance
 
 compiled_expected = compiled(expected_log_likelihood)
@@ -73,15 +74,11 @@ def test_blocks_hold_each_observation_once_with_its_condition(rng, n_conditions,
 # Their bounds.
 
 
-def shared_of(parameters: Parameters) -> Shared:
-    own_noise = len(parameters.noise_variance) > 1
-    return Shared(
-        parameters.input_kernel,
-        parameters.latent_kernel,
-        parameters.inducing_inputs,
-        parameters.inducing_latents,
-        jnp.zeros(0) if own_noise else parameters.noise_variance,
-    )
+def shared_of(parameters: Parameters) -> Parameters:
+    """What all conditions share, as the parameters of none."""
+    own_noise, nothing = len(parameters.noise_variance) > 1, jnp.zeros((0, parameters.latent_mean.shape[1]))
+    noise = jnp.zeros(0) if own_noise else parameters.noise_variance
+    return replace(parameters, latent_mean=nothing, latent_variance=nothing, noise_variance=noise)
 
 
 def all_rows(observations) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -104,10 +101,8 @@ def batch_of(observations, rows: np.ndarray, dtype=float) -> Minibatch:
 def expected_and_grams(parameters: Parameters, observations, inducing, batch: Minibatch) -> tuple[float, Grams]:
     """The library's estimate for a minibatch of these observations."""
     counts, blocks_of = np.asarray([len(values) for _, values in observations]), np.asarray(batch.block_condition)
-    latents = jax.tree.map(lambda leaf: leaf[blocks_of], parameters.latents)
-    noise = parameters.noise_per_condition[blocks_of]
-    conditions = BlockConditions(latents, noise, jnp.asarray(counts[blocks_of], float))
-    expected, found = compiled_expected(shared_of(parameters), conditions, *inducing, batch)
+    own = of_conditions(parameters, blocks_of)
+    expected, found = compiled_expected(own, jnp.asarray(counts[blocks_of], float), *inducing, batch)
     return float(expected), found
 
 
@@ -123,10 +118,15 @@ def dense(covariance: KroneckerCovariance) -> np.ndarray:
     return np.linalg.inv(np.asarray(covariance.precision()))
 
 
+def kl_of(inducing) -> float:
+    mean, covariance = inducing
+    return float(kl_to_standard_normal(mean, covariance.variances))
+
+
 def estimate(parameters: Parameters, inducing, rows: np.ndarray, dtype=float) -> float:
     observations = long_case().observations
     expected, _ = expected_and_grams(parameters, observations, inducing, batch_of(observations, rows, dtype))
-    return expected - float(kl_inducing(*inducing))
+    return expected - kl_of(inducing)
 
 
 def full_bound(parameters: Parameters, inducing) -> float:
@@ -165,7 +165,7 @@ def test_conditions_weighted_by_their_shards_stay_unbiased():
             rows = np.r_[first : first + 2, second : second + 2]
             batch = batch_of(observations, rows)._replace(weights=jnp.array([3.0, 3, 6, 6]))
             found.append(expected_and_grams(parameters, observations, inducing, batch)[0])
-    whole = full_bound(parameters, inducing) + float(kl_inducing(*inducing))
+    whole = full_bound(parameters, inducing) + kl_of(inducing)
     np.testing.assert_allclose(np.mean(found), whole, rtol=1e-11)
 
 
@@ -174,7 +174,7 @@ def test_the_divergence_of_q_v_is_the_dense_one():
     inducing = some_inducing(parameters)
     mean, variance = np.asarray(inducing[0]).ravel(), dense(inducing[1])
     wanted = (mean @ mean + np.trace(variance) - np.linalg.slogdet(variance)[1] - len(mean)) / 2
-    np.testing.assert_allclose(float(kl_inducing(*inducing)), wanted, rtol=1e-12)
+    np.testing.assert_allclose(kl_of(inducing), wanted, rtol=1e-12)
 
 
 @pytest.mark.parametrize("noise", [SHARED, PER_CONDITION])

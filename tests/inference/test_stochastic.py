@@ -22,8 +22,8 @@ from lvmogp.inference.minibatch.descent import (
     window,
 )
 from lvmogp.inference.minibatch.distributed import AXIS, mesh
+from lvmogp.inference.minibatch.fit import placed, some_conditions
 from lvmogp.inference.minibatch.minibatches import Feed, Shards, ahead, minibatch
-from lvmogp.inference.minibatch.start import placed, some_conditions
 from lvmogp.inference.minibatch.steps import Problem, Rates, State, step
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import long_data
@@ -53,7 +53,8 @@ def small_problem(n_latent: int = 2) -> tuple[State, Problem]:
     shared = shared_of(parameters)
     table = np.concatenate([parameters.latent_mean, np.log(parameters.latent_variance)], axis=1)
     _, fixed_leaves, structure = split(shared)
-    return begin(shared, table), Problem(fixed_leaves, jnp.asarray(COUNTS, float), structure, n_latent)
+    problem = Problem(fixed_leaves, jnp.asarray(COUNTS, float), structure)
+    return begin(shared, jnp.asarray(table), Schedule()).state, problem
 
 
 def rates(state: State, vector: float, table: float, natural: float) -> Rates:
@@ -244,7 +245,7 @@ def test_a_condition_is_added_to_a_model_fitted_by_minibatches(fitted):
 
 @pytest.mark.long
 def test_conditions_outside_the_small_fit_are_placed_where_their_observations_put_them(monkeypatch):
-    monkeypatch.setattr("lvmogp.inference.minibatch.start.MOST_CONDITIONS", 10)
+    monkeypatch.setattr("lvmogp.inference.minibatch.fit._MOST_CONDITIONS", 10)
     inputs, outputs, conditions, latents = many_conditions()
     rows = Observations(inputs, outputs, conditions)
     few, chosen = some_conditions(rows, 20, seed=0)

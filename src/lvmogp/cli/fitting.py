@@ -27,7 +27,7 @@ from lvmogp.cli.files.tables import first_line, is_parquet, read_table
 from lvmogp.cli.screen import INTERRUPTED, Screen, counted, missing_words, number
 from lvmogp.errors import ConvergenceWarning, LVMOGPError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.inference.minibatch.distributed import Rendezvous, join_processes, summed
+from lvmogp.inference.minibatch.distributed import Rendezvous, gathered, join_processes
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.inference.restarts import Progress
 from lvmogp.insight.summary import Summary, summary
@@ -158,7 +158,7 @@ def _pieces(screen: Screen, path: Path, roles: Roles, condition_features: Path |
         counts = len(store.outputs), len(store.ids)
         inputs = store.columns or ()
         screen.say_facts(_facts(path, "Parquet, read in pieces", counts, inputs, store.date_columns, output))
-        n_rows = int(summed(np.asarray([len(store.outputs)]))[0])  # all processes must ask
+        n_rows = sum(gathered(len(store.outputs)))  # all processes must ask
         yield {"X": store}, {"file": path, "n_rows": n_rows}
 
 

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import safetensors
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from lvmogp.__about__ import __version__
 from lvmogp.errors import ModelFileError
 from lvmogp.ground.writing import replace_file
-from lvmogp.storage.codec import Content, Sizes, decode, encode
+from lvmogp.storage.codec import Content, Sizes
 
 MODEL, CHECKPOINT = "lvmogp-model", "lvmogp-checkpoint"
 VERSION = 1
@@ -124,16 +124,3 @@ def digest_of_arrays(tensors: Mapping[str, np.ndarray]) -> str:
     for name in sorted(tensors):
         digest.update(np.ascontiguousarray(tensors[name]).data)
     return digest.hexdigest()
-
-
-def to_bytes(value: Any, kind: Any) -> bytes:
-    """Return a value as it travels between processes."""
-    tensors, document = encode(value, kind)
-    return save(tensors, {"document": json.dumps(document)})
-
-
-def from_bytes(payload: bytes, kind: Any) -> Any:
-    """Inverse of :func:`to_bytes`."""
-    length = int.from_bytes(payload[:8], "little")  # a safetensors file opens with the length of its JSON header
-    document = json.loads(json.loads(payload[8 : 8 + length])["__metadata__"]["document"])
-    return decode(load(payload), document, kind)

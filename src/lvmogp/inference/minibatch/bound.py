@@ -18,33 +18,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.algebra.constraints import POINTS, positive
 from lvmogp.algebra.gaussians import LOG_2PI
 from lvmogp.algebra.linalg import inverse_with_quick_derivative, packed_counts, quadratic_forms, unpack_symmetric
 from lvmogp.inference.minibatch.minibatches import Minibatch
-from lvmogp.kernels.covariances import Kernel, cross, diagonal
-from lvmogp.kernels.psi_statistics import LatentGaussians, packed_psi2, psi0, psi1
+from lvmogp.kernels.covariances import cross, diagonal
+from lvmogp.kernels.psi_statistics import packed_psi2, psi0, psi1
 from lvmogp.model.expected_likelihood import basis
+from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import KroneckerCovariance
 from lvmogp.typing import Array, Float, Scalar
-
-
-class Shared(eqx.Module):
-    """What all conditions share and gradients move; ``noise_variance`` is empty where each has its own."""
-
-    input_kernel: Kernel
-    latent_kernel: Kernel
-    inducing_inputs: Float[Array, "M_X Q_X"] = eqx.field(metadata=POINTS)
-    inducing_latents: Float[Array, "M_H Q_H"]
-    noise_variance: Float[Array, " noise"] = positive()
-
-
-class BlockConditions(eqx.Module):
-    """q(h_d), σ_d² and the number of all observations N_d of the condition of each block."""
-
-    latents: LatentGaussians
-    noise_variance: Float[Array, " B"]
-    counts: Float[Array, " B"]
 
 
 class Grams(eqx.Module):
@@ -55,27 +37,31 @@ class Grams(eqx.Module):
 
 
 def expected_log_likelihood(
-    shared: Shared,
-    conditions: BlockConditions,
+    parameters: Parameters,
+    counts: Float[Array, " B"],
     mean: Float[Array, "M_X M_H"],
     covariance: KroneckerCovariance,
     batch: Minibatch,
 ) -> tuple[Scalar, Grams]:
-    """Estimate ⟨log p(Y|F)⟩ − KL(q(H) ‖ p(H)) with q(v) = N(vec M, S), and the grams that S follows."""
-    n_latents = shared.inducing_latents.shape[0]
-    inverse_latents = _inverse_factor(shared.latent_kernel, shared.inducing_latents)  # L_H⁻¹
+    """Estimate ⟨log p(Y|F)⟩ − KL(q(H) ‖ p(H)) with q(v) = N(vec M, S), and the grams that S follows.
+
+    The conditions of the parameters are those of the blocks, which have N_d observations in all (``counts``).
+    """
+    kernel, points, latents = parameters.latent_kernel, parameters.inducing_latents, parameters.latents
+    n_latents = points.shape[0]
+    inverse_latents = inverse_with_quick_derivative(basis(kernel, points).factor)  # L_H⁻¹
     # L_H⁻ᵀ u_j u_jᵀ L_H⁻¹ and K_H⁻¹, packed so that a product with a packed Φ_d is the trace of theirs.
     pair_rows, pair_columns = np.triu_indices(n_latents)
     pair_counts = packed_counts(n_latents).astype(inverse_latents.dtype)
     rotated = inverse_latents.T @ covariance.latent_basis  # L_H⁻ᵀU_H
     basis_pairs = rotated[pair_rows] * rotated[pair_columns] * pair_counts[:, None]
     inverse_gram = jnp.sum(inverse_latents[:, pair_rows] * inverse_latents[:, pair_columns], axis=0) * pair_counts
-    features, means, spreads, squares, priors = _at_inputs(shared, mean, covariance, batch)
+    features, means, spreads, squares, priors = _at_inputs(parameters, mean, covariance, batch)
 
     def in_blocks(values: Float[Array, "n ..."]) -> Float[Array, "B b ..."]:
         return jnp.take(values, batch.places, axis=0, mode="fill", fill_value=0)
 
-    precisions = 1 / conditions.noise_variance  # 1/σ_d²
+    precisions = 1 / parameters.noise_per_condition  # 1/σ_d²
     outputs, all_weights = batch.outputs.astype(precisions.dtype), batch.weights.astype(precisions.dtype)
     weights = in_blocks(all_weights)
     stands_for = jnp.sum(weights, axis=1)
@@ -86,7 +72,6 @@ def expected_log_likelihood(
     sums = jnp.sum(in_blocks(numbers) * weights[..., None], axis=1)
     spread, (outputs_squared, features_squared, prior) = sums[:, :n_latents], sums[:, n_latents:].T
 
-    kernel, points, latents = shared.latent_kernel, shared.inducing_latents, conditions.latents
     psi_two = packed_psi2(kernel, points, latents)
     traces = psi_two @ inverse_gram  # tr T_d = tr(Φ_d K_H⁻¹)
     # Σ tr(T_d R): of MᵀaaᵀM, of U_H diag((U_Xᵀa)²ᵀW) U_Hᵀ and of aᵀa I
@@ -100,7 +85,7 @@ def expected_log_likelihood(
     misfit = (outputs_squared - 2 * linear + quadratic + psi0(kernel, latents) * prior) @ precisions
     # Each observation carries its share 1/N_d of the divergence of its condition's latents.
     divergence = jnp.sum(latents.mean**2 + latents.variance - jnp.log(latents.variance) - 1, axis=1)
-    per_observation = LOG_2PI - jnp.log(precisions) + divergence / conditions.counts
+    per_observation = LOG_2PI - jnp.log(precisions) + divergence / counts
     value = -(stands_for @ per_observation + misfit) / 2
 
     by_place = jnp.zeros_like(all_weights).at[batch.places].set((traces * precisions)[:, None], mode="drop")
@@ -111,24 +96,16 @@ def expected_log_likelihood(
     return value, Grams(input_gram, latent_gram)
 
 
-def kl_inducing(mean: Float[Array, "M_X M_H"], covariance: KroneckerCovariance) -> Scalar:
-    """Return KL(q(v) ‖ N(0, I)) = ½ (‖M‖² + Σ W − Σ log W − M_X M_H)."""
-    variances = covariance.variances
-    return (jnp.sum(mean**2) + jnp.sum(variances - jnp.log(variances) - 1)) / 2
-
-
-def _at_inputs(shared: Shared, mean: Array, covariance: KroneckerCovariance, batch: Minibatch) -> tuple[Array, ...]:
+def _at_inputs(
+    parameters: Parameters, mean: Array, covariance: KroneckerCovariance, batch: Minibatch
+) -> tuple[Array, ...]:
     # What the inputs of the observations come to: aᵀ in the precision of the batch; aᵀM, (U_Xᵀa)²ᵀW, aᵀa and k(x, x).
-    inverse = _inverse_factor(shared.input_kernel, shared.inducing_inputs)  # L_X⁻¹
+    kernel, points = parameters.input_kernel, parameters.inducing_inputs
+    inverse = inverse_with_quick_derivative(basis(kernel, points).factor)  # L_X⁻¹
     kernel, points, whitening, mean, covariance = jax.tree.map(
-        lambda leaf: leaf.astype(batch.outputs.dtype),
-        (shared.input_kernel, shared.inducing_inputs, inverse, mean, covariance),
+        lambda leaf: leaf.astype(batch.outputs.dtype), (kernel, points, inverse, mean, covariance)
     )
     features = cross(kernel, batch.inputs, points) @ whitening.T
     spreads = jnp.square(features @ covariance.input_basis) @ covariance.variances
     found = (features @ mean, spreads, jnp.sum(features**2, axis=1), diagonal(kernel, batch.inputs))
     return features, *(each.astype(inverse.dtype) for each in found)
-
-
-def _inverse_factor(kernel: Kernel, points: Float[Array, "M Q"]) -> Float[Array, "M M"]:
-    return inverse_with_quick_derivative(basis(kernel, points).factor)

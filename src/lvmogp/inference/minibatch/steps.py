@@ -6,15 +6,18 @@ moves along the gradient times this covariance. Latents are rows of a table, of 
 conditions in its minibatch only.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from lvmogp.algebra.constraints import FreeStructure, join
 from lvmogp.algebra.evidence import kronecker_shrinkage
-from lvmogp.inference.minibatch.bound import BlockConditions, Grams, Shared, expected_log_likelihood, kl_inducing
+from lvmogp.algebra.gaussians import kl_to_standard_normal
+from lvmogp.inference.minibatch.bound import Grams, expected_log_likelihood
 from lvmogp.inference.minibatch.minibatches import Minibatch
-from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import KroneckerCovariance
 from lvmogp.typing import Array, Float, Int, Scalar
 
@@ -41,14 +44,14 @@ class State(eqx.Module):
     """
 
     vector: Float[Array, " free"]
-    table: Float[Array, "D K"]
+    table: Float[Array, "rows K"]
     mean: Float[Array, "M_X M_H"]
     grams: Grams
     covariance: KroneckerCovariance
     vector_moments: AdamMoments
     table_moments: AdamMoments
     n_steps: Int[Array, ""]
-    visits: Int[Array, " D"]
+    visits: Int[Array, " rows"]
 
 
 class Rates(eqx.Module):
@@ -63,20 +66,20 @@ class Problem(eqx.Module):
     """What no step changes."""
 
     fixed_leaves: tuple[Array, ...]
-    counts: Float[Array, " D"]
+    counts: Float[Array, " rows"]
     structure: FreeStructure = eqx.field(static=True)
-    n_latent: int = eqx.field(static=True)
 
 
-def conditions_of(
-    problem: Problem, shared: Shared, rows: Float[Array, "B K"], counts: Float[Array, " B"]
-) -> BlockConditions:
-    """Rows of the table as conditions."""
-    n_latent = problem.n_latent
-    latents = LatentGaussians(rows[:, :n_latent], jnp.exp(rows[:, n_latent : 2 * n_latent]))
+def with_conditions(shared: Parameters, rows: Float[Array, "B K"]) -> Parameters:
+    """Return the parameters of conditions with these rows of the table, from those of none, which all share."""
+    n_latent = shared.latent_mean.shape[1]
     own_noise = rows.shape[1] > 2 * n_latent
-    noise = jnp.exp(rows[:, -1]) if own_noise else jnp.broadcast_to(shared.noise_variance, rows.shape[:1])
-    return BlockConditions(latents, noise, counts)
+    return dataclasses.replace(
+        shared,
+        latent_mean=rows[:, :n_latent],
+        latent_variance=jnp.exp(rows[:, n_latent : 2 * n_latent]),
+        noise_variance=jnp.exp(rows[:, -1]) if own_noise else shared.noise_variance,
+    )
 
 
 def covariance_of(grams: Grams) -> KroneckerCovariance:
@@ -96,15 +99,14 @@ def step(state: State, batch: Minibatch, problem: Problem, rates: Rates, axis: s
     counts = problem.counts[rows]
 
     def objective(vector: Array, values: Array, mean: Array) -> tuple[Scalar, Grams]:
-        shared = join(vector, problem.fixed_leaves, problem.structure)
-        conditions = conditions_of(problem, shared, values, counts)
-        return expected_log_likelihood(shared, conditions, mean, state.covariance, batch)
+        parameters = with_conditions(join(vector, problem.fixed_leaves, problem.structure), values)
+        return expected_log_likelihood(parameters, counts, mean, state.covariance, batch)
 
     (expected, grams), (by_vector, by_values, by_mean) = jax.value_and_grad(objective, argnums=(0, 1, 2), has_aux=True)(
         state.vector, state.table[rows], state.mean
     )
     expected, grams, by_vector, by_mean = jax.lax.psum((expected, grams, by_vector, by_mean), axis)
-    bound = expected - kl_inducing(state.mean, state.covariance)
+    bound = expected - kl_to_standard_normal(state.mean, state.covariance.variances)
 
     # The first steps average their minibatches, from which q(v) is as good as new.
     natural = jnp.where(rates.natural > 0, jnp.maximum(rates.natural, 1 / (state.n_steps + _FIRST_STEPS)), 0.0)
@@ -121,7 +123,7 @@ def step(state: State, batch: Minibatch, problem: Problem, rates: Rates, axis: s
 
 def _touched(
     state: State, batch: Minibatch, by_values: Float[Array, "B K"], rate: Scalar, axis: str
-) -> tuple[Float[Array, "D K"], AdamMoments, Int[Array, " D"]]:
+) -> tuple[Float[Array, "rows K"], AdamMoments, Int[Array, " rows"]]:
     # Adam on the rows of the conditions in the batch. Blocks of one condition come to the same values, so it does not
     # matter which of them writes last; empty blocks write nothing.
     n_conditions = state.table.shape[0]
