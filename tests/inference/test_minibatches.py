@@ -9,9 +9,8 @@ from small_models import PER_CONDITION, SHARED, as_long, long_case, replace, sma
 
 from lvmogp.algebra.gaussians import kl_to_standard_normal
 from lvmogp.ground.compiling import compiled
-from lvmogp.inference.minibatch.bound import Grams, expected_log_likelihood
 from lvmogp.inference.minibatch.minibatches import Minibatch, block_shape, blocks, rows_of_step, shuffled
-from lvmogp.inference.minibatch.steps import covariance_of
+from lvmogp.inference.minibatch.steps import Grams, covariance_of, expected_log_likelihood
 from lvmogp.kernels.covariances import Matern52
 from lvmogp.model.bounds import explicit
 from lvmogp.model.expected_likelihood import quadratic

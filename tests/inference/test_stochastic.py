@@ -24,7 +24,7 @@ from lvmogp.inference.minibatch.descent import (
 from lvmogp.inference.minibatch.distributed import AXIS, mesh
 from lvmogp.inference.minibatch.fit import placed, some_conditions
 from lvmogp.inference.minibatch.minibatches import Feed, Shards, ahead, minibatch
-from lvmogp.inference.minibatch.steps import Problem, Rates, State, step
+from lvmogp.inference.minibatch.steps import Problem, State, step
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import long_data
 from lvmogp.model.posterior import optimal_inducing, posterior
@@ -52,13 +52,9 @@ def small_problem(n_latent: int = 2) -> tuple[State, Problem]:
     parameters = small_parameters(n_latent, noise=SHARED)
     shared = shared_of(parameters)
     table = np.concatenate([parameters.latent_mean, np.log(parameters.latent_variance)], axis=1)
-    _, fixed_leaves, structure = split(shared)
-    problem = Problem(fixed_leaves, jnp.asarray(COUNTS, float), structure)
+    vector, fixed_leaves, structure = split(shared)
+    problem = Problem(jnp.ones_like(vector), fixed_leaves, jnp.asarray(COUNTS, float), structure)
     return begin(shared, jnp.asarray(table), Schedule()).state, problem
-
-
-def rates(state: State, vector: float, table: float, natural: float) -> Rates:
-    return Rates(jnp.full(state.vector.shape, vector), jnp.asarray(table), jnp.asarray(natural))
 
 
 @pytest.mark.long
@@ -70,7 +66,7 @@ def test_on_a_grid_natural_steps_lead_to_the_optimal_q(rng):
     problem = eqx.tree_at(lambda tree: tree.counts, problem, jnp.full(4, 7.0))
     batch = batch_of(observations, np.arange(28))
     for _ in range(200):
-        state, _ = compiled_step(state, batch, problem, rates(state, 0.0, 0.0, 0.5))
+        state, _ = compiled_step(state, batch, problem, jnp.array([0.0, 0.0, 0.5]))
     conditions = np.repeat(np.arange(4), 7)
     data = long_data(np.tile(inputs, (4, 1)), np.concatenate([y for _, y in observations]), conditions, 4)
     mean, covariance = optimal_inducing(quadratic(parameters, data))
@@ -85,14 +81,14 @@ def test_a_step_touches_only_the_conditions_of_its_minibatch():
     state = eqx.tree_at(lambda tree: tree.n_steps, state, jnp.asarray(1000))  # past the first steps
     _, _, conditions = all_rows(OBSERVATIONS)
     rows = np.flatnonzero(conditions == 1)[:4]
-    moved, _ = compiled_step(state, batch_of(OBSERVATIONS, rows), problem, rates(state, 0.01, 0.01, 0.1))
+    moved, _ = compiled_step(state, batch_of(OBSERVATIONS, rows), problem, jnp.array([0.01, 0.01, 0.1]))
     changed = np.any(np.asarray(moved.table) != np.asarray(state.table), axis=1)
     np.testing.assert_array_equal(changed, [False, True, False, False])
     np.testing.assert_array_equal(moved.visits, [0, 1, 0, 0])
     # The first step of Adam has the size of the rate, in the direction of the gradient.
     np.testing.assert_allclose(np.abs(moved.table[1] - state.table[1]), 0.01, rtol=1e-6)
     # Steps of size zero change nothing but their count.
-    still, _ = compiled_step(state, batch_of(OBSERVATIONS, rows), problem, rates(state, 0.0, 0.0, 0.0))
+    still, _ = compiled_step(state, batch_of(OBSERVATIONS, rows), problem, jnp.array([0.0, 0.0, 0.0]))
     for name in ("vector", "table", "mean", "grams"):
         assert eqx.tree_equal(getattr(still, name), getattr(state, name))
 

@@ -73,6 +73,11 @@ def clash(values):
     return {bool, float} <= alone or any(clash(place) for place in places)
 
 
+def of_rows(found):
+    """The id of each row."""
+    return [found.distinct[number] for number in found.numbers]
+
+
 @given(ids=st.lists(one_id, min_size=1, max_size=6))
 @example(ids=[(True, True), (1, 1)])
 @example(ids=[(1, 1), (1.0, 1.0), (Grade.FIRST, 1)])
@@ -81,8 +86,8 @@ def clash(values):
 def test_every_way_in_tells_ids_apart_by_one_rule(ids):
     raw, plain = [each[0] for each in ids], [each[1] for each in ids]
     ways = [
-        lambda: row_ids(raw).listed,
-        lambda: row_conditions(iter(raw), len(raw)).listed,
+        lambda: of_rows(row_ids(raw)),
+        lambda: of_rows(row_conditions(iter(raw), len(raw))),
         lambda: [found.ids[number] for found in [fitted(raw)] for number in found.conditions],
         lambda: read_ids(raw),
     ]
@@ -144,9 +149,9 @@ COLUMNS = [
 @pytest.mark.parametrize("ids", COLUMNS, ids=["text", "whole", "float", "bool", "date"])
 def test_ids_come_in_any_container(container, ids):
     found = row_conditions(container(ids), 3)
-    assert found.listed == ids
+    assert of_rows(found) == ids
     assert found.distinct == tuple(ids[:2])
-    assert [type(value) for value in found.listed] == [type(value) for value in ids]
+    assert [type(value) for value in of_rows(found)] == [type(value) for value in ids]
     assert {name: rows.tolist() for name, rows in found.rows().items()} == {ids[0]: [0, 2], ids[1]: [1]}
 
 
@@ -166,8 +171,8 @@ def test_ids_come_in_any_container(container, ids):
     ids=str,
 )
 def test_columns_of_rarer_types(values, expected):
-    assert row_ids(values).listed == expected
-    assert [type(value) for value in row_ids(values).listed] == [type(value) for value in expected]
+    assert of_rows(row_ids(values)) == expected
+    assert [type(value) for value in of_rows(row_ids(values))] == [type(value) for value in expected]
 
 
 def test_rows_of_ids_that_have_none_are_left_out():
@@ -179,7 +184,7 @@ def test_rows_of_ids_that_have_none_are_left_out():
 @pytest.mark.parametrize("single", ["a", 3, 2.5, True, DATE, LATER, ("a", 1), np.int64(3), pd.Timestamp(LATER)])
 def test_one_id_is_told_from_many(single):
     assert is_single_id(single)
-    assert row_conditions(single, 2).listed == [single, single]
+    assert of_rows(row_conditions(single, 2)) == [single, single]
     assert not is_single_id([single])
     assert not is_single_id(pd.Series([single]))
 

@@ -67,11 +67,6 @@ def days(column: pd.Series) -> HostFloat | None:
     return (durations / pd.Timedelta(days=1)).to_numpy(dtype=float)
 
 
-def dates_of(days: HostFloat) -> pd.DatetimeIndex:
-    """Return days since 1970-01-01 as dates."""
-    return pd.DatetimeIndex(pd.to_datetime(days, unit="D"))
-
-
 def _is_number(value: Any) -> bool:
     try:
         float(value)

@@ -45,11 +45,6 @@ class RowIds:
         """Count the rows."""
         return len(self.numbers)
 
-    @property
-    def listed(self) -> list[Id]:
-        """The id of each row."""
-        return [self.distinct[number] for number in self.numbers.tolist()]
-
     def numbers_in(self, known: Sequence[Id]) -> HostInt:
         """Return the number of each row's id in ``known``, −1 where it is unknown."""
         return numbers_of(self.distinct, known)[self.numbers]

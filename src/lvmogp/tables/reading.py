@@ -155,7 +155,7 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
         raise DataError(f"conditions were given twice: in the column {condition!r} and as conditions=; use one")
     outputs = read_outputs(y, n_rows)
     if outputs.ndim == 2 and outputs.shape[1] == 1 and _names_rows(inputs, y, conditions):
-        outputs = outputs[:, 0]
+        outputs, y = outputs[:, 0], y.iloc[:, 0] if isinstance(y, pd.DataFrame) else y
     is_grid = outputs.ndim == 2
     if is_grid and inputs.row_ids is not None:
         raise DataError("y must have one dimension when each row of X names its condition")
@@ -173,24 +173,18 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
         numbers = named.numbers_in(ids)[rows]
         if len(rows) < n_rows:
             warn(f"{n_rows - len(rows)} of {n_rows} rows have no output (NaN) and count as not observed")
-    errors = read_errors(in_columns_of(y, y_std) if is_grid else y_std, outputs)
+    errors, name = read_errors(in_columns_of(y, y_std) if is_grid else y_std, outputs), getattr(y, "name", None)
     return Observations(
         inputs.values[rows],
         outputs[cells],
         numbers,
         ids,
         inputs.columns,
-        output_name=None if is_grid else _name_of(y),
+        output_name=None if is_grid or name is None else str(name),
         date_columns=inputs.date_columns,
         errors=None if errors is None else errors[cells],
         is_grid=is_grid,
     )
-
-
-def _name_of(y: Any) -> str | None:
-    if isinstance(y, pd.DataFrame):
-        return str(y.columns[0])
-    return None if not isinstance(y, pd.Series) or y.name is None else str(y.name)
 
 
 def _names_rows(inputs: Inputs, y: Any, conditions: Any) -> bool:

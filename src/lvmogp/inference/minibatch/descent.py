@@ -22,10 +22,9 @@ from lvmogp.algebra.constraints import join, natural_steps, split
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled, jitted
 from lvmogp.ground.rules import AnyFloat
-from lvmogp.inference.minibatch.bound import Grams
 from lvmogp.inference.minibatch.distributed import AXIS, mesh, on_devices
 from lvmogp.inference.minibatch.minibatches import Feed, Minibatch, ahead, minibatch
-from lvmogp.inference.minibatch.steps import AdamMoments, Problem, Rates, State, covariance_of, step, with_conditions
+from lvmogp.inference.minibatch.steps import AdamMoments, Grams, Problem, State, covariance_of, step, with_conditions
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.model.expected_likelihood import basis
 from lvmogp.model.parameters import Parameters
@@ -45,8 +44,6 @@ _SHRINK_AFTER_FAILURE, _MOST_FAILURES = 0.5, 6
 _STEPS_PER_AVERAGE, _STEPS_TO_JUDGE = 5, 50
 # Operations of one step below which threads cost more than they give.
 _LARGE = 5e8
-# The state after a minibatch at the given rates, and an estimate of the bound before it.
-_Step = Callable[[State, Minibatch, Rates], tuple[State, Array]]
 
 
 # The step schedule
@@ -161,16 +158,13 @@ def run(
     devices = mesh()
     vector, fixed_leaves, structure = split(running.shared)
     counts = jnp.maximum(jnp.asarray(feed.shards.counts, float), 1)
-    problem = on_devices(Problem(fixed_leaves, counts, structure), devices)
+    unit_steps = jnp.asarray(natural_steps(vector, structure))
+    problem = on_devices(Problem(unit_steps, fixed_leaves, counts, structure), devices)
     one_thread = feed.batch_size * running.shared.inducing_inputs.shape[0] ** 2 < _LARGE
     stepper = _stepper(devices, one_thread=one_thread)
 
-    def take_step(state: State, batch: Minibatch, rates: Rates) -> tuple[State, Array]:
+    def take_step(state: State, batch: Minibatch, rates: Array) -> tuple[State, Array]:
         return stepper(state, on_devices(batch, devices, spread=True), problem, rates)
-
-    def rates_of(hyperparameters: float, latents: float, natural: float) -> Rates:
-        free = jnp.asarray(hyperparameters * natural_steps(vector, structure))
-        return on_devices(Rates(free, jnp.asarray(latents), jnp.asarray(natural)), devices)
 
     running = running._replace(state=on_devices(running.state, devices), average=on_devices(running.average, devices))
     status = Status.ITERATION_LIMIT
@@ -179,7 +173,8 @@ def run(
     with one_at_a_time, closing(ahead(partial(minibatch, feed), running.step)) as batches:
         try:
             while running.step < most_steps and not running.schedule.ended:
-                running = _window(running, batches, take_step, rates_of(*running.schedule.steps), least_gain)
+                rates = on_devices(jnp.asarray(running.schedule.steps), devices)
+                running = _window(running, batches, partial(take_step, rates=rates), least_gain)
                 hopeless = running.schedule.n_failures > _MOST_FAILURES  # though steps are ever smaller
                 if hopeless or (running.step >= most_steps and not running.history):
                     raise NumericalError(
@@ -193,7 +188,7 @@ def run(
             status = Status.INTERRUPTED
     final = running.average if running.n_averaged else running.state
     # Steps of size zero estimate the bound and change nothing.
-    still, numbers = rates_of(0.0, 0.0, 0.0), range(running.step, running.step + _STEPS_TO_JUDGE)
+    still, numbers = on_devices(jnp.zeros(3), devices), range(running.step, running.step + _STEPS_TO_JUDGE)
     estimates = [take_step(final, minibatch(feed, number), still)[1] for number in numbers]
     return running, _posterior(final, problem), window(np.asarray(jax.device_get(estimates))), status
 
@@ -209,12 +204,12 @@ def _stepper(devices: Mesh, *, one_thread: bool) -> Callable[..., tuple[State, A
 
 
 def _window(
-    running: Running, batches: Iterator[Minibatch], take_step: _Step, rates: Rates, least_gain: float
+    running: Running, batches: Iterator[Minibatch], take_step: Callable[..., tuple[State, Array]], least_gain: float
 ) -> Running:
     state, average, n_averaged = running.state, running.average, running.n_averaged
     estimates = []
     for number in range(STEPS_PER_WINDOW):
-        state, estimate = take_step(state, next(batches), rates)
+        state, estimate = take_step(state, next(batches))
         estimates.append(estimate)
         if running.schedule.averages and number % _STEPS_PER_AVERAGE == 0:
             n_averaged += 1

@@ -117,6 +117,8 @@ def _resumed(checkpoints: Checkpoints) -> Running | None:
 
 
 def _started(shards: Shards, options: Options, on_progress: Report) -> tuple[Parameters, HostFloat]:
+    # What all conditions share, as the parameters of none, and the table of what is their own: some of the conditions
+    # are fitted by the first process for all, the others placed.
     n_conditions, scaling = len(shards.counts), shards.scaling
     # About as many observations of each condition, all of those that have fewer.
     wanted = max(_POINTS_PER_CONDITION, -(-_MOST_OBSERVATIONS // min(n_conditions, _MOST_CONDITIONS)))
@@ -125,28 +127,19 @@ def _started(shards: Shards, options: Options, on_progress: Report) -> tuple[Par
         part.sample(chances[own], options.seed + shards.first_shard + place)
         for place, (part, own) in enumerate(zip(shards.parts, shards.numbers, strict=True))
     ]
-    drawn, start = joined(gathered(shards.joined(some))), None
-    if jax.process_index() == 0:
-        rows = drawn._replace(inputs=scaling.inputs(drawn.inputs), outputs=scaling.outputs(drawn.outputs))
-        start = start_from(rows, n_conditions, scaling.input_scale, options, on_progress)
-    return gathered(start)[0]
-
-
-def start_from(
-    rows: Observations, n_conditions: int, input_scale: HostFloat, options: Options, on_progress: Report = None
-) -> tuple[Parameters, HostFloat]:
-    """Fit some of the conditions, place the others, and choose inducing points; rows are in standardised units.
-
-    Return what all conditions share, as the parameters of none, and the table of what is their own.
-    """
+    drawn = joined(gathered(shards.joined(some)))
+    if jax.process_index() > 0:
+        return gathered(None)[0]
+    rows = drawn._replace(inputs=scaling.inputs(drawn.inputs), outputs=scaling.outputs(drawn.outputs))
     few, fitted = some_conditions(rows, n_conditions, options.seed)
     data = long_data(few.inputs, few.outputs, few.conditions, len(fitted))
     reduced = minibatch_start_options(options, data, few.inputs)
-    found = chosen(search(reduced, data, few.inputs, input_scale, on_progress)).parameters
+    found = chosen(search(reduced, data, few.inputs, scaling.input_scale, on_progress)).parameters
     latents = placed(_posterior(found, data), rows, n_conditions, fitted)
     means = np.asarray(latents.mean)
+    n_latent = means.shape[1]
     n_inputs, n_latents = minibatch_inducing(
-        options, n_conditions, n_latent=means.shape[1], latent_kernel=found.latent_kernel
+        options, n_conditions, n_latent=n_latent, latent_kernel=found.latent_kernel
     )
     columns, noise_variance = [means, np.log(np.asarray(latents.variance))], found.noise_variance
     if options.noise == "per-condition":
@@ -158,11 +151,11 @@ def start_from(
         found,
         inducing_inputs=jnp.asarray(representatives(rows.inputs, n_inputs, options.seed)),
         inducing_latents=jnp.asarray(representatives(means, n_latents, options.seed)),
-        latent_mean=jnp.zeros((0, means.shape[1])),
-        latent_variance=jnp.zeros((0, means.shape[1])),
+        latent_mean=jnp.zeros((0, n_latent)),
+        latent_variance=jnp.zeros((0, n_latent)),
         noise_variance=noise_variance,
     )
-    return shared, np.concatenate(columns, axis=1)
+    return gathered((shared, np.concatenate(columns, axis=1)))[0]
 
 
 def some_conditions(rows: Observations, n_conditions: int, seed: int) -> tuple[Observations, HostInt]:
