@@ -93,9 +93,7 @@ WRONG = {
     r"same number of rows, at least one, got \(0, 1\), \(0,\) and \(0,\)": GOOD.some(slice(0, 0)),
     "whole numbers that count ids, got float64": GOOD._replace(conditions=np.zeros(3)),
     "between 0 and 0, the last of its ids; they reach from 0 to 2": GOOD._replace(ids=("a",)),
-    "between 0 and 1, the last of its ids; they reach from -1 to 0": GOOD._replace(
-        conditions=np.array([0, -1, 0]), ids=("a", "b")
-    ),
+    "the last of its ids; they reach from -1 to 0": GOOD._replace(conditions=np.array([0, -1, 0]), ids=("a", "b")),
     "two ids of an ObservationStore are the same": GOOD._replace(ids=("a", "b", "a")),
     "mix True/False with numbers": GOOD._replace(ids=(1, True, 3)),
     "which cannot take errors": GOOD._replace(errors=np.ones(3)),

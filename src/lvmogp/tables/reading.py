@@ -35,7 +35,22 @@ def read_inputs(
 
     ``columns``, ``n_columns`` and ``trained_dates`` are those of the training inputs, which a new table must have.
     """
-    inputs = _numeric_inputs(as_pandas(X), condition)
+    table = as_pandas(X)
+    if isinstance(table, pd.DataFrame):
+        check_column_names(table, "X")
+        if condition is not None and condition not in table.columns:
+            names = list(map(str, table.columns))
+            raise DataError(f"the condition column {condition!r} is not among the columns {names}")
+        own_ids = None if condition is None else row_ids(table[condition])
+        values, names, dates = numeric_table(table if condition is None else table.drop(columns=[condition]))
+        inputs = Inputs(values, names, own_ids, dates)
+    elif condition is None:
+        inputs = Inputs(numeric_array(table, "X"), None, None)
+    else:
+        raise DataError(
+            f"condition={condition!r} names a column, so X must be a pandas or polars DataFrame, got "
+            f"{type(X).__name__}; or pass conditions= beside a plain array"
+        )
     _check_values(inputs)
     if columns is not None and inputs.columns is not None:
         inputs = _as_trained(inputs, columns, inputs.date_columns if trained_dates is None else trained_dates)
@@ -45,22 +60,6 @@ def read_inputs(
             "as it was fitted with"
         )
     return inputs
-
-
-def _numeric_inputs(X: Any, condition: str | None) -> Inputs:
-    if not isinstance(X, pd.DataFrame):
-        if condition is not None:
-            raise DataError(
-                f"condition={condition!r} names a column, so X must be a pandas or polars DataFrame, got "
-                f"{type(X).__name__}; or pass conditions= beside a plain array"
-            )
-        return Inputs(numeric_array(X, "X"), None, None)
-    check_column_names(X, "X")
-    if condition is not None and condition not in X.columns:
-        raise DataError(f"the condition column {condition!r} is not among the columns {list(map(str, X.columns))}")
-    own_ids = None if condition is None else row_ids(X[condition])
-    values, columns, date_columns = numeric_table(X if condition is None else X.drop(columns=[condition]))
-    return Inputs(values, columns, own_ids, date_columns)
 
 
 def _check_values(inputs: Inputs) -> None:
