@@ -131,13 +131,10 @@ def test_two_processes_go_on_from_the_checkpoints_of_the_first(together, tmp_pat
     script = tmp_path / "killed.py"
     script.write_text(
         "import os\n"
+        "from lvmogp.cli.app import main\n"
         "from lvmogp.storage.checkpoints import Checkpoints\n"
         "keep = Checkpoints.save\n"
-        "def killed(*arguments):\n"
-        "    keep(*arguments)\n"
-        "    os._exit(9)\n"
-        "Checkpoints.save = killed\n"
-        "from lvmogp.cli.app import main\n"
+        "Checkpoints.save = lambda *arguments: (keep(*arguments), os._exit(9))\n"
         "main()\n"
     )
     options = ("--checkpoint", str(tmp_path / "kept"), "--checkpoint-seconds", "0")
@@ -154,10 +151,11 @@ def test_two_processes_go_on_from_the_checkpoints_of_the_first(together, tmp_pat
 # Processes that are lost
 
 
-def disturbed(data: Path, model: Path, disturb) -> list[subprocess.CompletedProcess]:
+def disturbed(folder: Path, disturb) -> list[subprocess.CompletedProcess]:
     """A fit that goes on for long, disturbed after its first checkpoint."""
-    kept = model.parent / "kept"
-    running = begun(data, model, "--max-iter", "100000", "--checkpoint", str(kept), "--checkpoint-seconds", "0")
+    kept = folder / "kept"
+    options = ("--max-iter", "100000", "--checkpoint", str(kept), "--checkpoint-seconds", "0")
+    running = begun(write_uneven(folder), folder / "model.lvmogp", *options)
     try:
         until = time.monotonic() + 600
         while not list(kept.glob("steps-*.checkpoint")):
@@ -186,9 +184,8 @@ DISTURBANCES = {
 @pytest.mark.parametrize("name", DISTURBANCES)
 def test_all_processes_end_when_one_is_lost(tmp_path, name):
     """One that was interrupted says so; of another that was lost, JAX may end a process in words of its own."""
-    model, kept = tmp_path / "model.lvmogp", tmp_path / "kept"
-    both = disturbed(write_uneven(tmp_path), model, DISTURBANCES[name])
-    way_on = f"the same command with --resume goes on from the last checkpoint in {kept}"
+    both = disturbed(tmp_path, DISTURBANCES[name])
+    way_on = f"the same command with --resume goes on from the last checkpoint in {tmp_path / 'kept'}"
     for number, each in enumerate(both):
         assert each.returncode != 0
         if name == f"{number} killed":
@@ -198,8 +195,8 @@ def test_all_processes_end_when_one_is_lost(tmp_path, name):
         elif each.returncode == 1:
             assert "another process of this fit was lost" in json.loads(each.stdout)["error"]
             assert "Traceback" not in each.stderr
-    assert not model.exists()
-    assert len(list(kept.glob("steps-*.checkpoint"))) > 0
+    assert not (tmp_path / "model.lvmogp").exists()
+    assert len(list((tmp_path / "kept").glob("steps-*.checkpoint"))) > 0
 
 
 def test_values_of_any_size_come_from_every_process(monkeypatch):

@@ -98,23 +98,19 @@ def test_a_stage_ends_where_a_rise_is_not_worth_it(rise, swing, error, least_gai
     assert schedule.steps == STAGES[stage]
 
 
-def test_the_last_stage_averages_and_ends_after_its_windows():
-    schedule = Schedule(stage=len(STAGES) - 1)
-    assert schedule.averages
-    for number in range(10):
-        assert not schedule.ended
-        schedule = after(schedule, Window(-1000.0 + 100 * number, 1.0), least_gain=1.0)
-    assert schedule.ended
-
-
 @pytest.mark.parametrize(("n_observations", "n_windows"), [(2_000, 10), (1_024_000, 20), (10**8, 40)])
-def test_a_trend_is_looked_for_over_a_pass_through_the_data(n_observations, n_windows):
+def test_a_trend_is_looked_for_over_a_pass_through_the_data_and_the_last_stage_ends_whatever_it_is(
+    n_observations, n_windows
+):
     schedule = begin_schedule(n_observations, batch_size=1024)
-    for number in range(n_windows):
-        assert schedule.stage == 0
-        schedule = after(schedule, Window(-1000.0 + 3 * (-1) ** number, 5.0), least_gain=1.0)
-    assert schedule.stage == 1
-    assert schedule.n_windows == n_windows
+    for stage, rise in ((0, 0.0), (len(STAGES) - 1, 100.0)):
+        schedule = schedule._replace(stage=stage)
+        for number in range(n_windows):
+            assert (schedule.stage, schedule.averages, schedule.ended) == (stage, stage > 0, False)
+            estimate = -1000.0 + rise * number + 3 * (-1) ** number
+            schedule = after(schedule, Window(estimate, 5.0), least_gain=1.0)
+        assert schedule.stage == stage + 1
+    assert schedule.ended
 
 
 def test_a_bound_that_is_not_finite_shrinks_the_steps(rng):

@@ -93,14 +93,6 @@ def test_polars_tables_are_read_like_those_of_pandas():
     assert read_training(X2, pl.Series([1.0, 2.0]), pl.Series(["u", "v"])).ids == ("u", "v")
 
 
-def test_a_condition_column_may_be_categorical_or_of_dates():
-    frame = pd.DataFrame({"x": X2[0] * 2, "kind": pd.Categorical(["v", "u"], categories=["u", "v", "unused"])})
-    assert read_training(frame, [1.0, 2.0], None, condition="kind").ids == ("u", "v")
-    frame["kind"] = pd.to_datetime(["2024-01-02", "2023-01-02"])
-    days = read_inputs(frame, condition="kind").row_ids.distinct
-    assert list(days) == [datetime.datetime(2024, 1, 2), datetime.datetime(2023, 1, 2)]
-
-
 TYRES = pd.DataFrame({"x": [1.0, 2.0], "tyre": ["a", "b"]})
 FORMS_REFUSED = [
     ("conditions has 3 entries for 2 rows of X; give one id, or one a row", X2, [1.0, 2.0], list("abc"), {}),
