@@ -23,8 +23,7 @@ from lvmogp.storage.checkpoints import Checkpoints, checkpoints, clear_checkpoin
 from lvmogp.storage.tensor_file import CHECKPOINT, read, write
 from lvmogp.typing import Float
 
-RUN = [sys.executable, "-m", "lvmogp"]
-SMALL = {"n_inducing_inputs": 6, "n_inducing_latents": 4, "random_state": 0}
+SMALL = {"n_latent": 1, "n_inducing_inputs": 6, "n_inducing_latents": 4, "random_state": 0}
 
 
 class Kept(NamedTuple):
@@ -36,15 +35,11 @@ class Other(NamedTuple):
     number: int
 
 
-def kept(number: int) -> Kept:
-    return Kept(number, np.arange(50.0) + number)
-
-
 def saved(folder: Path, *numbers: int) -> Checkpoints:
     """A folder with these checkpoints, opened to resume from them."""
     store = checkpoints(folder, "this fit", resume=True)
     for number in numbers:
-        store.save("steps", number, kept(number), Kept)
+        store.save("steps", number, Kept(number, np.arange(50.0) + number), Kept)
     return store
 
 
@@ -84,7 +79,7 @@ def test_what_was_saved_comes_back(tmp_path):
 def test_the_last_three_of_a_series_are_kept_or_all_of_it(tmp_path):
     store = saved(tmp_path, 999_950, 1_000_000, 1_000_050, 1_000_100, 1_000_150)
     for number in range(5):
-        store.save("others", number, kept(number), Kept, keep_all=True)
+        store.save("others", number, Kept(number, np.arange(50.0) + number), Kept, keep_all=True)
     assert names(tmp_path) == [
         *(f"others-00000000{number}.checkpoint" for number in range(5)),
         *(f"steps-00{number}.checkpoint" for number in (1_000_050, 1_000_100, 1_000_150)),
@@ -108,14 +103,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_taken(tmp_path, damage
     assert [re.findall(r"steps-00000000(\d)", str(each.message)) for each in warned] == [["3"], ["2"], ["1"], ["1"]]
 
 
-def test_a_checkpoint_of_another_kind_is_passed_over(tmp_path):
+def test_checkpoints_of_another_kind_or_that_could_not_be_read_again_are_no_end_of_the_fit(tmp_path):
     store = saved(tmp_path, 1)
     with pytest.warns(LVMOGPWarning, match="a damaged checkpoint is passed over.*values is nothing that this version"):
         assert store.latest("steps", Other) is None
-
-
-def test_numbers_that_could_not_be_read_again_are_no_end_of_the_fit(tmp_path):
-    store = saved(tmp_path, 1)
     with pytest.warns(LVMOGPWarning, match=r"could not be written \(values holds NaN or infinite values\); the"):
         store.save("steps", 2, Kept(2, np.full(3, np.nan)), Kept)
     assert store.latest("steps", Kept)[0] == 1
@@ -131,7 +122,7 @@ def test_a_failure_while_writing_leaves_what_was_there_and_nothing_else(tmp_path
     monkeypatch.setattr(f"lvmogp.ground.writing.os.{function}", fail)
     words = r"could not be written \(No space left on device: .*steps-000000002\.checkpoint\); the fit goes on"
     with pytest.warns(LVMOGPWarning, match=words):
-        store.save("steps", 2, kept(2), Kept)
+        store.save("steps", 2, Kept(2, np.arange(50.0)), Kept)
     monkeypatch.undo()
     assert names(tmp_path) == before
     assert store.latest("steps", Kept)[0] == 1
@@ -150,7 +141,7 @@ def test_what_a_killed_process_left_half_written_is_cleared(tmp_path):
 # What is refused
 
 
-def test_checkpoints_of_other_data_are_neither_read_nor_written_over(tmp_path):
+def test_checkpoints_of_other_data_and_folders_that_cannot_be_used_are_refused(tmp_path, monkeypatch):
     saved(tmp_path, 1)
     other = checkpoints(tmp_path, "that fit", resume=True)
     with pytest.raises(SettingError, match="belong to other data or settings; resume with those"):
@@ -159,9 +150,6 @@ def test_checkpoints_of_other_data_are_neither_read_nor_written_over(tmp_path):
         other.one_of("steps", 1, Kept)
     with pytest.raises(SettingError, match="holds checkpoints of an earlier fit; resume that fit, name another"):
         checkpoints(tmp_path, "this fit", resume=False)
-
-
-def test_a_folder_that_cannot_be_made_or_written_to_is_refused(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match=r"file/folder cannot be made: Not a directory"):
         checkpoints(tmp_path / "file" / "folder", "this fit", resume=False)
@@ -236,8 +224,8 @@ def assert_same(found: LVMOGPRegressor, wanted: LVMOGPRegressor) -> None:
     assert [each.history for each in found.outcome_.restarts] == [each.history for each in wanted.outcome_.restarts]
 
 
-def test_a_fit_by_minibatches_goes_on_bit_for_bit(tmp_path, undisturbed):
-    """After five of six windows, of which the last are averaged."""
+def test_a_fit_by_minibatches_goes_on_bit_for_bit_from_the_checkpoint_before_a_damaged_one(tmp_path, undisturbed):
+    """After five of six windows, of which the last two are averaged."""
     stopped = stopped_after(5, tmp_path)
     assert stopped.n_iter_ == 50
     assert np.all(np.isfinite(stopped.predict([[0.5]], 3)))
@@ -247,15 +235,12 @@ def test_a_fit_by_minibatches_goes_on_bit_for_bit(tmp_path, undisturbed):
     assert [progress.iteration for progress in seen] == [60]
     assert resumed.outcome_.converged
     assert_same(resumed, undisturbed)
-
-
-def test_a_fit_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, undisturbed):
-    stopped_after(2, tmp_path)
+    seen.clear()
     truncate(newest(tmp_path))
-    seen = []
-    with pytest.warns(LVMOGPWarning, match=r"passed over.*steps-000000020\.checkpoint"):
+    truncate(tmp_path / "steps-000000050.checkpoint")
+    with pytest.warns(LVMOGPWarning, match=r"passed over.*steps-0000000[56]0\.checkpoint"):
         resumed = by_minibatches().fit(*observations(), on_progress=seen.append, checkpoint=tmp_path, resume=True)
-    assert seen[0].iteration == 20
+    assert [progress.iteration for progress in seen] == [50, 60]
     assert_same(resumed, undisturbed)
 
 
@@ -271,10 +256,9 @@ def test_resuming_from_an_empty_folder_begins_anew_and_from_the_end_repeats_noth
 @pytest.mark.usefixtures("short_course")
 @pytest.mark.long
 def test_noise_per_condition_is_taken_up_as_well(tmp_path):
-    settings = {"noise": "per-condition", "n_latent": 1}
-    whole = by_minibatches(**settings).fit(*observations())
-    stopped_after(2, tmp_path, **settings)
-    assert_same(by_minibatches(**settings).fit(*observations(), checkpoint=tmp_path, resume=True), whole)
+    whole = by_minibatches(noise="per-condition").fit(*observations())
+    stopped_after(2, tmp_path, noise="per-condition")
+    assert_same(by_minibatches(noise="per-condition").fit(*observations(), checkpoint=tmp_path, resume=True), whole)
 
 
 @pytest.mark.usefixtures("short_course")
@@ -299,16 +283,15 @@ def test_a_fit_to_other_data_or_with_other_settings_is_not_taken_up(tmp_path):
 def test_checkpoints_that_another_program_changed_are_not_taken_up(tmp_path, undisturbed):
     """Their digests are right, and still they do not fit."""
     stopped_after(2, tmp_path)
-    for path, parts in zip(
-        sorted(tmp_path.iterdir()), (("state.vector", "average.vector"), ("state.mean",)), strict=True
-    ):
+    changed = ("state.vector", "average.vector"), ("state.mean",)
+    for path, parts in zip(sorted(tmp_path.iterdir()), changed, strict=True):
         content = read(path, CHECKPOINT)
-        for name in (f"running.{part}" for part in parts):
+        for name in parts:
             content.tensors[name] = content.tensors[name][:-1]
         write(path, content, CHECKPOINT)
     with pytest.warns(LVMOGPWarning) as warned:
         resumed = by_minibatches().fit(*observations(), checkpoint=tmp_path, resume=True)
-    assert ["running.state.mean has the shape" in str(each.message) for each in warned] == [True, False]
+    assert ["state.mean has the shape" in str(each.message) for each in warned] == [True, False]
     assert "do not fit where they started; the fit begins anew" in str(warned[1].message)
     assert_same(resumed, undisturbed)
 
@@ -323,12 +306,9 @@ def test_bounds_that_are_never_finite_are_reported_in_words(monkeypatch):
 # Fits with restarts
 
 
-def with_restarts(**settings) -> LVMOGPRegressor:
-    return LVMOGPRegressor(n_latent=1, n_restarts=3, max_iter=12, **(SMALL | settings))
-
-
-def few_observations():
-    return tuple(values[:60] for values in observations())
+def with_restarts(**options) -> LVMOGPRegressor:
+    few = (values[:60] for values in observations())
+    return LVMOGPRegressor(n_restarts=3, max_iter=12, **SMALL).fit(*few, **options)
 
 
 @pytest.mark.filterwarnings("ignore::lvmogp.errors.ConvergenceWarning")
@@ -340,10 +320,10 @@ def test_a_fit_with_restarts_goes_on_at_the_last_that_ended_and_repeats_a_damage
             raise StopFit
 
     keeping, seen = {"checkpoint": tmp_path, "resume": True}, []
-    whole = with_restarts().fit(*few_observations())
-    with_restarts().fit(*few_observations(), on_progress=stop, checkpoint=tmp_path)
+    whole = with_restarts()
+    with_restarts(on_progress=stop, checkpoint=tmp_path)
     assert names(tmp_path) == ["latents1kernel0-000000000.checkpoint"]
-    resumed = with_restarts().fit(*few_observations(), on_progress=seen.append, **keeping)
+    resumed = with_restarts(on_progress=seen.append, **keeping)
     assert [(progress.restart, progress.iteration) for progress in seen[:2]] == [(2, 1), (2, 2)]
     assert {progress.restart for progress in seen} == {2, 3}
     assert_same(resumed, whole)
@@ -352,27 +332,24 @@ def test_a_fit_with_restarts_goes_on_at_the_last_that_ended_and_repeats_a_damage
     seen.clear()
     flip_a_bit(tmp_path / "latents1kernel0-000000001.checkpoint")
     with pytest.warns(LVMOGPWarning, match="latents1kernel0-000000001"):
-        assert_same(with_restarts().fit(*few_observations(), on_progress=seen.append, **keeping), whole)
+        assert_same(with_restarts(on_progress=seen.append, **keeping), whole)
     assert {progress.restart for progress in seen} == {2}
 
 
 # A process that is killed
 
 
-def fit_command(folder: Path, model: str, *options: str) -> list[str]:
-    files = ["fit", str(folder / "data.parquet"), "--model", str(folder / model), "--quiet"]
-    roles = ["--output", "y", "--condition", "id"]
-    sizes = ["--inducing-inputs", "6", "--inducing-latents", "4", "--batch-size", "64", "--max-iter", "500"]
-    return [*RUN, *files, *roles, *sizes, "--inference", "stochastic", *options]
-
-
+@pytest.mark.long
 def test_a_killed_process_loses_nothing_that_was_written(tmp_path):
     inputs, outputs, conditions = observations()
     frame = pd.DataFrame({"x": inputs[:, 0], "y": outputs, "id": [f"c{each}" for each in conditions]})
     frame.to_parquet(tmp_path / "data.parquet", row_group_size=200)
-    kept = tmp_path / "kept"
-    options = ("--checkpoint", str(kept), "--checkpoint-seconds", "0")
-    killed = subprocess.Popen(fit_command(tmp_path, "killed.lvmogp", *options))
+    kept, model = tmp_path / "kept", tmp_path / "killed.lvmogp"
+    roles = ["--output", "y", "--condition", "id", "--model", str(model), "--inference", "stochastic", "--quiet"]
+    sizes = ["--latents", "1", "--inducing-inputs", "6", "--inducing-latents", "4", "--batch-size", "64"]
+    files = [str(tmp_path / "data.parquet"), "--checkpoint", str(kept), "--checkpoint-seconds", "0"]
+    command = [sys.executable, "-m", "lvmogp", "fit", *files, *roles, *sizes, "--max-iter", "500"]
+    killed = subprocess.Popen(command)
     try:
         until = time.monotonic() + 120
         while len(list(kept.glob("steps-*.checkpoint"))) < 2:
@@ -382,12 +359,11 @@ def test_a_killed_process_loses_nothing_that_was_written(tmp_path):
     finally:
         killed.kill()
     assert killed.wait() == -signal.SIGKILL
-    assert not (tmp_path / "killed.lvmogp").exists()
+    assert not model.exists()
     written = int(newest(kept).name.split("-")[1].split(".")[0])
     assert 100 <= written < 500
 
-    resumed = fit_command(tmp_path, "killed.lvmogp", *options, "--resume")
-    subprocess.run(resumed, check=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
-    (restart,) = LVMOGPRegressor.load(tmp_path / "killed.lvmogp").outcome_.restarts
+    subprocess.run([*command, "--resume"], check=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+    (restart,) = LVMOGPRegressor.load(model).outcome_.restarts
     assert restart.n_iterations == 500
     assert list(kept.iterdir()) == []  # once the model is safe

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -21,28 +22,19 @@ from lvmogp import LVMOGPRegressor
 from lvmogp.cli.app import app
 from lvmogp.cli.files.parquet import open_parquet
 from lvmogp.errors import SettingError
-from lvmogp.inference.minibatch.distributed import (
-    Rendezvous,
-    gathered_documents,
-    gathered_rows,
-    join_processes,
-    merged_moments,
-    of_first,
-    summed,
-)
+from lvmogp.inference.minibatch.distributed import Rendezvous, gathered, join_processes
 from lvmogp.inference.minibatch.fit import fit_minibatches
-from lvmogp.inference.minibatch.minibatches import Feed, Shards, minibatch
+from lvmogp.inference.minibatch.minibatches import Shards
 from lvmogp.inference.options import checked
 from lvmogp.tables.ids import numbers_of
-from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import Scaling, scaling_from
+from lvmogp.tables.scaling import scaling_from
 
 pytest.importorskip("pyarrow")
 RUN = [sys.executable, "-m", "lvmogp"]
 ROLES = {"output": "y", "condition": "id"}
-SETTINGS = {"n_inducing_inputs": 6, "n_inducing_latents": 4, "batch_size": 64, "max_iter": 100, "random_state": 0}
-SIZES = ["--inducing-inputs", "6", "--inducing-latents", "4", "--batch-size", "64", "--max-iter", "100"]
-OPTIONS = ["--inference", "stochastic", *SIZES]
+SIZES = {"n_latent": 1, "n_inducing_inputs": 6, "n_inducing_latents": 4, "batch_size": 64, "max_iter": 100}
+SETTINGS = {"inference": "stochastic", "random_state": 0, **SIZES}
+OPTIONS = "--inference stochastic --latents 1 --inducing-inputs 6 --inducing-latents 4 --batch-size 64 --max-iter 100"
 
 
 def write_uneven(folder: Path) -> Path:
@@ -57,20 +49,17 @@ def write_uneven(folder: Path) -> Path:
     return folder / "data.parquet"
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def begun(data: Path, model: Path, *options: str) -> list[subprocess.Popen]:
     """The same command twice, but for the number of the process."""
-    meeting = ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--json"]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    meeting = ["--distributed", "--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--json"]
     roles = ["--output", "y", "--condition", "id", "--model", str(model)]
     with listening_to_ctrl_c():
         return [
             subprocess.Popen(
-                [*RUN, "fit", str(data), *roles, *OPTIONS, *meeting, "--process", str(number), *options],
+                [*RUN, "fit", str(data), *roles, *OPTIONS.split(), *meeting, "--process", str(number), *options],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -94,16 +83,16 @@ def ended(running: list[subprocess.Popen]) -> list[subprocess.CompletedProcess]:
 
 def in_one_process(data: Path):
     """The same two shards read by one process, so that its minibatches are those of the two."""
-    model = LVMOGPRegressor(inference="stochastic", **SETTINGS)
+    model = LVMOGPRegressor(**SETTINGS)
     parts = [open_parquet(data, **ROLES, part=slice(number, None, 2)) for number in range(2)]
     with parts[0] as first, parts[1] as second, jax.default_matmul_precision("highest"):
-        ids = tuple(sorted({*first.ids, *second.ids}))
+        stores = first, second
         scaling = scaling_from(first.moments().merged(second.moments()))
-        numbers = [numbers_of(store.ids, ids) for store in (first, second)]
-        counts = np.zeros(len(ids), int)
-        for store, own in zip((first, second), numbers, strict=True):
-            counts[own] += store.counts
-        return fit_minibatches(Shards((first, second), numbers, counts, scaling, 2, 0), checked(model))
+        numbers = [numbers_of(store.ids, tuple("abcdef")) for store in stores]
+        counts = sum(
+            np.bincount(own[store.conditions], minlength=6) for own, store in zip(numbers, stores, strict=True)
+        )
+        return fit_minibatches(Shards(stores, numbers, counts, scaling, 2, 0), checked(model))
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +104,7 @@ def together(tmp_path_factory):
     return both, folder
 
 
+@pytest.mark.long
 def test_two_processes_find_what_one_finds(together):
     (first, second), folder = together
     alone, outcome = in_one_process(folder / "data.parquet")
@@ -142,13 +132,10 @@ def test_two_processes_go_on_from_the_checkpoints_of_the_first(together, tmp_pat
     script = tmp_path / "killed.py"
     script.write_text(
         "import os\n"
+        "from lvmogp.cli.app import main\n"
         "from lvmogp.storage.checkpoints import Checkpoints\n"
         "keep = Checkpoints.save\n"
-        "def killed(*arguments):\n"
-        "    keep(*arguments)\n"
-        "    os._exit(9)\n"
-        "Checkpoints.save = killed\n"
-        "from lvmogp.cli.app import main\n"
+        "Checkpoints.save = lambda *arguments: (keep(*arguments), os._exit(9))\n"
         "main()\n"
     )
     options = ("--checkpoint", str(tmp_path / "kept"), "--checkpoint-seconds", "0")
@@ -165,10 +152,11 @@ def test_two_processes_go_on_from_the_checkpoints_of_the_first(together, tmp_pat
 # Processes that are lost
 
 
-def disturbed(data: Path, model: Path, disturb) -> list[subprocess.CompletedProcess]:
+def disturbed(folder: Path, disturb) -> list[subprocess.CompletedProcess]:
     """A fit that goes on for long, disturbed after its first checkpoint."""
-    kept = model.parent / "kept"
-    running = begun(data, model, "--max-iter", "100000", "--checkpoint", str(kept), "--checkpoint-seconds", "0")
+    kept = folder / "kept"
+    options = ("--max-iter", "100000", "--checkpoint", str(kept), "--checkpoint-seconds", "0")
+    running = begun(write_uneven(folder), folder / "model.lvmogp", *options)
     try:
         until = time.monotonic() + 600
         while not list(kept.glob("steps-*.checkpoint")):
@@ -197,9 +185,8 @@ DISTURBANCES = {
 @pytest.mark.parametrize("name", DISTURBANCES)
 def test_all_processes_end_when_one_is_lost(tmp_path, name):
     """One that was interrupted says so; of another that was lost, JAX may end a process in words of its own."""
-    model, kept = tmp_path / "model.lvmogp", tmp_path / "kept"
-    both = disturbed(write_uneven(tmp_path), model, DISTURBANCES[name])
-    way_on = f"the same command with --resume goes on from the last checkpoint in {kept}"
+    both = disturbed(tmp_path, DISTURBANCES[name])
+    way_on = f"the same command with --resume goes on from the last checkpoint in {tmp_path / 'kept'}"
     for number, each in enumerate(both):
         assert each.returncode != 0
         if name == f"{number} killed":
@@ -209,37 +196,23 @@ def test_all_processes_end_when_one_is_lost(tmp_path, name):
         elif each.returncode == 1:
             assert "another process of this fit was lost" in json.loads(each.stdout)["error"]
             assert "Traceback" not in each.stderr
-    assert not model.exists()
-    assert len(list(kept.glob("steps-*.checkpoint"))) > 0
+    assert not (tmp_path / "model.lvmogp").exists()
+    assert len(list((tmp_path / "kept").glob("steps-*.checkpoint"))) > 0
 
 
-# One process
+def test_values_of_any_size_come_from_every_process(monkeypatch):
+    """Two processes, of which the other has more to say."""
+    other = {"moments": np.arange(1e3), "ids": ("a", 1, 1.0)}
 
+    def with_other(value):
+        theirs = np.frombuffer(pickle.dumps(other), np.uint8)
+        return np.stack([value, np.asarray(len(theirs)) if value.ndim == 0 else np.resize(theirs, len(value))])
 
-def test_one_process_has_everything():
-    rows = Observations(np.zeros((2, 1)), np.arange(2.0), np.zeros(2, int))
-    moments = rows.moments()
-    found = gathered_rows(rows)
-    for name in ("inputs", "outputs", "conditions"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(rows, name))
-    for merged, own in zip(merged_moments(moments), moments, strict=True):
-        np.testing.assert_array_equal(merged, own)
-    assert gathered_documents(["a"]) == [["a"]]
-    np.testing.assert_array_equal(summed(np.arange(3)), np.arange(3))
-    assert of_first(b"abc") == b"abc"
-
-
-@pytest.mark.parametrize(("batch_size", "n_shards", "n_devices"), [(64, 2, 1), (10, 1, 4), (2, 3, 2), (100, 3, 8)])
-def test_every_device_has_the_same_number_of_observations(batch_size, n_shards, n_devices):
-    rng = np.random.default_rng(0)
-    part = Observations(rng.normal(size=(40, 1)), rng.normal(size=40), rng.integers(0, 3, 40))
-    scaling = Scaling(np.zeros(1), np.ones(1), 0.0, 1.0, None)
-    shards = Shards([part], [np.arange(3)], np.bincount(part.conditions), scaling, n_shards, 0)
-    feed = Feed(shards, batch_size, n_devices, "float64", 0)
-    found = minibatch(feed, 0)
-    assert len(found.outputs) % n_devices == 0
-    assert len(found.outputs) * n_shards >= batch_size
-    np.testing.assert_allclose(found.weights.sum(), 40)  # this shard's observations
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    monkeypatch.setattr("jax.experimental.multihost_utils.process_allgather", with_other)
+    own, theirs = gathered(("b", 2))
+    assert (own, theirs["ids"]) == (("b", 2), other["ids"])
+    np.testing.assert_array_equal(theirs["moments"], other["moments"])
 
 
 # What is refused

@@ -1,20 +1,21 @@
 """Minibatches: which observations they hold, and that their bounds average to the bound of all."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
-from small_models import PER_CONDITION, SHARED, as_long, long_case, replace, small_parameters
+from small_models import PER_CONDITION, as_long, long_case, replace, small_parameters
 
 from lvmogp.ground.compiling import compiled
-from lvmogp.inference.minibatch.bound import BlockConditions, Grams, Shared, expected_log_likelihood, kl_inducing
 from lvmogp.inference.minibatch.minibatches import Minibatch, block_shape, blocks, rows_of_step, shuffled
-from lvmogp.inference.minibatch.steps import covariance_of
+from lvmogp.inference.minibatch.steps import Grams, covariance_of, expected_log_likelihood
 from lvmogp.kernels.covariances import Matern52
 from lvmogp.model.bounds import explicit
 from lvmogp.model.expected_likelihood import quadratic
-from lvmogp.model.parameters import FullInducing, Parameters
+from lvmogp.model.parameters import FullInducing, Parameters, of_conditions
 from lvmogp.model.posterior import KroneckerCovariance
 
 compiled_expected = compiled(expected_log_likelihood)
@@ -73,15 +74,11 @@ def test_blocks_hold_each_observation_once_with_its_condition(rng, n_conditions,
 # Their bounds.
 
 
-def shared_of(parameters: Parameters) -> Shared:
-    own_noise = len(parameters.noise_variance) > 1
-    return Shared(
-        parameters.input_kernel,
-        parameters.latent_kernel,
-        parameters.inducing_inputs,
-        parameters.inducing_latents,
-        jnp.zeros(0) if own_noise else parameters.noise_variance,
-    )
+def shared_of(parameters: Parameters) -> Parameters:
+    """What all conditions share, as the parameters of none."""
+    own_noise, nothing = len(parameters.noise_variance) > 1, jnp.zeros((0, parameters.latent_mean.shape[1]))
+    noise = jnp.zeros(0) if own_noise else parameters.noise_variance
+    return replace(parameters, latent_mean=nothing, latent_variance=nothing, noise_variance=noise)
 
 
 def all_rows(observations) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -104,10 +101,8 @@ def batch_of(observations, rows: np.ndarray, dtype=float) -> Minibatch:
 def expected_and_grams(parameters: Parameters, observations, inducing, batch: Minibatch) -> tuple[float, Grams]:
     """The library's estimate for a minibatch of these observations."""
     counts, blocks_of = np.asarray([len(values) for _, values in observations]), np.asarray(batch.block_condition)
-    latents = jax.tree.map(lambda leaf: leaf[blocks_of], parameters.latents)
-    noise = parameters.noise_per_condition[blocks_of]
-    conditions = BlockConditions(latents, noise, jnp.asarray(counts[blocks_of], float))
-    expected, found = compiled_expected(shared_of(parameters), conditions, *inducing, batch)
+    own = of_conditions(parameters, blocks_of)
+    expected, found = compiled_expected(own, jnp.asarray(counts[blocks_of], float), *inducing, batch)
     return float(expected), found
 
 
@@ -123,27 +118,33 @@ def dense(covariance: KroneckerCovariance) -> np.ndarray:
     return np.linalg.inv(np.asarray(covariance.precision()))
 
 
+def kl_of(inducing) -> float:
+    """KL(q(v) ‖ N(0, I)) with the covariance as one matrix."""
+    mean, variance = np.asarray(inducing[0]).ravel(), dense(inducing[1])
+    return references.gaussian_kl(mean, variance, np.eye(len(mean)))
+
+
 def estimate(parameters: Parameters, inducing, rows: np.ndarray, dtype=float) -> float:
+    """⟨log p(Y|F)⟩ − KL(q(H) ‖ p(H)) by a minibatch."""
     observations = long_case().observations
-    expected, _ = expected_and_grams(parameters, observations, inducing, batch_of(observations, rows, dtype))
-    return expected - float(kl_inducing(*inducing))
+    return expected_and_grams(parameters, observations, inducing, batch_of(observations, rows, dtype))[0]
 
 
-def full_bound(parameters: Parameters, inducing) -> float:
+def whole(parameters: Parameters, inducing) -> float:
+    """The same of all observations, from the explicit bound."""
     mean, covariance = inducing
     factor = jnp.asarray(np.linalg.cholesky(dense(covariance)))
     explicit_form = replace(parameters, inducing=FullInducing(mean, factor))
-    return float(compiled_explicit(explicit_form, long_case().data).total)
+    return float(compiled_explicit(explicit_form, long_case().data).total) + kl_of(inducing)
 
 
-@pytest.mark.parametrize(("n_latent", "noise"), [(1, SHARED), (2, PER_CONDITION)])
-def test_bounds_of_a_partition_average_to_the_bound_of_all(rng, n_latent, noise):
-    parameters = small_parameters(n_latent, noise=noise)
+def test_bounds_of_a_partition_average_to_the_bound_of_all(rng):
+    parameters = small_parameters(2, noise=PER_CONDITION)
     inducing = some_inducing(parameters)
     parts = np.split(rng.permutation(18), 6)  # six minibatches of three
     found = [estimate(parameters, inducing, rows) for rows in parts]
     assert np.ptp(found) > 1  # each is another estimate
-    np.testing.assert_allclose(np.mean(found), full_bound(parameters, inducing), rtol=1e-11)
+    np.testing.assert_allclose(np.mean(found), whole(parameters, inducing), rtol=1e-11)
 
 
 def test_a_latent_kernel_without_closed_forms_works_too_and_single_precision_agrees_to_its_own_tolerance():
@@ -151,41 +152,26 @@ def test_a_latent_kernel_without_closed_forms_works_too_and_single_precision_agr
     for parameters, dtype, rtol in ((matern, float, 1e-11), (small_parameters(2), np.float32, 2e-5)):
         inducing = some_inducing(parameters)
         found = estimate(parameters, inducing, np.arange(18), dtype)
-        np.testing.assert_allclose(found, full_bound(parameters, inducing), rtol=rtol)
+        np.testing.assert_allclose(found, whole(parameters, inducing), rtol=rtol)
 
 
 def test_conditions_weighted_by_their_shards_stay_unbiased():
     # Two shards of six and twelve rows, each giving two rows to every minibatch of four.
-    parameters = small_parameters(1)
+    parameters, observations, found = small_parameters(1), long_case().observations, []
     inducing = some_inducing(parameters)
-    observations = long_case().observations
-    found = []
-    for first in range(0, 6, 2):
-        for second in range(6, 18, 2):
-            rows = np.r_[first : first + 2, second : second + 2]
-            batch = batch_of(observations, rows)._replace(weights=jnp.array([3.0, 3, 6, 6]))
-            found.append(expected_and_grams(parameters, observations, inducing, batch)[0])
-    whole = full_bound(parameters, inducing) + float(kl_inducing(*inducing))
-    np.testing.assert_allclose(np.mean(found), whole, rtol=1e-11)
+    for first, second in itertools.product(range(0, 6, 2), range(6, 18, 2)):
+        rows = np.r_[first : first + 2, second : second + 2]
+        batch = batch_of(observations, rows)._replace(weights=jnp.array([3.0, 3, 6, 6]))
+        found.append(expected_and_grams(parameters, observations, inducing, batch)[0])
+    np.testing.assert_allclose(np.mean(found), whole(parameters, inducing), rtol=1e-11)
 
 
-def test_the_divergence_of_q_v_is_the_dense_one():
-    parameters = small_parameters(2)
-    inducing = some_inducing(parameters)
-    mean, variance = np.asarray(inducing[0]).ravel(), dense(inducing[1])
-    wanted = (mean @ mean + np.trace(variance) - np.linalg.slogdet(variance)[1] - len(mean)) / 2
-    np.testing.assert_allclose(float(kl_inducing(*inducing)), wanted, rtol=1e-12)
-
-
-@pytest.mark.parametrize("noise", [SHARED, PER_CONDITION])
-def test_grams_are_the_partial_traces_of_the_quadratic_form(noise):
-    parameters = small_parameters(2, noise=noise)
+def test_grams_are_the_partial_traces_of_the_quadratic_form():
+    parameters = small_parameters(2, noise=PER_CONDITION)
     observations = long_case().observations
     batch = batch_of(observations, np.arange(18))
     _, found = expected_and_grams(parameters, observations, some_inducing(parameters), batch)
-    n_inputs, n_latents = 4, 3
-    gram = np.asarray(compiled_quadratic(parameters, as_long(observations)).dense_gram())
-    gram = gram.reshape(n_latents, n_inputs, n_latents, n_inputs)
+    gram = np.asarray(compiled_quadratic(parameters, as_long(observations)).dense_gram()).reshape(3, 4, 3, 4)
     np.testing.assert_allclose(found.inputs, np.einsum("hxhy->xy", gram), rtol=1e-10)
     np.testing.assert_allclose(found.latents, np.einsum("hxkx->hk", gram), rtol=1e-10)
 

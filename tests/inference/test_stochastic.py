@@ -5,29 +5,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_models import SHARED, long_case, small_parameters
-from test_minibatches import all_rows, batch_of, dense, shared_of
+import references
+from small_models import long_case, small_parameters
+from test_minibatches import all_rows, batch_of, dense, estimate, kl_of, shared_of, some_inducing
 
 from lvmogp import LVMOGPRegressor, ObservationStore
 from lvmogp.algebra.constraints import split
 from lvmogp.errors import ConvergenceWarning, DataError, SettingError
 from lvmogp.ground.compiling import compiled
-from lvmogp.inference.minibatch.descent import (
-    STAGES,
-    Schedule,
-    Window,
-    after,
-    begin,
-    begin_schedule,
-    window,
-)
+from lvmogp.inference.minibatch.descent import STAGES, Schedule, Window, after, begin, begin_schedule, window
 from lvmogp.inference.minibatch.distributed import AXIS, mesh
+from lvmogp.inference.minibatch.fit import placed, some_conditions
 from lvmogp.inference.minibatch.minibatches import Feed, Shards, ahead, minibatch
-from lvmogp.inference.minibatch.start import placed, some_conditions
-from lvmogp.inference.minibatch.steps import Problem, Rates, State, step
-from lvmogp.model.expected_likelihood import quadratic
+from lvmogp.inference.minibatch.steps import Problem, State, step
 from lvmogp.model.layouts import long_data
-from lvmogp.model.posterior import optimal_inducing, posterior
+from lvmogp.model.posterior import posterior
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 
@@ -48,50 +40,44 @@ COUNTS = np.asarray([len(values) for _, values in OBSERVATIONS])
 # Steps.
 
 
-def small_problem(n_latent: int = 2) -> tuple[State, Problem]:
-    parameters = small_parameters(n_latent, noise=SHARED)
+def small_problem(counts: np.ndarray = COUNTS) -> tuple[State, Problem]:
+    parameters = small_parameters(1)
     shared = shared_of(parameters)
     table = np.concatenate([parameters.latent_mean, np.log(parameters.latent_variance)], axis=1)
-    _, fixed_leaves, structure = split(shared)
-    return begin(shared, table), Problem(fixed_leaves, jnp.asarray(COUNTS, float), structure, n_latent)
-
-
-def rates(state: State, vector: float, table: float, natural: float) -> Rates:
-    return Rates(jnp.full(state.vector.shape, vector), jnp.asarray(table), jnp.asarray(natural))
+    vector, fixed_leaves, structure = split(shared)
+    problem = Problem(jnp.ones_like(vector), fixed_leaves, jnp.asarray(counts, float), structure)
+    return begin(shared, jnp.asarray(table), Schedule()).state, problem
 
 
 @pytest.mark.long
 def test_on_a_grid_natural_steps_lead_to_the_optimal_q(rng):
-    parameters = small_parameters(2)
     inputs = rng.uniform(-2, 2, (7, 2))
     observations = [(inputs, rng.normal(size=7)) for _ in range(4)]
-    state, problem = small_problem()
-    problem = eqx.tree_at(lambda tree: tree.counts, problem, jnp.full(4, 7.0))
+    state, problem = small_problem(np.full(4, 7))
     batch = batch_of(observations, np.arange(28))
     for _ in range(200):
-        state, _ = compiled_step(state, batch, problem, rates(state, 0.0, 0.0, 0.5))
-    conditions = np.repeat(np.arange(4), 7)
-    data = long_data(np.tile(inputs, (4, 1)), np.concatenate([y for _, y in observations]), conditions, 4)
-    mean, covariance = optimal_inducing(quadratic(parameters, data))
+        state, _ = compiled_step(state, batch, problem, jnp.array([0.0, 0.0, 0.5]))
+    mean, covariance = references.optimal_inducing(small_parameters(1), observations)
     np.testing.assert_allclose(state.mean, mean, rtol=1e-7, atol=1e-10)
-    np.testing.assert_allclose(
-        dense(state.covariance), np.linalg.inv(np.asarray(covariance.precision())), rtol=1e-6, atol=1e-11
-    )
+    np.testing.assert_allclose(dense(state.covariance), covariance, rtol=1e-6, atol=1e-10)
 
 
-def test_a_step_touches_only_the_conditions_of_its_minibatch():
+def test_a_step_touches_only_the_conditions_of_its_minibatch_and_estimates_the_bound():
     state, problem = small_problem()
+    inducing = some_inducing(small_parameters(1))
+    state = eqx.tree_at(lambda tree: (tree.mean, tree.covariance), state, inducing)
     state = eqx.tree_at(lambda tree: tree.n_steps, state, jnp.asarray(1000))  # past the first steps
     _, _, conditions = all_rows(OBSERVATIONS)
     rows = np.flatnonzero(conditions == 1)[:4]
-    moved, _ = compiled_step(state, batch_of(OBSERVATIONS, rows), problem, rates(state, 0.01, 0.01, 0.1))
+    moved, bound = compiled_step(state, batch_of(OBSERVATIONS, rows), problem, jnp.array([0.01, 0.01, 0.1]))
+    np.testing.assert_allclose(bound, estimate(small_parameters(1), inducing, rows) - kl_of(inducing), rtol=1e-11)
     changed = np.any(np.asarray(moved.table) != np.asarray(state.table), axis=1)
     np.testing.assert_array_equal(changed, [False, True, False, False])
     np.testing.assert_array_equal(moved.visits, [0, 1, 0, 0])
     # The first step of Adam has the size of the rate, in the direction of the gradient.
     np.testing.assert_allclose(np.abs(moved.table[1] - state.table[1]), 0.01, rtol=1e-6)
     # Steps of size zero change nothing but their count.
-    still, _ = compiled_step(state, batch_of(OBSERVATIONS, rows), problem, rates(state, 0.0, 0.0, 0.0))
+    still, _ = compiled_step(state, batch_of(OBSERVATIONS, rows), problem, jnp.zeros(3))
     for name in ("vector", "table", "mean", "grams"):
         assert eqx.tree_equal(getattr(still, name), getattr(state, name))
 
@@ -112,46 +98,39 @@ def test_a_stage_ends_where_a_rise_is_not_worth_it(rise, swing, error, least_gai
     assert schedule.steps == STAGES[stage]
 
 
-def test_the_last_stage_averages_and_ends_after_its_windows():
-    schedule = Schedule(stage=len(STAGES) - 1)
-    assert schedule.averages
-    for number in range(10):
-        assert not schedule.ended
-        schedule = after(schedule, Window(-1000.0 + 100 * number, 1.0), least_gain=1.0)
+@pytest.mark.parametrize(("n_observations", "n_windows"), [(2_000, 10), (1_024_000, 20), (10**8, 40)])
+def test_a_trend_is_looked_for_over_a_pass_through_the_data_and_the_last_stage_ends_whatever_it_is(
+    n_observations, n_windows
+):
+    schedule = begin_schedule(n_observations, batch_size=1024)
+    for stage, rise in ((0, 0.0), (len(STAGES) - 1, 100.0)):
+        schedule = schedule._replace(stage=stage)
+        for number in range(n_windows):
+            assert (schedule.stage, schedule.averages, schedule.ended) == (stage, stage > 0, False)
+            estimate = -1000.0 + rise * number + 3 * (-1) ** number
+            schedule = after(schedule, Window(estimate, 5.0), least_gain=1.0)
+        assert schedule.stage == stage + 1
     assert schedule.ended
 
 
-@pytest.mark.parametrize(("n_observations", "n_windows"), [(2_000, 10), (1_024_000, 20), (10**8, 40)])
-def test_a_trend_is_looked_for_over_a_pass_through_the_data(n_observations, n_windows):
-    schedule = begin_schedule(n_observations, batch_size=1024)
-    for number in range(n_windows):
-        assert schedule.stage == 0
-        schedule = after(schedule, Window(-1000.0 + 3 * (-1) ** number, 5.0), least_gain=1.0)
-    assert schedule.stage == 1
-    assert schedule.n_windows == n_windows
-
-
-def test_a_bound_that_is_not_finite_shrinks_the_steps():
+def test_a_bound_that_is_not_finite_shrinks_the_steps(rng):
     schedule = after(Schedule(), Window(np.nan, np.nan), least_gain=1.0)
     assert schedule.n_failures == 1
     np.testing.assert_allclose(schedule.steps, np.asarray(STAGES[0]) / 2)
-
-
-def test_a_window_knows_the_error_of_its_mean(rng):
-    values = rng.normal(size=50)
+    values = rng.normal(size=50)  # a window knows the error of its mean
     np.testing.assert_allclose(window(values), (values.mean(), values.std(ddof=1) / 50**0.5))
 
 
 # Feeds and starts.
 
 
-def feed_of(n_shards: int, batch_size: int = 8) -> Feed:
+def feed_of(n_shards: int) -> Feed:
     inputs, outputs, conditions = all_rows(OBSERVATIONS)
     pieces = np.array_split(np.arange(18), n_shards)
     parts = [Observations(inputs[rows], outputs[rows], conditions[rows]) for rows in pieces]
     scaling = Scaling(np.zeros(2), np.ones(2), 0.0, 1.0, None)
     shards = Shards(parts, [np.arange(4)] * n_shards, np.bincount(conditions), scaling, n_shards, 0)
-    return Feed(shards, batch_size, 1, "float64", seed=0)
+    return Feed(shards, 8, 1, "float64", seed=0)
 
 
 def test_every_shard_gives_its_share_to_each_minibatch():
@@ -161,6 +140,15 @@ def test_every_shard_gives_its_share_to_each_minibatch():
     assert all(place < 9 for place in places[:4])
     assert all(place >= 9 for place in places[4:])
     np.testing.assert_allclose(found.weights, 9 / 4)
+
+
+@pytest.mark.parametrize(("batch_size", "n_shards", "n_devices"), [(64, 2, 1), (10, 1, 4), (2, 3, 2), (100, 3, 8)])
+def test_every_device_has_the_same_number_of_observations(batch_size, n_shards, n_devices):
+    feed = feed_of(1)._replace(batch_size=batch_size, n_devices=n_devices)
+    found = minibatch(feed._replace(shards=feed.shards._replace(n_shards=n_shards)), 0)
+    assert len(found.outputs) % n_devices == 0
+    assert len(found.outputs) * n_shards >= batch_size
+    np.testing.assert_allclose(found.weights.sum(), 18)  # this shard's observations
 
 
 def test_minibatches_made_ahead_come_in_order_and_errors_are_not_swallowed():
@@ -191,18 +179,18 @@ def many_conditions(n_rows: int = 2000, n_conditions: int = 20, seed: int = 0):
     return inputs, outputs, conditions, latents
 
 
-MINIBATCHES = {
-    "inference": "stochastic",
-    "n_inducing_inputs": 12,
-    "n_inducing_latents": 12,
-    "batch_size": 256,
-    "max_iter": 1500,
-}
+SIZES = {"n_latent": 2, "n_inducing_inputs": 10, "n_inducing_latents": 10}
+MINIBATCHES = {"inference": "stochastic", "batch_size": 256, "max_iter": 500, **SIZES}
+
+
+def by_minibatches(*data, **settings) -> LVMOGPRegressor:
+    with pytest.warns(ConvergenceWarning):
+        return LVMOGPRegressor(**(MINIBATCHES | settings)).fit(*data)
 
 
 @pytest.fixture(scope="module")
 def fitted() -> LVMOGPRegressor:
-    return LVMOGPRegressor(**MINIBATCHES).fit(*many_conditions()[:3])
+    return by_minibatches(*many_conditions()[:3])
 
 
 def test_minibatches_recover_the_curves_behind_the_data(fitted):
@@ -220,7 +208,7 @@ def test_minibatches_recover_the_curves_behind_the_data(fitted):
 @pytest.mark.long
 def test_minibatches_come_close_to_the_collapsed_bound(fitted):
     inputs, outputs, conditions, _ = many_conditions()
-    whole = LVMOGPRegressor(n_inducing_inputs=12, n_inducing_latents=12, n_restarts=1, max_iter=150)
+    whole = LVMOGPRegressor(**SIZES, n_restarts=1, max_iter=150)
     with pytest.warns(ConvergenceWarning):
         whole.fit(inputs, outputs, conditions)
     # Both are lower bounds on the same evidence; the estimate is noisy, and the family of q(v) smaller.
@@ -228,31 +216,14 @@ def test_minibatches_come_close_to_the_collapsed_bound(fitted):
 
 
 @pytest.mark.long
-def test_a_condition_is_added_to_a_model_fitted_by_minibatches(fitted):
-    latent = np.array([[0.3, -0.8]])
-    inputs = np.linspace(-1.4, 1.4, 5)[:, None]
-    rng = np.random.default_rng(3)
-    few = curves(inputs, np.repeat(latent, 5, axis=0)) + 0.1 * rng.normal(size=5)
-    fitted.add_condition("new", inputs, few)
-    asked = np.linspace(-1.5, 1.5, 30)[:, None]
-    mean, deviation = fitted.predict(asked, "new", return_std=True, include_noise=False)
-    errors = mean - curves(asked, np.repeat(latent, 30, axis=0))
-    assert np.sqrt(np.mean(errors**2)) < 0.15
-    assert np.mean(np.abs(errors) < 2.5 * deviation) > 0.8
-    fitted.remove_condition("new")
-
-
-@pytest.mark.long
 def test_conditions_outside_the_small_fit_are_placed_where_their_observations_put_them(monkeypatch):
-    monkeypatch.setattr("lvmogp.inference.minibatch.start.MOST_CONDITIONS", 10)
+    monkeypatch.setattr("lvmogp.inference.minibatch.fit._MOST_CONDITIONS", 10)
     inputs, outputs, conditions, latents = many_conditions()
     rows = Observations(inputs, outputs, conditions)
     few, chosen = some_conditions(rows, 20, seed=0)
     assert len(chosen) == 10
     with pytest.warns(ConvergenceWarning):
-        model = LVMOGPRegressor(n_restarts=1, max_iter=80, n_inducing_inputs=10, n_inducing_latents=10).fit(
-            few.inputs, few.outputs, few.conditions
-        )
+        model = LVMOGPRegressor(**SIZES, n_restarts=1, max_iter=80).fit(few.inputs, few.outputs, few.conditions)
     scaling = model.model_.scaling
     scaled = Observations(scaling.inputs(inputs), scaling.outputs(outputs), conditions)
     found = placed(model.model_.posterior, scaled, 20, chosen)
@@ -271,7 +242,7 @@ def test_conditions_outside_the_small_fit_are_placed_where_their_observations_pu
 def test_a_store_of_arrays_is_fitted_and_not_kept(fitted):
     inputs, outputs, conditions, _ = many_conditions()
     store = ObservationStore(inputs.astype(np.float32), outputs.astype(np.float32), conditions)
-    model = LVMOGPRegressor(**MINIBATCHES).fit(store)
+    model = by_minibatches(store)
     assert model.model_.observations is None
     asked = inputs[:50]
     np.testing.assert_allclose(model.predict(asked, conditions[:50]), fitted.predict(asked, conditions[:50]), atol=0.03)
@@ -284,10 +255,9 @@ def test_noise_per_condition_is_learnt_by_minibatches():
     conditions = rng.integers(0, 4, 4000)
     inputs = rng.uniform(-1.5, 1.5, (4000, 1))
     outputs = np.sin(2 * inputs[:, 0] + conditions) + deviations[conditions] * rng.normal(size=4000)
-    sizes = {"n_inducing_inputs": 10, "n_inducing_latents": 4, "max_iter": 2000}
-    model = LVMOGPRegressor(**(MINIBATCHES | sizes), noise="per-condition").fit(inputs, outputs, conditions)
-    parameters, scaling = model.model_.posterior.parameters, model.model_.scaling
-    found = np.sqrt(scaling.variance(np.asarray(parameters.noise_variance)))
+    settings = {"n_inducing_latents": 4, "max_iter": 1000, "noise": "per-condition"}
+    model = by_minibatches(inputs, outputs, conditions, **settings).model_
+    found = np.sqrt(model.scaling.variance(np.asarray(model.posterior.parameters.noise_variance)))
     np.testing.assert_allclose(found, deviations, rtol=0.12)
 
 

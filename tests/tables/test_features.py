@@ -12,7 +12,7 @@ from lvmogp.tables.features import read_feature_row, read_features, read_later_f
 
 nan = np.nan
 ROWS = [[1.0, "x"], [2.5, "y"], [4.0, "x"]]
-NAMES = ("a", "b", "c")
+NAMES = tuple("abc")
 FRAME = pd.DataFrame(ROWS, columns=["size", "kind"], index=list(NAMES))
 
 
@@ -101,6 +101,8 @@ def test_levels_that_are_whole_numbers_are_known_beside_gaps():
     assert_array_equal([found["d"], found["e"]], [[0, 1], [nan, nan]])
     with pytest.raises(DataError, match="no trained condition has the level '7.5'"):
         read_feature_row(known, [7.5])
+    with pytest.raises(DataError, match="got 2 values"):
+        read_later_features(known, {"d": [3, 7]}, None)
 
 
 def test_a_feature_that_is_always_the_same_is_told_of():

@@ -14,6 +14,7 @@ from numpy.testing import assert_array_equal
 from lvmogp.errors import DataError, UnknownConditionError
 from lvmogp.tables.features import read_features
 from lvmogp.tables.ids import (
+    RowIds,
     check_kinds,
     distinct_ids,
     is_single_id,
@@ -73,6 +74,11 @@ def clash(values):
     return {bool, float} <= alone or any(clash(place) for place in places)
 
 
+def of_rows(found):
+    """The id of each row."""
+    return [found.distinct[number] for number in found.numbers]
+
+
 @given(ids=st.lists(one_id, min_size=1, max_size=6))
 @example(ids=[(True, True), (1, 1)])
 @example(ids=[(1, 1), (1.0, 1.0), (Grade.FIRST, 1)])
@@ -81,8 +87,8 @@ def clash(values):
 def test_every_way_in_tells_ids_apart_by_one_rule(ids):
     raw, plain = [each[0] for each in ids], [each[1] for each in ids]
     ways = [
-        lambda: row_ids(raw).listed,
-        lambda: row_conditions(iter(raw), len(raw)).listed,
+        lambda: of_rows(row_ids(raw)),
+        lambda: of_rows(row_conditions(iter(raw), len(raw))),
         lambda: [found.ids[number] for found in [fitted(raw)] for number in found.conditions],
         lambda: read_ids(raw),
     ]
@@ -144,9 +150,9 @@ COLUMNS = [
 @pytest.mark.parametrize("ids", COLUMNS, ids=["text", "whole", "float", "bool", "date"])
 def test_ids_come_in_any_container(container, ids):
     found = row_conditions(container(ids), 3)
-    assert found.listed == ids
+    assert of_rows(found) == ids
     assert found.distinct == tuple(ids[:2])
-    assert [type(value) for value in found.listed] == [type(value) for value in ids]
+    assert [type(value) for value in of_rows(found)] == [type(value) for value in ids]
     assert {name: rows.tolist() for name, rows in found.rows().items()} == {ids[0]: [0, 2], ids[1]: [1]}
 
 
@@ -166,37 +172,28 @@ def test_ids_come_in_any_container(container, ids):
     ids=str,
 )
 def test_columns_of_rarer_types(values, expected):
-    assert row_ids(values).listed == expected
-    assert [type(value) for value in row_ids(values).listed] == [type(value) for value in expected]
-
-
-def test_rows_of_ids_that_have_none_are_left_out():
-    found = row_ids(["a", "b"])
-    assert list(type(found)(("a", "b", "c"), np.array([2, 0, 2])).rows()) == ["a", "c"]
-    assert row_ids([]).rows() == {}
+    assert of_rows(row_ids(values)) == expected
+    assert [type(value) for value in of_rows(row_ids(values))] == [type(value) for value in expected]
 
 
 @pytest.mark.parametrize("single", ["a", 3, 2.5, True, DATE, LATER, ("a", 1), np.int64(3), pd.Timestamp(LATER)])
 def test_one_id_is_told_from_many(single):
     assert is_single_id(single)
-    assert row_conditions(single, 2).listed == [single, single]
+    assert of_rows(row_conditions(single, 2)) == [single, single]
     assert not is_single_id([single])
     assert not is_single_id(pd.Series([single]))
 
 
-@pytest.mark.parametrize(
-    "missing", [None, np.nan, np.float32("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), ("a", None), ("a", ("b", np.nan))]
-)
-def test_a_missing_id_fails_in_words(missing):
-    for given_ids in (["a", missing], [missing], pd.Series(["a", missing], dtype=object)):
+GAPS = [None, np.nan, np.float32("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), ("a", None), ("a", ("b", np.nan))]
+
+
+def test_a_missing_id_fails_in_words():
+    columns = [pd.Series(["a", None], dtype="category"), pd.Series([1, None], dtype="Int64")]
+    for gap in GAPS:
+        columns += [["a", gap], [gap], pd.Series(["a", gap], dtype=object)]
+    for ids in columns:
         with pytest.raises(DataError, match=MISSING):
-            row_ids(given_ids)
-
-
-@pytest.mark.parametrize("values", [pd.Series(["a", None], dtype="category"), pd.Series([1, None], dtype="Int64")])
-def test_a_gap_in_a_column_of_ids_fails_in_words(values):
-    with pytest.raises(DataError, match=MISSING):
-        row_ids(values)
+            row_ids(ids)
 
 
 @pytest.mark.parametrize("bad", [b"a", 1j, decimal.Decimal(1), pd.Period("2020"), ["a"], {"a"}, datetime.time(1)])
@@ -207,30 +204,22 @@ def test_an_id_of_another_type_fails_in_words(bad):
             row_ids(ids)
 
 
-@pytest.mark.parametrize(
-    ("conditions", "words"),
-    [
-        (decimal.Decimal(1), "must be one id, or one id a row, got Decimal"),
-        ({"a", "b"}, "must be one id, or one id a row, got set"),
-        ({"a": 1, "b": 2}, "must be one id, or one id a row, got dict"),
-        (pd.DataFrame({"a": [1, 2]}), "must be one id, or one id a row, got DataFrame"),
-        (b"ab", "must be one id, or one id a row, got bytes"),
-        (np.array([["a"], ["b"]]), r"must be one id, or one id a row, got an array of shape \(2, 1\)"),
-        (["a", "b", "c"], "conditions has 3 entries for 2 rows of X; give one id, or one a row"),
-    ],
-    ids=["decimal", "set", "dict", "table", "bytes", "matrix", "too many"],
-)
-def test_conditions_without_an_id_for_each_row_fail_in_words(conditions, words):
-    with pytest.raises(DataError, match=words):
-        row_conditions(conditions, 2)
+@pytest.mark.parametrize("bad", [decimal.Decimal(1), {"a", "b"}, {"a": 1, "b": 2}, pd.DataFrame({"a": [1, 2]}), b"ab"])
+def test_conditions_without_an_id_for_each_row_fail_in_words(bad):
+    matrix = np.array([["a"], ["b"]])
+    for conditions, shown in ((bad, type(bad).__name__), (matrix, r"an array of shape \(2, 1\)")):
+        with pytest.raises(DataError, match=f"must be one id, or one id a row, got {shown}"):
+            row_conditions(conditions, 2)
 
 
-def test_numbers_of_conditions():
+def test_numbers_of_conditions_and_rows_of_those_that_have_any():
     assert_array_equal(numbers_of(["b", "x", "a"], ("a", "b")), [1, -1, 0])
     assert_array_equal(row_ids(["b", "x", "b"]).numbers_in(("a", "b")), [1, -1, 1])
+    assert list(RowIds(("a", "b", "c"), np.array([2, 0, 2])).rows()) == ["a", "c"]
+    assert row_ids([]).rows() == {}
 
 
-def test_an_unknown_condition_is_told_of_the_closest():
+def test_an_unknown_condition_is_told_of_the_closest_and_many_are_listed():
     error = unknown_condition("tyre-a", ["tyre-A", "road", 3])
     assert isinstance(error, UnknownConditionError)
     assert str(error) == (
@@ -241,8 +230,5 @@ def test_an_unknown_condition_is_told_of_the_closest():
     assert "condition 110 is not known to the model (did you mean 109?)" in str(unknown_condition(110, [100, 109]))
     very_long = str(unknown_condition("a" + "x" * 10**6, ["b" + "x" * 10**6, "c"]))
     assert f"condition 'a{'x' * 98} is not known to the model (did you mean 'b{'x' * 98}?)" in very_long
-
-
-def test_conditions_are_listed_by_name_up_to_three():
     assert listed(["a", "b", "c"]) == "condition 'a', 'b', 'c'"
     assert listed(["a", "b", "c", "d"]) == "4 conditions ('a', 'b', 'c', …)"

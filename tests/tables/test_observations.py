@@ -88,16 +88,12 @@ def test_a_sample_takes_each_row_with_the_chance_of_its_condition(rng):
 
 GOOD = ObservationStore(np.zeros((3, 1)), np.zeros(3), np.array([0, 2, 0]))
 WRONG = {
-    r"inputs of shape .*, outputs and conditions of shape \(n,\), got \(3,\), \(3,\) and \(3,\)": GOOD._replace(
-        inputs=np.zeros(3)
-    ),
-    "same number of rows, at least one, got 3, 2 and 3": GOOD._replace(outputs=np.zeros(2)),
-    "same number of rows, at least one, got 0, 0 and 0": GOOD.some(slice(0, 0)),
+    r"inputs of shape .*, outputs .* of shape .*, got \(3,\), \(3,\) and \(3,\)": GOOD._replace(inputs=np.zeros(3)),
+    r"same number of rows, at least one, got \(3, 1\), \(2,\) and \(3,\)": GOOD._replace(outputs=np.zeros(2)),
+    r"same number of rows, at least one, got \(0, 1\), \(0,\) and \(0,\)": GOOD.some(slice(0, 0)),
     "whole numbers that count ids, got float64": GOOD._replace(conditions=np.zeros(3)),
     "between 0 and 0, the last of its ids; they reach from 0 to 2": GOOD._replace(ids=("a",)),
-    "between 0 and 1, the last of its ids; they reach from -1 to 0": GOOD._replace(
-        conditions=np.array([0, -1, 0]), ids=("a", "b")
-    ),
+    "the last of its ids; they reach from -1 to 0": GOOD._replace(conditions=np.array([0, -1, 0]), ids=("a", "b")),
     "two ids of an ObservationStore are the same": GOOD._replace(ids=("a", "b", "a")),
     "mix True/False with numbers": GOOD._replace(ids=(1, True, 3)),
     "which cannot take errors": GOOD._replace(errors=np.ones(3)),

@@ -11,7 +11,6 @@ import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lvmogp.errors import DataError, LVMOGPWarning
-from lvmogp.tables.columns import dates_of
 from lvmogp.tables.reading import in_columns_of, read_errors, read_inputs, read_outputs, read_training
 
 nan = np.nan
@@ -34,13 +33,7 @@ def refused(words, read, *given, **options):
 
 def test_long_form_numbers_the_conditions_in_sorted_order():
     read = read_training([[1.0], [2.0], [3.0]], [10.0, 20.0, 30.0], ["b", "a", "b"])
-    assert (read.ids, read.is_grid, read.columns, read.output_name, read.errors) == (
-        ("a", "b"),
-        False,
-        None,
-        None,
-        None,
-    )
+    assert (read.ids, read.is_grid, read.columns, read.output_name) == (("a", "b"), False, None, None)
     assert_array_equal(read.conditions, [1, 0, 1])
     assert_array_equal(read.inputs, [[1.0], [2.0], [3.0]])
     assert_array_equal(read.outputs, [10.0, 20.0, 30.0])
@@ -98,14 +91,6 @@ def test_polars_tables_are_read_like_those_of_pandas():
     grid = read_training(pl.DataFrame({"x": [1.0, 2.0]}), pl.DataFrame({"a": [3.0, None], "b": [5.0, 6.0]}), None)
     assert as_triples(grid) == [("a", (1.0,), 3.0), ("b", (1.0,), 5.0), ("b", (2.0,), 6.0)]
     assert read_training(X2, pl.Series([1.0, 2.0]), pl.Series(["u", "v"])).ids == ("u", "v")
-
-
-def test_a_condition_column_may_be_categorical_or_of_dates():
-    frame = pd.DataFrame({"x": X2[0] * 2, "kind": pd.Categorical(["v", "u"], categories=["u", "v", "unused"])})
-    assert read_training(frame, [1.0, 2.0], None, condition="kind").ids == ("u", "v")
-    frame["kind"] = pd.to_datetime(["2024-01-02", "2023-01-02"])
-    days = read_inputs(frame, condition="kind").row_ids.listed
-    assert days == [datetime.datetime(2024, 1, 2), datetime.datetime(2023, 1, 2)]
 
 
 TYRES = pd.DataFrame({"x": [1.0, 2.0], "tyre": ["a", "b"]})
@@ -214,18 +199,12 @@ INPUTS_REFUSED = [
         for X in (5.0, [1.0, 2.0], np.zeros((2, 2, 2)), [], None, pd.Series([1.0, 2.0]))
     ],
     ([[0, 0], [0, nan], [np.inf, 0]], "X holds 2 NaN or infinite values, the first in row 1, column 1; inputs must be"),
-    (
-        pd.DataFrame({"u": [0, 1.0], "v": [0, -np.inf]}),
-        "X holds 1 NaN or infinite values, the first in row 1, column 'v'",
-    ),
+    (pd.DataFrame({"u": [0, 1.0], "v": [0, -np.inf]}), "X holds 1 NaN or infinite .*, the first in row 1, column 'v'"),
     (pd.DataFrame({"x": pd.Series([1, pd.NA], dtype="Int64")}), "the first in row 1, column 'x'"),
     (pd.DataFrame({"when": pd.to_datetime(["2020-01-01", None])}), "the first in row 1, column 'when'"),
     (np.ma.masked_array([[1.0], [999.0]], [[False], [True]]), "X holds 1 NaN .*, the first in row 1, column 0"),
     *[
-        (
-            pd.DataFrame({"x": [1.0, 2.0], "kind": column}),
-            f"column 'kind' of X must hold numbers or dates, got {shown};",
-        )
+        (pd.DataFrame({"x": [1.0, 2.0], "kind": column}), f"'kind' of X must hold numbers or dates, got {shown};")
         for column, shown in [(["u", "v"], "'u'"), (pd.Categorical(["u", "v"]), "'u'"), ([1.0, [2.0]], r"\[2.0\]")]
     ],
     (pd.DataFrame({"x": [1, 10**400]}), "column 'x' of X must hold numbers or dates"),
@@ -247,12 +226,8 @@ def test_inputs_that_cannot_be_fail_in_words(X, words):
 
 def test_condition_columns_that_cannot_be_fail_in_words():
     refused(r"X has 0 feature\(s\)", read_inputs, TYRES[["tyre"]], condition="tyre")
-    refused(
-        r"the condition column 'road' is not among the columns \['x', 'tyre'\]", read_inputs, TYRES, condition="road"
-    )
-    words = (
-        "condition='tyre' names a column, so X must be a pandas or polars DataFrame, got ndarray; or pass conditions="
-    )
+    refused(r"column 'road' is not among the columns \['x', 'tyre'\]", read_inputs, TYRES, condition="road")
+    words = "condition='tyre' names a column, so X must be a pandas or polars DataFrame, got ndarray; or pass cond"
     refused(words, read_inputs, np.zeros((2, 2)), condition="tyre")
 
 
@@ -276,7 +251,6 @@ def test_dates_and_durations_become_days(column):
     inputs = read_inputs(table({"when": column, "x": [1.0, 2.0]}))
     assert_allclose(inputs.values, [[2.5, 1.0], [-1.0, 2.0]], rtol=0, atol=1e-12)
     assert inputs.date_columns == ("when",)
-    assert dates_of(inputs.values[:, 0]).tolist() == NOON
 
 
 def test_columns_of_whole_numbers_booleans_and_plain_dates_are_inputs():
@@ -290,21 +264,16 @@ def test_new_inputs_are_matched_to_the_training_columns_by_name():
     assert_array_equal(read.values, [[1.0, 2.0]])
     assert read.columns == ("a", "b")
     assert_array_equal(read_inputs([[1.0, 2.0]], columns=("a", "b"), trained_dates=("a",)).values, [[1.0, 2.0]])
-    for frame in ({"a": [1.0], "c": [2.0]}, {"a": [1.0]}, {"a": [1.0], "b": [2.0], "c": [3.0]}):
-        refused(
-            r"X must have the columns \['a', 'b'\], got \['a'", read_inputs, pd.DataFrame(frame), columns=("a", "b")
-        )
+    for columns in (["a", "c"], ["a"], ["a", "b", "c"]):
+        frame = pd.DataFrame(np.ones((1, len(columns))), columns=columns)
+        refused(r"X must have the columns \['a', 'b'\], got \['a'", read_inputs, frame, columns=("a", "b"))
     words = "X has 3 features, but LVMOGPRegressor is expecting 2 features as input, as it was fitted with"
     refused(words, read_inputs, np.zeros((1, 3)), n_columns=2)
 
 
-@pytest.mark.parametrize(
-    ("trained", "now", "column"),
-    [
-        (("when",), "dates when the model was fitted, but holds numbers", [1.0]),
-        ((), "numbers when the model was fitted, but holds dates", pd.to_datetime(["2020-01-01"])),
-    ],
-)
-def test_dates_in_the_place_of_numbers_fail_in_words(trained, now, column):
-    table = pd.DataFrame({"when": column})
-    refused(f"column 'when' of X held {now} now", read_inputs, table, columns=("when",), trained_dates=trained)
+def test_dates_in_the_place_of_numbers_fail_in_words():
+    for column, trained, words in (
+        ([1.0], ("when",), "held dates when the model was fitted, but holds numbers now"),
+        (pd.to_datetime(["2020-01-01"]), (), "held numbers when the model was fitted, but holds dates now"),
+    ):
+        refused(words, read_inputs, pd.DataFrame({"when": column}), columns=("when",), trained_dates=trained)

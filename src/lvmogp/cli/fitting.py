@@ -26,7 +26,7 @@ from lvmogp.cli.files.tables import is_parquet, read_table
 from lvmogp.cli.screen import INTERRUPTED, Screen, counted, missing_words
 from lvmogp.errors import ConvergenceWarning, LVMOGPError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.inference.minibatch.distributed import Rendezvous, join_processes, summed
+from lvmogp.inference.minibatch.distributed import Rendezvous, gathered, join_processes
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.inference.restarts import Progress
 from lvmogp.insight.summary import Summary, summary
@@ -151,7 +151,7 @@ def _pieces(screen: Screen, opened: ExitStack, path: Path, roles: Roles, conditi
         store = opened.enter_context(open_parquet(path, **columns, part=part, on_progress=report))
     counts, inputs = (len(store.outputs), len(store.ids)), store.columns or ()
     screen.say_facts(_facts(path, "Parquet, read in pieces", counts, inputs, store.date_columns, roles.output))
-    n_rows = int(summed(np.asarray([len(store.outputs)]))[0])  # all processes must ask
+    n_rows = sum(gathered(len(store.outputs)))  # all processes must ask
     return {"X": store}, {"file": path, "n_rows": n_rows}
 
 

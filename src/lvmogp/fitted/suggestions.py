@@ -14,7 +14,6 @@ from lvmogp.conditions.search import unit_nodes
 from lvmogp.errors import DataError
 from lvmogp.fitted.model import FittedModel, find_condition
 from lvmogp.ground.padding import doubled, in_blocks
-from lvmogp.tables.columns import dates_of
 from lvmogp.tables.ids import Id
 from lvmogp.typing import HostFloat
 
@@ -51,8 +50,8 @@ class Suggestion(NamedTuple):
     def table(self) -> pd.DataFrame:
         """One row a measurement in the order of choice: its inputs, and the standard deviation expected after it."""
         values: dict[str, Any] = {
-            name: dates_of(self.inputs[:, place]) if name in self.date_columns else self.inputs[:, place]
-            for place, name in enumerate(self.columns)
+            name: pd.to_datetime(column, unit="D") if name in self.date_columns else column
+            for name, column in zip(self.columns, self.inputs.T, strict=True)
         }
         return pd.DataFrame({**values, "sd_after": self.sd_after}, index=pd.RangeIndex(1, len(self.inputs) + 1))
 

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import safetensors
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from lvmogp.__about__ import __version__
 from lvmogp.errors import ModelFileError
 from lvmogp.ground.writing import replace_file
-from lvmogp.storage.codec import Content, Sizes, decode, encode
+from lvmogp.storage.codec import Content, Sizes
 
 MODEL, CHECKPOINT = "lvmogp-model", "lvmogp-checkpoint"
 VERSION = 1
@@ -119,16 +119,3 @@ def digest_of_arrays(tensors: Mapping[str, np.ndarray]) -> str:
     for name in sorted(tensors):
         digest.update(np.ascontiguousarray(tensors[name]).data)
     return digest.hexdigest()
-
-
-def to_bytes(value: Any, kind: Any) -> bytes:
-    """Return a value as it travels between processes."""
-    tensors, document = encode(value, kind)
-    return save(tensors | {_DOCUMENT: np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)})
-
-
-def from_bytes(payload: bytes, kind: Any) -> Any:
-    """Inverse of :func:`to_bytes`."""
-    tensors = load(payload)
-    document = json.loads(tensors.pop(_DOCUMENT).tobytes())
-    return decode(tensors, document, kind)

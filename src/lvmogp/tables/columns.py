@@ -67,11 +67,6 @@ def days(column: pd.Series) -> HostFloat | None:
     return (durations / pd.Timedelta(days=1)).to_numpy(dtype=float)
 
 
-def dates_of(days: HostFloat) -> pd.DatetimeIndex:
-    """Return days since 1970-01-01 as dates."""
-    return pd.DatetimeIndex(pd.to_datetime(days, unit="D"))
-
-
 def _is_number(value: Any) -> bool:
     try:
         float(value)
@@ -114,7 +109,13 @@ def numeric_array(values: Any, name: str) -> HostFloat:
 def numeric_outputs(y: Any) -> HostFloat:
     """Return the outputs as floats, NaN where nothing was observed."""
     if isinstance(y, pd.DataFrame):
-        return _numeric_columns(y)
+        if y.columns.has_duplicates:
+            raise DataError("two columns of y have the same name; each condition needs a name of its own")
+        for name, dtype in y.dtypes.items():
+            _check_real(dtype, f"column {str(name)!r} of y")
+            if not pd.api.types.is_numeric_dtype(dtype):
+                raise DataError(f"column {str(name)!r} of y must hold numbers, got {dtype}")
+        return y.to_numpy(dtype=float, na_value=np.nan)
     if isinstance(y, pd.Series):
         y = y.astype(object).where(y.notna(), np.nan).to_numpy()
     try:
@@ -130,13 +131,3 @@ def numeric_outputs(y: Any) -> HostFloat:
                 shown = f"a number of {value.bit_length()} bits" if isinstance(value, int) else repr(value)
                 raise DataError(f"y must hold numbers, got {shown} in row {row}")
     return numeric_array(y, "y")
-
-
-def _numeric_columns(y: pd.DataFrame) -> HostFloat:
-    if y.columns.has_duplicates:
-        raise DataError("two columns of y have the same name; each condition needs a name of its own")
-    for name in y.columns:
-        _check_real(y[name].dtype, f"column {str(name)!r} of y")
-        if not pd.api.types.is_numeric_dtype(y[name]):
-            raise DataError(f"column {str(name)!r} of y must hold numbers, got {y[name].dtype}")
-    return y.to_numpy(dtype=float, na_value=np.nan)

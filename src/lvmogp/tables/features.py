@@ -5,7 +5,7 @@ elsewhere. All are standardised by mean and standard deviation over the trained 
 """
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -13,8 +13,8 @@ import pandas as pd
 
 from lvmogp.errors import DataError, warn
 from lvmogp.ground.rules import ANY_VALUE, POSITIVE, Along
-from lvmogp.tables.columns import as_pandas, check_column_names, dates_of, days
-from lvmogp.tables.ids import Id, check_kinds, distinct_ids, listed, plain_id, read_ids
+from lvmogp.tables.columns import as_pandas, check_column_names, days
+from lvmogp.tables.ids import Id, check_kinds, distinct_ids, listed, numbers_of, plain_id, read_ids
 from lvmogp.tables.scaling import LARGEST, positive_scale
 from lvmogp.typing import Float, HostFloat
 
@@ -39,7 +39,7 @@ class Feature(NamedTuple):
             return None
         if self.kind == CATEGORY:
             return self.levels[int(np.argmax(values))]
-        return float(values[0]) if self.kind == NUMBER else dates_of(values)[0]
+        return float(values[0]) if self.kind == NUMBER else pd.to_datetime(values[0], unit="D")
 
 
 class FeatureCoordinates(NamedTuple):
@@ -118,19 +118,18 @@ def read_features(table: Any, ids: tuple[Id, ...], condition: str | None) -> Con
     It may be a DataFrame with the ids as its index or in the column named ``condition``, a mapping from ids to rows, or
     an array with a row for each of ``ids`` in their order.
     """
-    names, frame = _frame(table, ids, condition)
+    names, frame = _frame(table, condition, trained=ids)
     if frame.shape[1] == 0:
         raise DataError("condition_features has no columns beside the ids; leave it out, or give at least one feature")
     check_kinds([*ids, *names])
-    place = {name: row for row, name in enumerate(names)}
-    lacking = [name for name in ids if name not in place]
+    places = numbers_of(ids, names)
+    lacking = [ids[number] for number in np.flatnonzero(places < 0)]
     if lacking:
         raise DataError(
             f"condition_features has no row for {listed(lacking)}; every trained condition needs one (with NaN or "
             "None where a feature is not known), found by the index of the table or by its condition column"
         )
-    trained = set(ids)
-    order = [place[name] for name in ids] + [row for row, name in enumerate(names) if name not in trained]
+    order = [*places, *np.setdiff1d(np.arange(len(names)), places)]
     frame = frame.iloc[order].reset_index(drop=True)
     features = tuple(_feature(name, frame[name].iloc[: len(ids)]) for name in frame.columns)
     values = np.column_stack([_encoded(feature, frame[feature.name], strict=False) for feature in features])
@@ -155,13 +154,7 @@ def read_feature_row(known: ConditionFeatures, row: Any) -> HostFloat:
         row = row.iloc[0]
     if isinstance(row, pd.Series):
         row = row.to_dict()
-    names = [feature.name for feature in known.features]
-    if not isinstance(row, Mapping):
-        values = list(row) if isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) else [row]
-        if len(values) != len(names):
-            raise DataError(f"a condition has the {len(names)} features {names}, got {len(values)} values")
-        row = dict(zip(names, values, strict=True))
-    return _encoded_table(known, _with_text_names(pd.DataFrame([row], dtype=object)))[0]
+    return _encoded_table(known, _frame_of_rows([row], known))[0]
 
 
 def read_later_features(known: ConditionFeatures, table: Any, condition: str | None) -> dict[Id, HostFloat]:
@@ -171,60 +164,59 @@ def read_later_features(known: ConditionFeatures, table: Any, condition: str | N
             "condition_features must say which condition each row belongs to: pass a DataFrame with the ids as its "
             f"index, or a dict from ids to rows, got {type(table).__name__}"
         )
-    names, frame = _frame(table, (), condition, [feature.name for feature in known.features])
+    names, frame = _frame(table, condition, known=known)
     check_kinds([*known.ids, *names])
     return dict(zip(names, _encoded_table(known, frame), strict=True))
 
 
 def _frame(
-    table: Any, ids: tuple[Id, ...], condition: str | None, names: list[str] | None = None
+    table: Any, condition: str | None, *, trained: tuple[Id, ...] = (), known: ConditionFeatures | None = None
 ) -> tuple[list[Id], pd.DataFrame]:
-    # The ids of a table in any form, and its features. ``names`` are those of the features where rows have none.
+    # The ids of a table in any form, and its features by their names as text.
     table = as_pandas(table)
     if isinstance(table, pd.Series):
         table = table.to_frame("feature" if table.name is None else table.name)
     if isinstance(table, pd.DataFrame):
         check_column_names(table, "condition_features")
         column = "condition" if condition is None else condition
-        if column in table.columns:
-            return _different(table[column]), _with_text_names(table.drop(columns=[column]))
-        return _different(table.index), _with_text_names(table)
-    if isinstance(table, Mapping):
-        return _different(table), _frame_of_rows(list(table.values()), names)
-    if isinstance(table, str | bytes | Set) or not isinstance(table, Iterable):
+        frame = table.set_index(column) if column in table.columns else table
+        names = frame.index
+    elif isinstance(table, Mapping):
+        names, frame = table, _frame_of_rows(list(table.values()), known)
+    elif isinstance(table, str | bytes | Set) or not isinstance(table, Iterable):
         raise DataError(
             "condition_features must be a DataFrame with the ids as its index, a dict from ids to rows, or an array "
             f"with a row for each condition, got {type(table).__name__}"
         )
-    rows = list(table)
-    if len(rows) != len(ids):
-        raise DataError(
-            f"condition_features has {len(rows)} rows for {len(ids)} conditions; give one row a condition, in the "
-            "order of conditions_ (sorted), or a DataFrame with the ids as its index"
-        )
-    return list(ids), _frame_of_rows(rows, names)
-
-
-def _different(values: Any) -> list[Id]:
-    names = read_ids(values)
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
+    else:
+        names, rows = trained, list(table)
+        if len(rows) != len(names):
+            raise DataError(
+                f"condition_features has {len(rows)} rows for {len(names)} conditions; give one row a condition, in "
+                "the order of conditions_ (sorted), or a DataFrame with the ids as its index"
+            )
+        frame = _frame_of_rows(rows, known)
+    ids = read_ids(names)
+    if len(set(ids)) < len(ids):
+        repeated = next(name for name in ids if ids.count(name) > 1)
         raise DataError(f"condition_features has more than one row for condition {repeated!r}; keep one of them")
-    return names
+    return ids, frame.rename(columns=str).reset_index(drop=True)
 
 
-def _with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.set_axis([str(name) for name in frame.columns], axis=1).reset_index(drop=True)
-
-
-def _frame_of_rows(rows: list[Any], names: list[str] | None) -> pd.DataFrame:
+def _frame_of_rows(rows: list[Any], known: ConditionFeatures | None) -> pd.DataFrame:
+    # Rows without names have the features that are known, or as many as there are values.
     if all(isinstance(row, Mapping) for row in rows):
-        return _with_text_names(pd.DataFrame(rows))
-    values = [list(row) if np.ndim(row) else [row] for row in rows]
-    if len(set(map(len, values))) > 1:
+        return pd.DataFrame(rows, dtype=object).rename(columns=str)
+    values = [list(row) if np.asarray(row, dtype=object).ndim else [row] for row in rows]
+    sizes = set(map(len, values))
+    if len(sizes) > 1:
         raise DataError("rows of condition_features have different lengths; each condition needs one value a feature")
-    if names is None or len(names) != len(values[0]):
-        names = [f"feature {column + 1}" for column in range(len(values[0]))]
+    (size,) = sizes
+    names = [f"feature {column + 1}" for column in range(size)]
+    if known is not None:
+        names = [feature.name for feature in known.features]
+    if len(names) != size:
+        raise DataError(f"a condition has the {len(names)} features {names}, got {size} values")
     return pd.DataFrame(values, columns=names, dtype=object)
 
 

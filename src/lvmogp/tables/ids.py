@@ -45,11 +45,6 @@ class RowIds:
         """Count the rows."""
         return len(self.numbers)
 
-    @property
-    def listed(self) -> list[Id]:
-        """The id of each row."""
-        return [self.distinct[number] for number in self.numbers.tolist()]
-
     def numbers_in(self, known: Sequence[Id]) -> HostInt:
         """Return the number of each row's id in ``known``, −1 where it is unknown."""
         return numbers_of(self.distinct, known)[self.numbers]
@@ -155,14 +150,12 @@ def is_single_id(conditions: Any) -> bool:
 
 def check_sequence(conditions: Any) -> None:
     """Refuse what is neither one id nor a sequence of ids."""
-    if is_single_id(conditions):
-        return
-    shown = None
-    if isinstance(conditions, np.ndarray) and conditions.ndim != 1:
-        shown = f"an array of shape {conditions.shape}"
-    elif isinstance(conditions, _NO_SEQUENCES) or not isinstance(conditions, Iterable):
-        shown = f"{type(conditions).__name__} {conditions!r:.60}"
-    if shown is not None:
+    is_matrix = isinstance(conditions, np.ndarray) and conditions.ndim != 1
+    is_sequence = isinstance(conditions, Iterable) and not isinstance(conditions, _NO_SEQUENCES)
+    if is_matrix or not (is_sequence or is_single_id(conditions)):
+        shown = (
+            f"an array of shape {conditions.shape}" if is_matrix else f"{type(conditions).__name__} {conditions!r:.60}"
+        )
         raise DataError(f"conditions must be one id, or one id a row, got {shown}")
 
 

@@ -1,9 +1,10 @@
 """Observations on the host: in memory, or in memory-mapped files that are read a part at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
+import pandas as pd
 
 from lvmogp.errors import DataError
 from lvmogp.ground.rules import NOT_NEGATIVE, Along, Below
@@ -143,16 +144,10 @@ class Observations(NamedTuple):
             If shapes, types or numbers do not fit, in words.
         """
         shapes = [np.shape(values) for values in self[:3]]
-        if [len(shape) for shape in shapes] != [2, 1, 1]:
+        if [len(shape) for shape in shapes] != [2, 1, 1] or len({0, *(shape[0] for shape in shapes)}) != 2:
             raise DataError(
-                "an ObservationStore needs inputs of shape (n, columns), outputs and conditions of shape (n,), got "
-                f"{shapes[0]}, {shapes[1]} and {shapes[2]}"
-            )
-        lengths = [shape[0] for shape in shapes]
-        if len(set(lengths)) > 1 or 0 in lengths:
-            raise DataError(
-                "inputs, outputs and conditions of an ObservationStore must have the same number of rows, at least "
-                f"one, got {lengths[0]}, {lengths[1]} and {lengths[2]}"
+                "an ObservationStore needs inputs of shape (n, columns), outputs and conditions of shape (n,) with "
+                f"the same number of rows, at least one, got {shapes[0]}, {shapes[1]} and {shapes[2]}"
             )
         if self.conditions.dtype.kind not in "iu":
             raise DataError(
@@ -222,15 +217,9 @@ def canonical_order(observations: Observations, coordinates: FeatureCoordinates 
     return Order(rows, conditions)
 
 
-def _ranks(columns: Sequence[HostFloat]) -> HostInt:
+def _ranks(columns: list[HostFloat]) -> HostInt:
     # The place of each row among all different rows, compared column by column.
-    order = np.lexsort(columns[::-1])
-    is_next = np.zeros(len(order), dtype=bool)
-    for column in columns:
-        is_next[1:] |= column[order][1:] != column[order][:-1]
-    ranks = np.empty(len(order), dtype=int)
-    ranks[order] = np.cumsum(is_next)
-    return ranks
+    return pd.Series(0, range(len(columns[0]))).groupby(columns).ngroup().to_numpy()
 
 
 def in_order(observations: Observations, order: Order) -> Observations:

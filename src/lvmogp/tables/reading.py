@@ -35,7 +35,22 @@ def read_inputs(
 
     ``columns``, ``n_columns`` and ``trained_dates`` are those of the training inputs, which a new table must have.
     """
-    inputs = _numeric_inputs(as_pandas(X), condition)
+    table = as_pandas(X)
+    if isinstance(table, pd.DataFrame):
+        check_column_names(table, "X")
+        if condition is not None and condition not in table.columns:
+            names = list(map(str, table.columns))
+            raise DataError(f"the condition column {condition!r} is not among the columns {names}")
+        own_ids = None if condition is None else row_ids(table[condition])
+        values, names, dates = numeric_table(table if condition is None else table.drop(columns=[condition]))
+        inputs = Inputs(values, names, own_ids, dates)
+    elif condition is None:
+        inputs = Inputs(numeric_array(table, "X"), None, None)
+    else:
+        raise DataError(
+            f"condition={condition!r} names a column, so X must be a pandas or polars DataFrame, got "
+            f"{type(X).__name__}; or pass conditions= beside a plain array"
+        )
     _check_values(inputs)
     if columns is not None and inputs.columns is not None:
         inputs = _as_trained(inputs, columns, inputs.date_columns if trained_dates is None else trained_dates)
@@ -45,22 +60,6 @@ def read_inputs(
             "as it was fitted with"
         )
     return inputs
-
-
-def _numeric_inputs(X: Any, condition: str | None) -> Inputs:
-    if not isinstance(X, pd.DataFrame):
-        if condition is not None:
-            raise DataError(
-                f"condition={condition!r} names a column, so X must be a pandas or polars DataFrame, got "
-                f"{type(X).__name__}; or pass conditions= beside a plain array"
-            )
-        return Inputs(numeric_array(X, "X"), None, None)
-    check_column_names(X, "X")
-    if condition is not None and condition not in X.columns:
-        raise DataError(f"the condition column {condition!r} is not among the columns {list(map(str, X.columns))}")
-    own_ids = None if condition is None else row_ids(X[condition])
-    values, columns, date_columns = numeric_table(X if condition is None else X.drop(columns=[condition]))
-    return Inputs(values, columns, own_ids, date_columns)
 
 
 def _check_values(inputs: Inputs) -> None:
@@ -155,7 +154,7 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
         raise DataError(f"conditions were given twice: in the column {condition!r} and as conditions=; use one")
     outputs = read_outputs(y, n_rows)
     if outputs.ndim == 2 and outputs.shape[1] == 1 and _names_rows(inputs, y, conditions):
-        outputs = outputs[:, 0]
+        outputs, y = outputs[:, 0], y.iloc[:, 0] if isinstance(y, pd.DataFrame) else y
     is_grid = outputs.ndim == 2
     if is_grid and inputs.row_ids is not None:
         raise DataError("y must have one dimension when each row of X names its condition")
@@ -173,24 +172,18 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
         numbers = named.numbers_in(ids)[rows]
         if len(rows) < n_rows:
             warn(f"{n_rows - len(rows)} of {n_rows} rows have no output (NaN) and count as not observed")
-    errors = read_errors(in_columns_of(y, y_std) if is_grid else y_std, outputs)
+    errors, name = read_errors(in_columns_of(y, y_std) if is_grid else y_std, outputs), getattr(y, "name", None)
     return Observations(
         inputs.values[rows],
         outputs[cells],
         numbers,
         ids,
         inputs.columns,
-        output_name=None if is_grid else _name_of(y),
+        output_name=None if is_grid or name is None else str(name),
         date_columns=inputs.date_columns,
         errors=None if errors is None else errors[cells],
         is_grid=is_grid,
     )
-
-
-def _name_of(y: Any) -> str | None:
-    if isinstance(y, pd.DataFrame):
-        return str(y.columns[0])
-    return None if not isinstance(y, pd.Series) or y.name is None else str(y.name)
 
 
 def _names_rows(inputs: Inputs, y: Any, conditions: Any) -> bool:

@@ -22,14 +22,13 @@ from lvmogp.algebra.constraints import join, natural_steps, split
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled, jitted
 from lvmogp.ground.rules import AnyFloat
-from lvmogp.inference.minibatch.bound import Grams, Shared
 from lvmogp.inference.minibatch.distributed import AXIS, mesh, on_devices
 from lvmogp.inference.minibatch.minibatches import Feed, Minibatch, ahead, minibatch
-from lvmogp.inference.minibatch.steps import AdamMoments, Problem, Rates, State, conditions_of, covariance_of, step
+from lvmogp.inference.minibatch.steps import AdamMoments, Grams, Problem, State, covariance_of, step, with_conditions
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import Posterior, gram_factors
-from lvmogp.typing import Array, HostFloat, Scalar
+from lvmogp.typing import Array, Float, Scalar
 
 STEPS_PER_WINDOW = 50
 # Step sizes of the hyperparameters, the latents and q(v) in each stage.
@@ -44,8 +43,6 @@ _SHRINK_AFTER_FAILURE, _MOST_FAILURES = 0.5, 6
 _STEPS_PER_AVERAGE, _STEPS_TO_JUDGE = 5, 50
 # Operations of one step below which threads cost more than they give.
 _LARGE = 5e8
-# The state after a minibatch at the given rates, and an estimate of the bound before it.
-_Step = Callable[[State, Minibatch, Rates], tuple[State, Array]]
 
 
 # The step schedule
@@ -120,61 +117,53 @@ def after(schedule: Schedule, latest: Window, least_gain: float) -> Schedule:
 
 
 class Running(NamedTuple):
-    """A run between two windows: all that is needed to go on from there."""
+    """A run between two windows, all that is needed to go on from there; ``shared`` are parameters of no condition."""
 
+    shared: Parameters
     state: State
     average: State
-    n_averaged: int
-    step: int
     schedule: Schedule
-    history: tuple[Window, ...]
+    n_averaged: int = 0
+    step: int = 0
+    history: tuple[Window, ...] = ()
 
 
-def begin(shared: Shared, table: HostFloat) -> State:
-    """Return the state before the first step: kernels, inducing points and latents as given, q(v) the prior."""
+def begin(shared: Parameters, table: Float[Array, "rows K"], schedule: Schedule) -> Running:
+    """Return a run before its first step: kernels, inducing points and latents as given, q(v) the prior."""
     vector, _, _ = split(shared)
-    values = jnp.asarray(table)
     n_inputs, n_latents = shared.inducing_inputs.shape[0], shared.inducing_latents.shape[0]
     grams = Grams(jnp.zeros((n_inputs, n_inputs)), jnp.zeros((n_latents, n_latents)))
-    return State(
+    state = State(
         vector=vector,
-        table=values,
+        table=table,
         mean=jnp.zeros((n_inputs, n_latents)),
         grams=grams,
         covariance=covariance_of(grams),
         vector_moments=AdamMoments(jnp.zeros_like(vector), jnp.zeros_like(vector)),
-        table_moments=AdamMoments(jnp.zeros_like(values), jnp.zeros_like(values)),
+        table_moments=AdamMoments(jnp.zeros_like(table), jnp.zeros_like(table)),
         n_steps=jnp.zeros((), int),
-        visits=jnp.zeros(len(values), int),
+        visits=jnp.zeros(len(table), int),
     )
+    return Running(shared, state, state, schedule)
 
 
 def run(
-    running: Running,
-    shared: Shared,
-    feed: Feed,
-    *,
-    most_steps: int,
-    least_gain: float,
-    on_window: Callable[[Running], None],
+    running: Running, feed: Feed, *, most_steps: int, least_gain: float, on_window: Callable[[Running], None]
 ) -> tuple[Running, Posterior, Window, Status]:
     """Go on until the last stage ends, or ``most_steps`` are over, and estimate the bound of the average.
 
     ``on_window`` is called after every window; it may raise :class:`lvmogp.StopFit` to end with the average so far.
     """
     devices = mesh()
-    vector, fixed_leaves, structure = split(shared)
+    vector, fixed_leaves, structure = split(running.shared)
     counts = jnp.maximum(jnp.asarray(feed.shards.counts, float), 1)
-    problem = on_devices(Problem(fixed_leaves, counts, structure, shared.inducing_latents.shape[1]), devices)
-    one_thread = feed.batch_size * shared.inducing_inputs.shape[0] ** 2 < _LARGE
+    unit_steps = jnp.asarray(natural_steps(vector, structure))
+    problem = on_devices(Problem(unit_steps, fixed_leaves, counts, structure), devices)
+    one_thread = feed.batch_size * running.shared.inducing_inputs.shape[0] ** 2 < _LARGE
     stepper = _stepper(devices, one_thread=one_thread)
 
-    def take_step(state: State, batch: Minibatch, rates: Rates) -> tuple[State, Array]:
+    def take_step(state: State, batch: Minibatch, rates: Array) -> tuple[State, Array]:
         return stepper(state, on_devices(batch, devices, spread=True), problem, rates)
-
-    def rates_of(hyperparameters: float, latents: float, natural: float) -> Rates:
-        free = jnp.asarray(hyperparameters * natural_steps(vector, structure))
-        return on_devices(Rates(free, jnp.asarray(latents), jnp.asarray(natural)), devices)
 
     running = running._replace(state=on_devices(running.state, devices), average=on_devices(running.average, devices))
     status = Status.ITERATION_LIMIT
@@ -183,7 +172,8 @@ def run(
     with one_at_a_time, closing(ahead(partial(minibatch, feed), running.step)) as batches:
         try:
             while running.step < most_steps and not running.schedule.ended:
-                running = _window(running, batches, take_step, rates_of(*running.schedule.steps), least_gain)
+                rates = on_devices(jnp.asarray(running.schedule.steps), devices)
+                running = _window(running, batches, partial(take_step, rates=rates), least_gain)
                 hopeless = running.schedule.n_failures > _MOST_FAILURES  # though steps are ever smaller
                 if hopeless or (running.step >= most_steps and not running.history):
                     raise NumericalError(
@@ -197,7 +187,7 @@ def run(
             status = Status.INTERRUPTED
     final = running.average if running.n_averaged else running.state
     # Steps of size zero estimate the bound and change nothing.
-    still, numbers = rates_of(0.0, 0.0, 0.0), range(running.step, running.step + _STEPS_TO_JUDGE)
+    still, numbers = on_devices(jnp.zeros(3), devices), range(running.step, running.step + _STEPS_TO_JUDGE)
     estimates = [take_step(final, minibatch(feed, number), still)[1] for number in numbers]
     return running, _posterior(final, problem), window(np.asarray(jax.device_get(estimates))), status
 
@@ -213,12 +203,12 @@ def _stepper(devices: Mesh, *, one_thread: bool) -> Callable[..., tuple[State, A
 
 
 def _window(
-    running: Running, batches: Iterator[Minibatch], take_step: _Step, rates: Rates, least_gain: float
+    running: Running, batches: Iterator[Minibatch], take_step: Callable[..., tuple[State, Array]], least_gain: float
 ) -> Running:
     state, average, n_averaged = running.state, running.average, running.n_averaged
     estimates = []
     for number in range(STEPS_PER_WINDOW):
-        state, estimate = take_step(state, next(batches), rates)
+        state, estimate = take_step(state, next(batches))
         estimates.append(estimate)
         if running.schedule.averages and number % _STEPS_PER_AVERAGE == 0:
             n_averaged += 1
@@ -243,16 +233,5 @@ def _averaged(average: State, state: State, share: Scalar) -> State:
 
 def _posterior(state: State, problem: Problem) -> Posterior:
     state, problem = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), (state, problem))
-    shared: Shared = join(state.vector, problem.fixed_leaves, problem.structure)
-    conditions = conditions_of(problem, shared, state.table, problem.counts)
-    own_noise = shared.noise_variance.shape[0] == 0
-    parameters = Parameters(
-        input_kernel=shared.input_kernel,
-        latent_kernel=shared.latent_kernel,
-        inducing_inputs=shared.inducing_inputs,
-        inducing_latents=shared.inducing_latents,
-        latent_mean=conditions.latents.mean,
-        latent_variance=conditions.latents.variance,
-        noise_variance=conditions.noise_variance if own_noise else shared.noise_variance,
-    )
+    parameters = with_conditions(join(state.vector, problem.fixed_leaves, problem.structure), state.table)
     return Posterior(parameters, *gram_factors(parameters), state.mean, state.covariance)

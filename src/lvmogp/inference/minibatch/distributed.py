@@ -1,6 +1,6 @@
 """Many devices and many machines, by JAX's own means: one process a machine or device, arrays spread over a mesh."""
 
-import json
+import pickle
 from typing import Any, NamedTuple
 
 import jax
@@ -9,8 +9,6 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lvmogp.errors import SettingError
-from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import ColumnMoments
 
 AXIS = "shards"
 
@@ -56,43 +54,12 @@ def on_devices(tree: Any, over: Mesh, *, spread: bool = False) -> Any:
     return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(sharding, np.asarray(leaf)), tree)
 
 
-def gathered_rows(rows: Observations) -> Observations:
-    """Return the rows of all processes, one after the other."""
-    inputs, outputs, conditions = (np.concatenate(_gathered(np.asarray(column))) for column in rows[:3])
-    return rows._replace(inputs=inputs, outputs=outputs, conditions=conditions)
-
-
-def merged_moments(moments: ColumnMoments) -> ColumnMoments:
-    """Return the moments of the rows of all processes together."""
-    columns = [np.stack(_gathered(np.atleast_1d(np.asarray(part, dtype=float)))) for part in moments]
-    total, *others = [ColumnMoments(float(count[0]), *rest) for count, *rest in zip(*columns, strict=True)]
-    for other in others:
-        total = total.merged(other)
-    return total
-
-
-def gathered_documents(document: Any) -> list[Any]:
-    """Return a document of plain values from each process."""
-    payload = np.frombuffer(json.dumps(document).encode(), dtype=np.uint8)
-    return [json.loads(part.tobytes().decode()) for part in _gathered(payload)]
-
-
-def of_first(payload: bytes) -> bytes:
-    """Return what the first process has, for all processes."""
-    return _gathered(np.frombuffer(payload, dtype=np.uint8))[0].tobytes()
-
-
-def summed(values: np.ndarray) -> np.ndarray:
-    """Sum over the processes."""
-    return np.sum(_gathered(values), axis=0)
-
-
-def _gathered(values: np.ndarray) -> list[np.ndarray]:
-    # The arrays of all processes; those of different lengths travel padded to the longest.
+def gathered(value: Any) -> list[Any]:
+    """Return the values of all processes, which are parts of one program of one user and trust each other's pickles."""
     if jax.process_count() == 1:
-        return [values]
-    lengths = multihost_utils.process_allgather(np.asarray(len(values)))
-    padded = np.zeros((int(lengths.max()), *values.shape[1:]), dtype=values.dtype)
-    padded[: len(values)] = values
-    everyone = multihost_utils.process_allgather(padded)
-    return [np.asarray(part[:length]) for part, length in zip(everyone, lengths, strict=True)]
+        return [value]
+    payload = np.frombuffer(pickle.dumps(value), dtype=np.uint8)
+    lengths = multihost_utils.process_allgather(np.asarray(len(payload)))
+    # Those of different lengths travel padded to the longest.
+    everyone = multihost_utils.process_allgather(np.resize(payload, int(lengths.max())))
+    return [pickle.loads(part[:length].tobytes()) for part, length in zip(everyone, lengths, strict=True)]

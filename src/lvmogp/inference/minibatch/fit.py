@@ -1,50 +1,61 @@
-"""Data that do not fit into memory or into one machine: from observations to a posterior by minibatches."""
+"""Data that do not fit into memory or into one machine: from observations to a posterior by minibatches.
 
+A small fit to some conditions comes first, and all others are placed in its latent space. Minibatches go on from there,
+or from a checkpoint.
+"""
+
+import dataclasses
 import time
-from typing import Any, NamedTuple
+from functools import reduce
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.errors import warn
+from lvmogp.ground.compiling import compiled
 from lvmogp.inference.minibatch.descent import STAGES, STEPS_PER_WINDOW, Running, begin, begin_schedule, run
-from lvmogp.inference.minibatch.distributed import gathered_documents, gathered_rows, merged_moments, of_first, summed
-from lvmogp.inference.minibatch.minibatches import Feed, Shards
-from lvmogp.inference.minibatch.start import Start, points_per_condition, start_from
-from lvmogp.inference.options import Options, minibatch_settings
-from lvmogp.inference.restarts import MINIBATCHES, Outcome, Progress, Report, Restart, jitters
-from lvmogp.model.posterior import Posterior
+from lvmogp.inference.minibatch.distributed import gathered
+from lvmogp.inference.minibatch.minibatches import Feed, Shards, ranks
+from lvmogp.inference.options import Options, minibatch_inducing, minibatch_settings, minibatch_start_options
+from lvmogp.inference.restarts import MINIBATCHES, Outcome, Progress, Report, Restart, chosen, jitters, search
+from lvmogp.inference.starts import representatives
+from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.model.layouts import long_data
+from lvmogp.model.parameters import Parameters
+from lvmogp.model.posterior import Posterior, posterior
 from lvmogp.storage.checkpoints import Checkpoints
-from lvmogp.storage.codec import decode_id, encode_id
-from lvmogp.storage.tensor_file import from_bytes, to_bytes
 from lvmogp.tables.ids import Id, distinct_ids, numbers_of
-from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import scaling_from
+from lvmogp.tables.observations import Observations, joined
+from lvmogp.tables.scaling import ColumnMoments, scaling_from
 from lvmogp.tables.transforms import Transform
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
 
 # Seconds between two checkpoints, unless the user says otherwise.
 CHECKPOINT_SECONDS = 60.0
 _SERIES = "steps"
-
-
-class Interrupted(NamedTuple):
-    """A run between two windows, and where it started, as a checkpoint keeps them."""
-
-    start: Start
-    running: Running
+# Conditions and observations of the small fit, which takes seconds, and observations by which others are placed.
+_MOST_CONDITIONS, _MOST_OBSERVATIONS = 300, 3_000
+_POINTS_PER_CONDITION = 32
+_CONDITIONS_AT_ONCE = 1_024
+# Levenberg and Marquardt's steps: the damping goes down by 4 or up by 8, from little.
+_NEWTON_STEPS, _FIRST_DAMPING = 10, 1e-2
+# The curves of the small fit are themselves uncertain, by about as much as an observation.
+_EXCESS_VARIANCE = 2.0
+_posterior = compiled(posterior)
 
 
 def shards_of(observations: Observations, *, transform: Transform | None) -> tuple[Shards, tuple[Id, ...]]:
     """Return a process's observations as a part of those of all processes, and the ids of all conditions."""
-    documents = gathered_documents([encode_id(each) for each in observations.ids])
-    ids = distinct_ids([decode_id(each) for document in documents for each in document])
-    numbers = numbers_of(observations.ids, ids).astype(np.int32)
-    scaling = scaling_from(merged_moments(observations.moments(transform)), transform=transform)
+    everyone = gathered((observations.ids, observations.counts, observations.moments(transform)))
+    ids = distinct_ids([each for own_ids, _, _ in everyone for each in own_ids])
     counts = np.zeros(len(ids), dtype=np.int64)
-    counts[numbers] = observations.counts
-    shards = Shards((observations,), (numbers,), summed(counts), scaling, jax.process_count(), jax.process_index())
-    return shards, ids
+    for own_ids, own_counts, _ in everyone:
+        counts[numbers_of(own_ids, ids)] += own_counts
+    scaling = scaling_from(reduce(ColumnMoments.merged, [moments for _, _, moments in everyone]), transform=transform)
+    numbers = numbers_of(observations.ids, ids).astype(np.int32)
+    return Shards((observations,), (numbers,), counts, scaling, len(everyone), jax.process_index()), ids
 
 
 def fit_minibatches(
@@ -59,27 +70,25 @@ def fit_minibatches(
     began = last_written = time.perf_counter()
     n_observations = int(shards.counts.sum())
     batch_size, most_steps, least_gain = minibatch_settings(options, n_observations)
-    interrupted = None if checkpoints is None else _interrupted(checkpoints)
-    if interrupted is None:
-        start = _started(shards, options, on_progress)
-        state = begin(start.shared, start.table)
-        interrupted = Interrupted(start, Running(state, state, 0, 0, begin_schedule(n_observations, batch_size), ()))
-    start, running = interrupted
+    running = None if checkpoints is None else _resumed(checkpoints)
+    if running is None:
+        shared, table = _started(shards, options, on_progress)
+        running = begin(shared, jnp.asarray(table), begin_schedule(n_observations, batch_size))
 
     def after_window(running: Running) -> None:
         nonlocal last_written
         due = running.schedule.ended or time.perf_counter() - last_written >= checkpoint_seconds
         if checkpoints is not None and due and jax.process_index() == 0:  # the states of others are the same
-            checkpoints.save(_SERIES, running.step, Interrupted(start, running), Interrupted)
+            checkpoints.save(_SERIES, running.step, running, Running)
             last_written = time.perf_counter()
         if on_progress is not None and running.history:
-            n_latent = running.state.table.shape[1] // 2
+            n_latent = running.shared.latent_mean.shape[1]
             share = max(running.schedule.share, running.step / most_steps)
             on_progress(Progress(n_latent, 1, 1, MINIBATCHES, running.step, running.history[-1].mean, share))
 
     feed = Feed(shards, batch_size, jax.local_device_count(), options.dtype, options.random_state)
     running, posterior, bound, status = run(
-        running, start.shared, feed, most_steps=most_steps, least_gain=least_gain, on_window=after_window
+        running, feed, most_steps=most_steps, least_gain=least_gain, on_window=after_window
     )
     jitter_inputs, jitter_latents = map(float, jitters(posterior.parameters))
     seconds = time.perf_counter() - began
@@ -90,40 +99,127 @@ def fit_minibatches(
     )
 
 
-def _started(shards: Shards, options: Options, on_progress: Report) -> Start:
-    n_conditions, scaling = len(shards.counts), shards.scaling
-    # About as many observations of each condition, all of those that have fewer.
-    chances = np.minimum(points_per_condition(n_conditions) / np.maximum(shards.counts, 1), 1.0)
-    some = [
-        part.sample(chances[own], options.random_state + shards.first_shard + place)
-        for place, (part, own) in enumerate(zip(shards.parts, shards.numbers, strict=True))
-    ]
-    drawn = gathered_rows(shards.joined(some))
-    start = None
-    if jax.process_index() == 0:
-        rows = drawn._replace(inputs=scaling.inputs(drawn.inputs), outputs=scaling.outputs(drawn.outputs))
-        start = start_from(rows, n_conditions, scaling.input_scale, options, on_progress)
-    return _of_first_process(start, Start)
-
-
-def _interrupted(checkpoints: Checkpoints) -> Interrupted | None:
-    # The newest run that can be read.
-    newest = checkpoints.latest(_SERIES, Interrupted) if jax.process_index() == 0 else None
-    kept: Interrupted | None = _of_first_process(None if newest is None else newest[1], Interrupted)
+def _resumed(checkpoints: Checkpoints) -> Running | None:
+    # The newest run that can be read, by the first process for all.
+    newest = checkpoints.latest(_SERIES, Running) if jax.process_index() == 0 else None
+    kept: Running | None = gathered(newest and newest[1])[0]
     if kept is None:
         return None
-    running = kept.running
-    found = (running.state, running.average, begin(kept.start.shared, kept.start.table))
-    sizes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state) for state in found]
-    if not eqx.tree_equal(*sizes) or running.schedule.stage not in range(len(STAGES) + 1):
+    states = (kept.state, kept.average, begin(kept.shared, kept.state.table, kept.schedule).state)
+    sizes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state) for state in states]
+    if not eqx.tree_equal(*sizes) or kept.schedule.stage not in range(len(STAGES) + 1):
         warn(f"the checkpoints in {checkpoints.folder} do not fit where they started; the fit begins anew")
         return None
     return kept
 
 
-def _of_first_process(value: Any | None, kind: Any) -> Any:
-    # What the first process has, for all processes.
-    if jax.process_count() == 1:
-        return value
-    payload = of_first(b"" if value is None else to_bytes(value, kind))
-    return from_bytes(payload, kind) if payload else None
+# Where minibatches start
+
+
+def _started(shards: Shards, options: Options, on_progress: Report) -> tuple[Parameters, HostFloat]:
+    # What all conditions share, as the parameters of none, and the table of what is their own: some of the conditions
+    # are fitted by the first process for all, the others placed.
+    n_conditions, scaling = len(shards.counts), shards.scaling
+    # About as many observations of each condition, all of those that have fewer.
+    wanted = max(_POINTS_PER_CONDITION, -(-_MOST_OBSERVATIONS // min(n_conditions, _MOST_CONDITIONS)))
+    chances = np.minimum(wanted / np.maximum(shards.counts, 1), 1.0)
+    some = [
+        part.sample(chances[own], options.random_state + shards.first_shard + place)
+        for place, (part, own) in enumerate(zip(shards.parts, shards.numbers, strict=True))
+    ]
+    drawn = joined(gathered(shards.joined(some)))
+    if jax.process_index() > 0:
+        return gathered(None)[0]
+    rows = drawn._replace(inputs=scaling.inputs(drawn.inputs), outputs=scaling.outputs(drawn.outputs))
+    few, fitted = some_conditions(rows, n_conditions, options.random_state)
+    data = long_data(few.inputs, few.outputs, few.conditions, len(fitted))
+    reduced = minibatch_start_options(options, data, few.inputs)
+    found = chosen(search(reduced, data, few.inputs, scaling.input_scale, on_progress)).parameters
+    latents = placed(_posterior(found, data), rows, n_conditions, fitted)
+    means = np.asarray(latents.mean)
+    n_latent = means.shape[1]
+    n_inputs, n_latents = minibatch_inducing(
+        options, n_conditions, n_latent=n_latent, latent_kernel=found.latent_kernel
+    )
+    columns, noise_variance = [means, np.log(np.asarray(latents.variance))], found.noise_variance
+    if options.noise == "per-condition":
+        noise = np.full((n_conditions, 1), np.mean(np.log(noise_variance)))
+        noise[fitted, 0] = np.log(noise_variance)
+        columns.append(noise)
+        noise_variance = jnp.zeros(0)
+    shared = dataclasses.replace(
+        found,
+        inducing_inputs=jnp.asarray(representatives(rows.inputs, n_inputs, options.random_state)),
+        inducing_latents=jnp.asarray(representatives(means, n_latents, options.random_state)),
+        latent_mean=jnp.zeros((0, n_latent)),
+        latent_variance=jnp.zeros((0, n_latent)),
+        noise_variance=noise_variance,
+    )
+    return gathered((shared, np.concatenate(columns, axis=1)))[0]
+
+
+def some_conditions(rows: Observations, n_conditions: int, seed: int) -> tuple[Observations, HostInt]:
+    """Return some observations of at most 300 conditions, about as many of each, and the conditions' numbers."""
+    rng = np.random.default_rng(seed)
+    seen = np.unique(rows.conditions)
+    drawn = np.sort(rng.choice(seen, min(len(seen), _MOST_CONDITIONS), replace=False))
+    numbers = np.full(n_conditions, -1)
+    numbers[drawn] = np.arange(len(drawn))
+    order = rng.permutation(np.flatnonzero(numbers[rows.conditions] >= 0))
+    few = rows.some(order[ranks(rows.conditions[order]) < -(-_MOST_OBSERVATIONS // len(drawn))])
+    return few._replace(conditions=numbers[few.conditions]), drawn
+
+
+def placed(model: Posterior, rows: Observations, n_conditions: int, fitted: HostInt) -> LatentGaussians:
+    """Return q(h_d) of all conditions: as fitted, and the others where their observations put them, the model fixed."""
+    rank = ranks(rows.conditions)
+    near = rank < _POINTS_PER_CONDITION
+    place = rows.conditions[near], rank[near]
+    inputs = np.zeros((n_conditions, _POINTS_PER_CONDITION, rows.inputs.shape[1]))
+    outputs, present = np.zeros((2, n_conditions, _POINTS_PER_CONDITION))
+    inputs[place], outputs[place], present[place] = rows.inputs[near], rows.outputs[near], 1.0
+    mean, variance = map(np.array, _place(model, jnp.asarray(inputs), jnp.asarray(outputs), jnp.asarray(present)))
+    mean[fitted], variance[fitted] = model.parameters.latent_mean, model.parameters.latent_variance
+    return LatentGaussians(jnp.asarray(mean), jnp.asarray(variance))
+
+
+@compiled
+def _place(
+    model: Posterior, inputs: Float[Array, "C b Q_X"], outputs: Float[Array, "C b"], present: Float[Array, "C b"]
+) -> tuple[Float[Array, "C Q_H"], Float[Array, "C Q_H"]]:
+    # Means and variances of Laplace's approximation, by Gauss-Newton steps from the best of the fitted latents, damped
+    # as by Levenberg and Marquardt.
+    noise = _EXCESS_VARIANCE * jnp.exp(jnp.mean(jnp.log(model.parameters.noise_variance)))
+    candidates = model.parameters.latent_mean
+    candidate_weights = model.latent_basis.features(candidates) @ model.mean.T  # w(h) = M c(h)
+    identity = jnp.eye(candidates.shape[1], dtype=candidates.dtype)
+
+    def one_condition(observed: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        points, values, weights = observed
+        features, precision = model.input_basis.features(points), weights / noise
+
+        def predicted(latent: Float[Array, " Q_H"]) -> Float[Array, " b"]:
+            return features @ (model.mean @ model.latent_basis.features(latent[None])[0])
+
+        def log_density(latent: Float[Array, " Q_H"]) -> Scalar:
+            return -(weights @ (values - predicted(latent)) ** 2 / noise + latent @ latent) / 2
+
+        def curvature(latent: Array) -> tuple[Array, Array]:
+            slope = jax.jacfwd(predicted)(latent)
+            gradient = slope.T @ (precision * (values - predicted(latent))) - latent
+            return gradient, (slope.T * precision) @ slope + identity
+
+        def improve(_, state: tuple[Array, Array]) -> tuple[Array, Array]:
+            latent, damping = state
+            gradient, precision_matrix = curvature(latent)
+            step = jnp.linalg.solve(precision_matrix * (1 + damping * identity), gradient)
+            better = log_density(latent + step) > log_density(latent)
+            return jax.lax.select(better, latent + step, latent), jax.lax.select(better, damping / 4, damping * 8)
+
+        errors = weights @ (values[:, None] - features @ candidate_weights.T) ** 2 / noise
+        first = candidates[jnp.argmin(errors + jnp.sum(candidates**2, axis=1))]
+        damping = jnp.asarray(_FIRST_DAMPING, first.dtype)
+        latent, _ = jax.lax.fori_loop(0, _NEWTON_STEPS, improve, (first, damping))
+        return latent, jnp.diagonal(jnp.linalg.inv(curvature(latent)[1]))
+
+    return jax.lax.map(one_condition, (inputs, outputs, present), batch_size=min(_CONDITIONS_AT_ONCE, len(inputs)))
