@@ -153,9 +153,8 @@ def check_sequence(conditions: Any) -> None:
     is_matrix = isinstance(conditions, np.ndarray) and conditions.ndim != 1
     is_sequence = isinstance(conditions, Iterable) and not isinstance(conditions, _NO_SEQUENCES)
     if is_matrix or not (is_sequence or is_single_id(conditions)):
-        shown = (
-            f"an array of shape {conditions.shape}" if is_matrix else f"{type(conditions).__name__} {conditions!r:.60}"
-        )
+        kind = type(conditions).__name__
+        shown = f"an array of shape {np.shape(conditions)}" if is_matrix else f"{kind} {conditions!r:.60}"
         raise DataError(f"conditions must be one id, or one id a row, got {shown}")
 
 
