@@ -224,12 +224,12 @@ def three_groups_in_the_wrong_order():
 
 def test_tempered_chains_leave_a_lesser_mode():
     target, vector = target_of(*three_groups_in_the_wrong_order())
-    settings = SamplerSettings(4, 160, 120, 0)  # fewer draws leave an error of several units in the levels below
-    chains, _ = run(target, vector, settings, tempered=(1, 3), variance=0.1)
+    settings = SamplerSettings(6, 160, 120, 0)  # fewer draws leave an error of several units in the levels below
+    chains, _ = run(target, vector, settings, tempered=(1, 3, 5), variance=0.1)
     groups = np.stack([chain.positions[:, :24].reshape(-1, 3, 8).mean(axis=2) for chain in chains.values()])
     in_order = np.mean((groups[..., 1] - groups[..., 0]) * (groups[..., 2] - groups[..., 1]) > 0, axis=1)
     np.testing.assert_array_equal(in_order[::2], 0)
-    assert np.any(in_order[1::2] == 1)  # as are most tempered chains, by hand seven of nine
+    assert np.sum(in_order[1::2] == 1) >= 2  # most of them, by hand seven of nine
     levels = np.asarray([chain.statistics.log_posterior.mean() for chain in chains.values()])
     assert np.min(levels[in_order == 1]) > np.max(levels[::2]) + 2
 

@@ -154,7 +154,11 @@ def check_sequence(conditions: Any) -> None:
     is_sequence = isinstance(conditions, Iterable) and not isinstance(conditions, _NO_SEQUENCES)
     if is_matrix or not (is_sequence or is_single_id(conditions)):
         kind = type(conditions).__name__
-        shown = f"an array of shape {np.shape(conditions)}" if is_matrix else f"{kind} {conditions!r:.60}"
+        shown = (
+            f"an array of shape {conditions.shape}"
+            if isinstance(conditions, np.ndarray)
+            else f"{kind} {conditions!r:.60}"
+        )
         raise DataError(f"conditions must be one id, or one id a row, got {shown}")
 
 
