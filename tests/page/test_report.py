@@ -209,19 +209,13 @@ def assert_close(model, *pairs):
 
 @pytest.mark.parametrize("include_noise", [False, True])
 @pytest.mark.parametrize("name", [*MAKERS, "compact"])
-def test_curves_at_latents_are_those_of_python(models, calculators, name, include_noise):
+def test_curves_at_latents_and_of_conditions_are_those_of_python(models, calculators, name, include_noise):
     model = models.get(name, models["long"])
     inputs = rows_for(model)
     for latent in np.random.default_rng(6).normal(size=(3, model.n_latent_)) * 1.5:
         page = calculators[name].ask("lvmogp.predictAtLatent(...a)", inputs.tolist(), latent.tolist(), include_noise)
         mean, std = model.predict_at_latent(inputs, latent, return_std=True, include_noise=include_noise)
         assert_close(model, (page["mean"], mean), (page["sd"], std))
-
-
-@pytest.mark.parametrize("include_noise", [False, True])
-@pytest.mark.parametrize("name", MAKERS)
-def test_curves_of_conditions_are_those_of_python(models, calculators, name, include_noise):
-    model, inputs = models[name], rows_for(models[name])
     for condition in model.conditions_:
         page = calculators[name].ask("lvmogp.predictCondition(...a)", condition, inputs.tolist(), include_noise)
         mean, std = model.predict(inputs, condition, return_std=True, include_noise=include_noise)
@@ -356,16 +350,11 @@ def test_dragging_moves_the_curve(models, fresh):
     assert_close(models["long"], (second["mean"], expected))
 
 
-def test_pointing_at_a_condition_shows_it(fresh):
+def test_the_pointer_shows_a_condition_and_the_keyboard_moves_the_point(fresh):
     opened = fresh()
     opened.page.locator('#latent [data-condition="3"] .point').hover()
-    assert opened.shown["condition"] == NAMES[3]
-    assert opened.shown["active"] == "condition"
+    assert (opened.shown["condition"], opened.shown["active"]) == (NAMES[3], "condition")
     assert opened.page.locator("#curve .datum").count() == 6
-
-
-def test_the_keyboard_moves_the_point(fresh):
-    opened = fresh()
     opened.page.locator("#condition").focus()
     opened.page.keyboard.press("Tab")
     assert opened.ask("document.activeElement.id") == "latent"
@@ -441,7 +430,7 @@ def test_a_phone_needs_no_sideways_scrolling(fresh, name):
     assert opened.page.locator("#latent").bounding_box()["width"] > 300
 
 
-def test_light_and_dark(fresh):
+def test_a_page_is_light_or_dark(fresh):
     background = "getComputedStyle(document.body).backgroundColor"
     light, dark = fresh(color_scheme="light"), fresh(color_scheme="dark")
     seen = light.ask(background), dark.ask(background)
