@@ -1,5 +1,6 @@
 """Models put together by hand that hold all that a model file can, and whether what comes back is the same."""
 
+import copy
 import dataclasses
 import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from lvmogp.ground.precision import in_precision
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.psi_statistics import LatentGaussians
+from lvmogp.storage.codec import Content
 from lvmogp.tables.features import CATEGORY, Feature
 
 IDS = (("ω", 1), datetime.date(2020, 1, 2), 3, "a", 2.5)
@@ -63,6 +65,19 @@ def whole_model(form: str, dtype: str = "float64", added=None) -> FittedModel:
     method = "exact" if added is particles else "gaussian"
     entry = AddedCondition(points, values, errors, own_features, method, condition)
     return model._replace(added={("new", "✓"): entry})
+
+
+def edited(content: Content, place: str, value: Any) -> Content:
+    """The content with another entry in its document, or with what a function makes of one of its arrays."""
+    content = content._replace(document=copy.deepcopy(content.document))
+    if place in content.tensors and callable(value):
+        return content._replace(tensors={**content.tensors, place: value(content.tensors[place])})
+    *outer, last = (int(name) if name.isdecimal() else name for name in place.split("."))
+    holder = content.document
+    for name in outer:
+        holder = holder[name]
+    holder[last] = value
+    return content
 
 
 def assert_same(found: Any, wanted: Any) -> None:

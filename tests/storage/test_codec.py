@@ -1,7 +1,5 @@
 """The codec on small containers of its own: what is encoded comes back bit for bit, what does not fit is refused."""
 
-import contextlib
-import copy
 import dataclasses
 import datetime
 import enum
@@ -11,28 +9,19 @@ from collections.abc import Hashable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import equinox as eqx
-import hypothesis.extra.numpy as arrays
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import example as case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from whole_models import assert_same
+from whole_models import assert_same, edited
 
 from lvmogp.algebra.constraints import positive
-from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
+from lvmogp.errors import ModelFileError, SettingError
 from lvmogp.ground.rules import ANY_VALUE, LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Along, AnyFloat, Below
-from lvmogp.kernels.covariances import (
-    RBF,
-    Constant,
-    Kernel,
-    Linear,
-    Matern12,
-    Matern32,
-    Periodic,
-    RationalQuadratic,
-)
+from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Matern12, Periodic, RationalQuadratic
 from lvmogp.storage.codec import Content, decode, decode_id, encode, encode_id, planned
 from lvmogp.tables.transforms import Logarithm, SquareRoot, Transform
 from lvmogp.typing import Array, Bool, Float, Int, Scalar
@@ -148,10 +137,7 @@ def test_everything_comes_back_bit_for_bit(dtype):
         {"transform": SquareRoot()},
         {"table": None},
         {"stack": jnp.zeros((2, 2)), "other": np.array(0.5)},
-        {
-            "kernel": RationalQuadratic(shape=2.0)
-            + Matern12(0.3) * (Matern32(columns=1) + Periodic([1.0, 7.0], fixed=()))
-        },
+        {"kernel": RationalQuadratic(shape=2.0) + Matern12(0.3) * (RBF(columns=1) + Periodic([1.0, 7.0], fixed=()))},
         {"bounds": {}, "members": {}, "history": ()},
     ],
     ids=str,
@@ -171,29 +157,15 @@ def types_of(value: Any) -> Any:
     return tuple(types_of(part) for part in value) if isinstance(value, tuple) else (type(value), str(value))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
+@case(datetime.datetime(2024, 2, 29, 12, 34, 56, 789, tzinfo=datetime.timezone(datetime.timedelta(hours=5.5))))
+@case("\ud800")
+@case(-(2**80))
 @given(IDS)
 def test_ids_come_back_with_their_type(value):
     found = decode_id(json.loads(json.dumps(encode_id(value), allow_nan=False)))
     assert found == value
     assert types_of(found) == types_of(value)
-
-
-def test_ids_of_other_time_zones_and_beyond_unicode_come_back():
-    zone = datetime.timezone(datetime.timedelta(hours=5, minutes=30))
-    for value in (datetime.datetime(2024, 2, 29, 12, 34, 56, 789, tzinfo=zone), "\ud800", -(2**80)):
-        assert decode_id(encode_id(value)) == value
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    arrays.arrays(st.sampled_from([np.float32, np.float64]), arrays.array_shapes(min_dims=0, min_side=0)),
-    st.floats(),
-    st.text(),
-)
-def test_any_array_number_and_text_comes_back(values, number, text):
-    kind = tuple[Annotated[Float[np.ndarray, "..."], ANY_VALUE], AnyFloat, str]
-    assert_same(returned((values, number, text), kind), (values, number, text))
 
 
 # What does not fit
@@ -202,47 +174,20 @@ def test_any_array_number_and_text_comes_back(values, number, text):
 ENCODED = through_json(encode(example(), Everything))
 
 
-def changed(path: str, value: Any) -> Content:
-    """The example with another entry in its document, or an array in place of another."""
-    content = ENCODED._replace(document=copy.deepcopy(ENCODED.document))
-    if path in content.tensors and callable(value):
-        return content._replace(tensors={**content.tensors, path: value(content.tensors[path])})
-    *outer, last = (int(name) if name.isdecimal() else name for name in path.split("."))
-    holder = content.document
-    for name in outer:
-        holder = holder[name]
-    holder[last] = value
-    return content
-
-
-ARRAYS = {
-    "means": [
-        (lambda values: values[:2], r"means has the shape \(2, 2\), where \(3, 2\) fits the rest"),
-        (lambda values: values.astype(int), "means holds int64"),
-        (lambda values: values * np.nan, "means holds NaN or infinite values"),
-    ],
-    "numbers": [
-        (lambda values: values + 1, "numbers counts beyond the 3 there are"),
-    ],
-    "stack": [
-        (lambda values: values[:, :1], r"stack has the shape \(5, 1, 2\)"),
-        (lambda values: values[0, 0], r"stack has the shape \(2,\), where \('\*draws', '2', 2\)"),
-    ],
-    "other": [(lambda values: values[1:], r"other has the shape \(4,\), where \(5,\)")],
-    "number": [(lambda values: values[None], r"number has the shape \(1,\)")],
-    "tree.weights": [
-        (lambda values: values + 0.1, "tree.weights holds numbers that are no logarithms"),
-    ],
-    "tree.noise": [
-        (lambda values: -values, "tree.noise holds values that are not positive"),
-    ],
-    "members.0.1.rows": [(lambda values: values[:, :1], r"members.0.1.rows has the shape \(2, 1\), where \(.*, 2\)")],
-    "members.0.1.errors": [
-        (lambda values: values - 1, "members.0.1.errors holds negative values"),
-        (lambda values: values[:1], r"members.0.1.errors has the shape \(1,\), where \(2,\)"),
-    ],
-}
-ENTRIES = [
+UNFIT = [
+    ("means", lambda values: values[:2], r"means has the shape \(2, 2\), where \(3, 2\) fits the rest"),
+    ("means", lambda values: values.astype(int), "means holds int64"),
+    ("means", lambda values: values * np.nan, "means holds NaN or infinite values"),
+    ("numbers", lambda values: values + 1, "numbers counts beyond the 3 there are"),
+    ("stack", lambda values: values[:, :1], r"stack has the shape \(5, 1, 2\)"),
+    ("stack", lambda values: values[0, 0], r"stack has the shape \(2,\), where \('\*draws', '2', 2\)"),
+    ("other", lambda values: values[1:], r"other has the shape \(4,\), where \(5,\)"),
+    ("number", lambda values: values[None], r"number has the shape \(1,\)"),
+    ("tree.weights", lambda values: values + 0.1, "tree.weights holds numbers that are no logarithms"),
+    ("tree.noise", lambda values: -values, "tree.noise holds values that are not positive"),
+    ("members.0.1.rows", lambda values: values[:, :1], r"members.0.1.rows has the shape \(2, 1\), where \(.*, 2\)"),
+    ("members.0.1.errors", lambda values: values - 1, "members.0.1.errors holds negative values"),
+    ("members.0.1.errors", lambda values: values[:1], r"members.0.1.errors has the shape \(1,\), where \(2,\)"),
     ("ids", [["str", "a"], ["int", 1], ["str", "a"]], "ids names something twice"),
     ("ids", [["str", "a"], ["int", 1], ["bool", True]], "ids: condition ids mix True/False with numbers"),
     ("ids", [["str", "a"]], r"means has the shape \(3, 2\), where \(1, 2\)"),
@@ -269,16 +214,10 @@ ENTRIES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "change", "words"), [(path, *each) for path, own in ARRAYS.items() for each in own])
-def test_an_array_that_does_not_fit_is_refused_by_name(path, change, words):
+@pytest.mark.parametrize(("path", "value", "words"), UNFIT)
+def test_what_does_not_fit_is_refused_by_name(path, value, words):
     with pytest.raises(ModelFileError, match=words):
-        decode(*changed(path, change), Everything)
-
-
-@pytest.mark.parametrize(("path", "value", "words"), ENTRIES)
-def test_an_entry_that_does_not_fit_is_refused_by_name(path, value, words):
-    with pytest.raises(ModelFileError, match=words):
-        decode(*changed(path, value), Everything)
+        decode(*edited(ENCODED, path, value), Everything)
 
 
 def test_sizes_are_refused_before_any_array_is_there():
@@ -310,20 +249,6 @@ def test_what_is_nested_without_end_is_refused():
     for document, kind in ((name, Hashable), (kernel, Kernel)):
         with pytest.raises(ModelFileError, match="more than 60 levels"):
             decode({}, document, kind)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.just("array"),
-    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(st.sampled_from(["rbf", "str", "x", "Point"]), parts),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from([path for path, *_ in ENTRIES]), JSON)
-def test_any_entry_is_read_or_refused_in_our_words(path, value):
-    with contextlib.suppress(LVMOGPError):
-        decode(*changed(path, value), Everything)
 
 
 # What cannot be written

@@ -113,24 +113,17 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_an_edited_array_fails_in_words(path, change):
-    tensors = load_file(path)
-    tensors |= CHANGES[change](tensors.pop("whole"))
-    payload = save({name: np.asarray(value, order="C") for name, value in tensors.items()}, metadata_of(path))
-    path.write_bytes(payload)
+@pytest.mark.parametrize("change", [*CHANGES, "document", "digest", "header digest"])
+def test_an_edited_array_or_entry_fails_in_words(path, change):
+    tensors, metadata = load_file(path), metadata_of(path)
+    if change in CHANGES:
+        tensors |= CHANGES[change](tensors.pop("whole"))
+        tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+    else:
+        metadata[change] = metadata[change].replace("5", "6")
+    path.write_bytes(save(tensors, metadata))
     with pytest.raises(ModelFileError, match="is damaged: its content does not match its digest; restore it from a"):
         read(path)
-
-
-@pytest.mark.parametrize("entry", ["document", "digest", "header digest"])
-def test_an_edited_or_missing_entry_fails_in_words(path, entry):
-    tensors, metadata = load_file(path), metadata_of(path)
-    without = {name: value for name, value in metadata.items() if name != entry}
-    for changed in (metadata | {entry: metadata[entry].replace("5", "6")}, without):
-        path.write_bytes(save(tensors, changed))
-        with pytest.raises(ModelFileError, match="does not match its digest"):
-            read(path)
 
 
 # Foreign files

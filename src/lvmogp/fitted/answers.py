@@ -8,27 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-import lvmogp.conditions.closed_form as closed_form
-import lvmogp.conditions.joint as joint
+from lvmogp.conditions import closed_form, joint, predictive
 from lvmogp.conditions.condition import Condition, mean_noise
 from lvmogp.conditions.ensemble import ClosedForm, Ensemble
-from lvmogp.conditions.predictive import (
-    Ask,
-    Curves,
-    OutputMoments,
-    Scores,
-    Statistic,
-    condition_curves,
-    curves_at_latents,
-    moments_in_units,
-    output_factors,
-    pieces,
-    quantiles_in_units,
-    scores_in_units,
-    statistic_of,
-    trained_curves,
-    with_variances,
-)
 from lvmogp.fitted.model import FittedModel, all_features, all_latents, find_condition
 from lvmogp.fitted.queries import Query
 from lvmogp.ground.compiling import compiled
@@ -54,24 +36,24 @@ def _conditions(model: FittedModel, rows: Query, but: Collection[Id] = ()) -> It
             yield places, find_condition(model, name, unseen=rows.unseen)
 
 
-def _parts(model: FittedModel, rows: Query, *, slopes: bool = False) -> Iterator[tuple[HostInt, Curves]]:
+def _parts(model: FittedModel, rows: Query, *, slopes: bool = False) -> Iterator[tuple[HostInt, predictive.Curves]]:
     # Predictive curves of some rows at a time, all of trained conditions or all of one other condition.
     ensemble, points = model.ensemble, model.scaling.inputs(rows.inputs)
     numbers = rows.ids.numbers_in(model.ids)
     order = np.argsort(numbers, kind="stable")
-    for some in pieces(order[numbers[order] >= 0]):
-        yield some, trained_curves(ensemble, points[some], numbers[some], slopes=slopes)
+    for some in predictive.pieces(order[numbers[order] >= 0]):
+        yield some, predictive.trained_curves(ensemble, points[some], numbers[some], slopes=slopes)
     for places, condition in _conditions(model, rows, but=model.ids):
-        for some in pieces(places):
-            yield some, condition_curves(ensemble, condition, points[some], slopes=slopes)
+        for some in predictive.pieces(places):
+            yield some, predictive.condition_curves(ensemble, condition, points[some], slopes=slopes)
 
 
-def _ask(model: FittedModel, rows: Query, *, include_noise: bool) -> Ask:
+def _ask(model: FittedModel, rows: Query, *, include_noise: bool) -> predictive.Ask:
     # Statistics of the predictive mixtures of rows.
-    def ask(values: HostFloat, statistic: Statistic) -> HostFloat:
+    def ask(values: HostFloat, statistic: predictive.Statistic) -> HostFloat:
         found = np.empty(values.shape)
         for some, curves in _parts(model, rows):
-            found[some] = statistic_of(curves, values[some], statistic, include_noise=include_noise)
+            found[some] = predictive.statistic_of(curves, values[some], statistic, include_noise=include_noise)
         return found
 
     return ask
@@ -115,19 +97,21 @@ def _row_moments(model: FittedModel, rows: Query, *, include_noise: bool) -> tup
         found = np.stack([scaling.location(found[0]), scaling.variance(found[1])])
     if left.any():
         ask = _ask(model, rows.some(np.flatnonzero(left)), include_noise=include_noise)
-        found[:, left] = moments_in_units(ask, scaling, int(left.sum()))
+        found[:, left] = predictive.moments_in_units(ask, scaling, int(left.sum()))
     return found[0], found[1]
 
 
 def quantiles(model: FittedModel, rows: Query, levels: Sequence[float], *, include_noise: bool) -> HostFloat:
     """Return quantiles of the output at each row, one column per level."""
     ask = _ask(model, rows, include_noise=include_noise)
-    return quantiles_in_units(ask, model.scaling, np.broadcast_to(levels, (len(rows.ids), len(levels))))
+    return predictive.quantiles_in_units(ask, model.scaling, np.broadcast_to(levels, (len(rows.ids), len(levels))))
 
 
-def scores(model: FittedModel, rows: Query, outputs: HostFloat, errors: HostFloat, *, include_noise: bool) -> Scores:
+def scores(
+    model: FittedModel, rows: Query, outputs: HostFloat, errors: HostFloat, *, include_noise: bool
+) -> predictive.Scores:
     """Judge the output of each row, its own error in measuring (a standard deviation) beside the noise."""
-    return scores_in_units(_ask(model, rows, include_noise=include_noise), model.scaling, outputs, errors)
+    return predictive.scores_in_units(_ask(model, rows, include_noise=include_noise), model.scaling, outputs, errors)
 
 
 def moments_and_covariance(model: FittedModel, rows: Query, *, include_noise: bool) -> tuple[HostFloat, HostFloat]:
@@ -151,10 +135,10 @@ def moments_and_covariance(model: FittedModel, rows: Query, *, include_noise: bo
     order, covariance = np.concatenate(groups), np.empty((len(inputs), len(inputs)))
     covariance[np.ix_(order, order)] = joint.joint_covariance(model.ensemble, conditions, points, output)
     if transform is not None:
-        return mean, with_variances(covariance * np.outer(mean, mean), variance)
+        return mean, predictive.with_variances(covariance * np.outer(mean, mean), variance)
     covariance = scaling.variance(covariance)
     if fit is None:
-        covariance = with_variances(covariance, variance)
+        covariance = predictive.with_variances(covariance, variance)
     np.fill_diagonal(covariance, variance)
     for places, condition in zip(groups, conditions, strict=True):
         covariance[places, places] += include_noise * scaling.output_scale**2 * mean_noise(model.ensemble, condition)
@@ -186,10 +170,10 @@ def moment_gradients(model: FittedModel, rows: Query, *, include_noise: bool) ->
             slopes = closed_form.gaussian_slopes(fit, condition.gaussian, scaling.inputs(inputs[places]))
             found[:, places] = scaling.output_scale * slopes[0], scaling.variance(slopes[1])
             left[places] = False
-    others, statistic = np.flatnonzero(left), OutputMoments(scaling.transform)
+    others, statistic = np.flatnonzero(left), predictive.OutputMoments(scaling.transform)
     for some, curves in _parts(model, rows.some(others), slopes=True):
-        factors = output_factors(scaling, len(some))
-        slopes = statistic_of(curves, factors, statistic, include_noise=include_noise, slopes=True)
+        factors = predictive.output_factors(scaling, len(some))
+        slopes = predictive.statistic_of(curves, factors, statistic, include_noise=include_noise, slopes=True)
         found[:, others[some]] = np.moveaxis(slopes, 1, 0)
     return found[0] / scaling.input_scale, found[1] / scaling.input_scale
 
@@ -206,10 +190,10 @@ def moments_at_latents(
     noise = jnp.exp(jnp.mean(jnp.log(ensemble.noise), axis=1, keepdims=True))  # the geometric mean of all conditions
     noises = jnp.broadcast_to(noise, own.shape[:2])
     found = np.empty((len(inputs), 2))
-    for some in pieces(np.arange(len(inputs))):
-        curves = curves_at_latents(ensemble, own, points[some], rows[some], noise=noises)
-        factors, statistic = output_factors(scaling, len(some)), OutputMoments(scaling.transform)
-        found[some] = statistic_of(curves, factors, statistic, include_noise=include_noise)
+    for some in predictive.pieces(np.arange(len(inputs))):
+        curves = predictive.curves_at_latents(ensemble, own, points[some], rows[some], noise=noises)
+        factors, statistic = predictive.output_factors(scaling, len(some)), predictive.OutputMoments(scaling.transform)
+        found[some] = predictive.statistic_of(curves, factors, statistic, include_noise=include_noise)
     return found[:, 0], found[:, 1]
 
 

@@ -17,13 +17,7 @@ from lvmogp.__about__ import __version__
 from lvmogp.conditions.condition import condition_of_gaussian, condition_of_particles
 from lvmogp.conditions.infer import infer, summarised
 from lvmogp.errors import LVMOGPError, ModelFileError, SettingError
-from lvmogp.fitted.model import (
-    AddedCondition,
-    FittedModel,
-    fitted_model,
-    known_of,
-    observations_of,
-)
+from lvmogp.fitted.model import AddedCondition, FittedModel, fitted_model, known_of, observations_of
 from lvmogp.ground.rules import LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE
 from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.kernels.covariances import Kernel, gram, leaves, plain_kernel
@@ -150,14 +144,13 @@ def _check(stored: StoredModel) -> None:
     )
     n_conditions, n_latent = parameters.latent_mean.shape
     n_known = 0 if parameters.known is None else parameters.known.values.shape[1]
+    n_own, n_noise = n_latent + n_known, len(parameters.noise_variance)
     names = () if model.condition_features is None else model.condition_features.coordinate_names
     reals = [leaf.dtype for leaf in jax.tree.leaves(model.posterior) if leaf.dtype.kind == "f"]
     faults = {
         "there are no conditions, inputs or inducing points": 0 in (n_inputs, n_columns, n_latents, n_conditions),
-        "posterior.parameters.noise_variance fits neither one nor all conditions": parameters.noise_variance.shape[0]
-        not in (1, n_conditions),
-        f"inducing latents have {n_coordinates} coordinates, conditions another number": n_coordinates
-        != n_latent + n_known,
+        "posterior.parameters.noise_variance fits neither one nor all conditions": n_noise not in (1, n_conditions),
+        f"inducing latents have {n_coordinates} coordinates, conditions another number": n_coordinates != n_own,
         f"condition_features name {len(names)} coordinates of {n_known}": len(names) != n_known,
         "posterior.covariance is not of all inducing points": isinstance(covariance, DenseCovariance)
         and len(covariance.matrix) != n_inputs * n_latents,

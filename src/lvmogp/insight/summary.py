@@ -287,8 +287,7 @@ def summary(model: LVMOGPRegressor) -> Summary:
             *([] if trained.chains is None else trained.chains.diagnostics.remarks),
             *_about_relevance(found),
             *_about_noise(found.noise, trained.scaling.output_scale),
-            *([] if found.leave_out is None else _about_left_out(found.leave_out)),
-            *([] if trained.observations is None else _about_conditions(trained.observations)),
+            *_about_observations(found.leave_out, trained.observations),
         ]
     )
 
@@ -350,21 +349,17 @@ def _about_noise(noises: pd.DataFrame, scale: float) -> Iterator[str]:
         yield f"The noise of {listed(list(quiet))} is nearly zero; the model may follow the noise there."
 
 
-def _about_left_out(left_out: LeaveOut) -> Iterator[str]:
-    if left_out.rmse > _NEARLY_ALL_NOISE * left_out.spread:
+def _about_observations(left_out: LeaveOut | None, observations: Observations | None) -> Iterator[str]:
+    if left_out is not None and left_out.rmse > _NEARLY_ALL_NOISE * left_out.spread:
         yield "Observations left out are predicted no better than by their mean."
     # Three standard errors of a share of this many observations.
-    tolerance = 3 * np.sqrt(LEVEL * (1 - LEVEL) / left_out.n_observations)
-    if left_out.coverage < LEVEL - tolerance:
+    if left_out is not None and left_out.coverage < LEVEL - 3 * np.sqrt(LEVEL * (1 - LEVEL) / left_out.n_observations):
         yield (
             f"95 % intervals hold only {100 * left_out.coverage:.0f} % of the observations left out: they are too "
             "narrow. Try noise='per-condition', another kernel or more inducing points."
         )
-
-
-def _about_conditions(observations: Observations) -> Iterator[str]:
-    counts = np.bincount(observations.conditions, minlength=len(observations.ids))
-    if np.any(counts == 0):
+    counts = np.ones(0) if observations is None else observations.counts
+    if observations is not None and np.any(counts == 0):
         empty = [observations.ids[number] for number in np.flatnonzero(counts == 0)]
         yield f"{listed(empty)} had no observation; only the prior speaks for that."
     if np.any(counts == 1):

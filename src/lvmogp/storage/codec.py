@@ -168,7 +168,7 @@ def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray]) 
         if dtype not in kind.dtypes or dtype not in _DTYPES:
             raise TypeError(f"{place} should be {kind.__name__}, not of {dtype}")
         tensors[place] = np.asarray(value, dtype=dtype, order="C")
-        _check_values(tensors[place], rules, place)
+        _check(tensors[place], rules or (FINITE,), place)
         return _ARRAY
     if origin is tuple:
         entries = enumerate(zip(_element_kinds(kind, len(value)), value, strict=True))
@@ -180,7 +180,7 @@ def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray]) 
     if kind is Hashable:
         return encode_id(value)
     if kind is float:
-        _check_values(value, rules, place)
+        _check(value, rules or (FINITE,), place)
         return float(value).hex()  # every bit, and a word for what JSON has no number for
     if type(value) is not kind:
         raise TypeError(f"{place} should be {kind.__name__}, not {value!r}")
@@ -257,7 +257,7 @@ def _decoded_array(entry: Any, kind: Any, place: str, file: _File, rules: tuple[
     file.placed.add(place)
     if file.tensors is None:
         return None
-    _check_values(file.tensors[place], rules, place, file)
+    _check(file.tensors[place], rules or (FINITE,), place, file)
     return jnp.asarray(file.tensors[place]) if kind.array_type is jax.Array else file.tensors[place]
 
 
@@ -274,20 +274,16 @@ def _fit(axes: list[str], shape: tuple[int, ...], file: _File) -> bool:
     )
 
 
-def _check_values(values: Any, rules: tuple[Any, ...], place: str, file: _File | None = None) -> None:
-    for rule in rules or (FINITE,):
-        if isinstance(rule, Rule) and not rule.is_met(np.asarray(values)):
-            raise ModelFileError(f"{place} holds {rule.fault}")
-        if isinstance(rule, Below) and file is not None:
-            size = file.sizes.get(rule.axis, 0)
-            if np.any((values < 0) | (values >= size)):
-                raise ModelFileError(f"{place} counts beyond the {size} there are")
-
-
-def _check_length(length: int, rules: tuple[Any, ...], place: str, file: _File) -> None:
+def _check(value: Any, rules: tuple[Any, ...], place: str, file: _File | None = None) -> None:
+    # Numbers that are written or read, or a length.
     for rule in rules:
-        if isinstance(rule, Along) and not file.agrees(rule.axis, length):
-            raise ModelFileError(f"{place} has the length {length}, where {file.sizes[rule.axis]} fits the rest")
+        if isinstance(rule, Rule) and not rule.is_met(np.asarray(value)):
+            raise ModelFileError(f"{place} holds {rule.fault}")
+        size = 0 if file is None or isinstance(rule, Rule) else file.sizes.get(rule.axis, 0)
+        if isinstance(rule, Below) and file is not None and np.any((value < 0) | (value >= size)):
+            raise ModelFileError(f"{place} counts beyond the {size} there are")
+        if isinstance(rule, Along) and file is not None and not file.agrees(rule.axis, value):
+            raise ModelFileError(f"{place} has the length {value}, where {size} fits the rest")
 
 
 def _decoded_tuple(entry: Any, kind: Any, place: str, file: _File, rules: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -297,7 +293,7 @@ def _decoded_tuple(entry: Any, kind: Any, place: str, file: _File, rules: tuple[
     kinds = _element_kinds(kind, len(entries))
     if len(kinds) != len(entries):
         raise ModelFileError(f"{place} has {len(entries)} entries instead of {len(kinds)}")
-    _check_length(len(entries), rules, place, file)
+    _check(len(entries), rules, place, file)
     values = [  # each has axes of its own
         _decoded(each, own, _below(place, number), file._replace(sizes=file.sizes.new_child()))
         for number, (own, each) in enumerate(zip(kinds, entries, strict=True))
@@ -323,10 +319,7 @@ def _decoded_scalar(entry: Any, kind: Any, place: str, file: _File, rules: tuple
             value = float.fromhex(entry)
     if type(value) is not kind or (kind is float and value.hex() != entry):
         raise ModelFileError(f"{place} holds {entry!r:.60}, which is no {kind.__name__}")
-    if kind is float:
-        _check_values(value, rules, place)
-    if kind is int:
-        _check_length(cast(int, value), rules, place, file)
+    _check(value, rules or ((FINITE,) if kind is float else ()), place, file)
     return value
 
 
