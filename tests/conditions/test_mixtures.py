@@ -73,10 +73,10 @@ UNITS = {
 FORWARD = {"itself": lambda y: y, "logarithm": np.log, "root": np.sqrt}
 
 
-def below(name, value, row):
-    """P(y ≤ value)."""
+def below(name, value, row, error=0.0):
+    """P(y ≤ value), measured with an error of this variance in standardised units."""
     location, scale = UNITS[name].output_mean, UNITS[name].output_scale
-    deviations = scale * np.sqrt(VARIANCES[:, row])
+    deviations = scale * np.sqrt(VARIANCES[:, row] + error)
     return WEIGHTS @ norm.cdf(FORWARD[name](value), location + scale * MEANS[:, row], deviations)
 
 
@@ -95,15 +95,17 @@ def test_quantiles_are_those_of_the_mixture(name):
             assert_allclose(single, found, rtol=1e-5)
 
 
+@pytest.mark.parametrize("errors", [np.zeros(3), np.array([0.1, 0.0, 2.0])])
 @pytest.mark.parametrize("name", UNITS)
-def test_outputs_are_judged_by_density_and_probability(name):
+def test_outputs_are_judged_by_density_and_probability(name, errors):
     outputs = np.array([0.15, 1.0, 4.0])
-    found = scores_in_units(ask(), UNITS[name], outputs, np.zeros(3))
-    assert_allclose(found.probability_below, [below(name, y, row) for row, y in enumerate(outputs)], rtol=1e-12)
+    found = scores_in_units(ask(), UNITS[name], outputs, errors)
+    rows = list(zip(outputs, range(3), UNITS[name].error_variances(errors, outputs), strict=True))
+    assert_allclose(found.probability_below, [below(name, *row) for row in rows], rtol=1e-12)
     step = 1e-5
-    slopes = [(below(name, y + step, row) - below(name, y - step, row)) / (2 * step) for row, y in enumerate(outputs)]
+    slopes = [(below(name, y + step, *row) - below(name, y - step, *row)) / (2 * step) for y, *row in rows]
     assert_allclose(np.exp(found.log_density), slopes, rtol=1e-6)
-    single = scores_in_units(ask("float32"), UNITS[name], outputs, np.zeros(3))
+    single = scores_in_units(ask("float32"), UNITS[name], outputs, errors)
     assert_allclose(single.log_density, found.log_density, rtol=1e-5, atol=1e-6)
 
 

@@ -67,8 +67,8 @@ def thawed(arrays: Arrays) -> LVMOGPRegressor:
 
 
 def _module(kind: type, prefix: str, arrays: Arrays) -> Any:
-    # All of whose fields are arrays.
-    return kind(*(jnp.asarray(arrays[f"{prefix}.{field.name}"]) for field in dataclasses.fields(kind)))
+    names = {field.name: f"{prefix}.{field.name}" for field in dataclasses.fields(kind)}
+    return kind(**{name: jnp.asarray(arrays[place]) for name, place in names.items() if place in arrays})
 
 
 def _observations(document: dict[str, Any], arrays: Arrays) -> Observations:
