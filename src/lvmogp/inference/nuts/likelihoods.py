@@ -4,6 +4,7 @@ From that of one condition given all others come Gibbs steps: latents of single 
 find other places that explain the data.
 """
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,16 @@ _N_CANDIDATES = 64
 def log_likelihood(point: ChainParameters, data: LikelihoodData) -> Scalar:
     """Return log p(Y | H, θ) (equations 30 and 31), of sparse data its bound (10) for latents that are known."""
     if isinstance(data, SparseData):
-        return _sparse_log_likelihood(point, data)
+        known = Parameters(
+            input_kernel=point.input_kernel,
+            latent_kernel=point.latent_kernel,
+            inducing_inputs=data.inducing_inputs,
+            inducing_latents=point.coordinates[data.inducing_conditions],
+            latent_mean=point.coordinates,
+            latent_variance=jnp.zeros_like(point.coordinates),
+            noise_variance=point.noise.variance,
+        )
+        return collapsed(known, data.observed).fit
     noise = data.noise(point.noise_per_condition)
     if isinstance(data, ScatteredData):
         precision = data.present / jnp.sqrt(noise)
@@ -50,34 +60,20 @@ def _scattered_gram(point: ChainParameters, data: ScatteredData, scale: Float[Ar
     return among * gram(point.input_kernel, data.inputs) * scale[:, None] * scale
 
 
-def _sparse_log_likelihood(point: ChainParameters, data: SparseData) -> Scalar:
-    coordinates = point.coordinates
-    known = Parameters(
-        input_kernel=point.input_kernel,
-        latent_kernel=point.latent_kernel,
-        inducing_inputs=data.inducing_inputs,
-        inducing_latents=coordinates[data.inducing_conditions],
-        latent_mean=coordinates,
-        latent_variance=jnp.zeros_like(coordinates),
-        noise_variance=point.noise.variance,
-    )
-    return collapsed(known, data.observed).fit
-
-
 def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, "*shape"]:
     """Return the posterior mean of the function at each observation, in the layout of the outputs (equation 32)."""
     layout = data.observed if isinstance(data, SparseData) else data
-    slope = jax.grad(lambda outputs: log_likelihood(point, _with_outputs(data, outputs)))(layout.outputs)
+
+    def log_density(outputs: Array) -> Scalar:
+        if isinstance(layout, GridData):
+            moved = GridData(layout.inputs, outputs, layout.error_variance)  # which knows the squares of its outputs
+        else:
+            moved = dataclasses.replace(layout, outputs=outputs)
+        whole: Any = dataclasses.replace(data, observed=moved) if isinstance(data, SparseData) else moved
+        return log_likelihood(point, whole)
+
     # ⟨f⟩ = y + σ² ∂log p(y)/∂y, since the slope is −(K + Σ)⁻¹y
-    return layout.outputs + layout.noise(point.noise_per_condition) * slope
-
-
-def _with_outputs(data: Any, outputs: Array) -> Any:
-    if isinstance(data, SparseData):
-        return eqx.tree_at(lambda tree: tree.observed, data, _with_outputs(data.observed, outputs))
-    if isinstance(data, GridData):
-        return GridData(data.inputs, outputs, data.error_variance)  # which knows the squares of its outputs
-    return eqx.tree_at(lambda tree: tree.outputs, data, outputs)
+    return layout.outputs + layout.noise(point.noise_per_condition) * jax.grad(log_density)(layout.outputs)
 
 
 # One condition given all others
