@@ -107,14 +107,10 @@ def test_good_chains_are_praised(rng):
     ],
 )
 def test_poor_chains_are_described(rng, case, remark):
-    chains = [gaussian_chain(rng) for _ in range(4)]
-    values = rng.normal(size=(4, 500, 5))
+    chains = [gaussian_chain(rng, n_diverging=50 if case == "diverging" and not number else 0) for number in range(4)]
+    values = autoregressive(rng, (4, 500, 5), 0.93 if case == "slow" else 0.0)
     if case == "shifted":
         values += np.arange(4)[:, None, None]
-    if case == "slow":
-        values = autoregressive(rng, (4, 500, 5), 0.93)
-    if case == "diverging":
-        chains[0] = gaussian_chain(rng, n_diverging=50)
     if case == "caught":
         chains[1] = chains[3] = gaussian_chain(rng, mass=1e-20)
     found = told(chains, values, completed=case != "interrupted")

@@ -35,30 +35,6 @@ N_WARMUP = 110
 # Priors
 
 
-def log_normal(value, median, spread):
-    return np.sum(norm.logpdf(np.log(np.asarray(value)), np.log(median), spread))
-
-
-def written_out(point, priors):
-    """The prior of the point below, one hyperparameter after the other."""
-    rational, periodic, linear = point.input_kernel.terms
-    latent, noise = point.latent_kernel, point.noise
-    return (
-        log_normal(rational.lengthscale, priors.input_lengthscale[0] * np.sqrt(2), priors.input_lengthscale[1])
-        + log_normal(rational.shape, *priors.other)
-        + log_normal(periodic.lengthscale, *priors.other)
-        + log_normal(periodic.variance, *priors.variance)
-        + log_normal(linear.variance, *priors.variance)
-        + log_normal(latent.lengthscale, priors.latent_lengthscale[0] * np.sqrt(3), priors.latent_lengthscale[1])
-        + log_normal(latent.variance, *priors.variance)
-        + np.sum(norm.logpdf(np.asarray(point.latents)))
-        + log_normal(noise.variance, float(noise.median), float(noise.spread))
-        + D * np.log(float(noise.spread))
-        + log_normal(noise.median, *priors.noise_variance)
-        + log_normal(noise.spread, *priors.noise_spread)
-    )
-
-
 def random_point(rng):
     positive = lambda *shape: jnp.asarray(np.exp(rng.normal(size=shape)))  # noqa: E731
     kernel = (
@@ -71,15 +47,29 @@ def random_point(rng):
     return ChainParameters(kernel, RBF(positive(3), positive()), latents, noise)
 
 
-def test_priors_are_products_of_log_normal_densities(rng):
-    priors = Priors(
-        input_lengthscale=(0.7, 0.9),
-        latent_lengthscale=(1.4, 0.6),
-        variance=(2.0, 1.1),
-        other=(0.8, 0.5),
-        noise_variance=(0.2, 0.7),
-        noise_spread=(0.4, 0.3),
+def written_out(point, priors):
+    """The prior of such a point, one hyperparameter after the other."""
+    rational, periodic, linear = point.input_kernel.terms
+    latent, noise = point.latent_kernel, point.noise
+    normals = (
+        (rational.lengthscale, (priors.input_lengthscale[0] * np.sqrt(2), priors.input_lengthscale[1])),
+        (rational.shape, priors.other),
+        (periodic.lengthscale, priors.other),
+        (periodic.variance, priors.variance),
+        (linear.variance, priors.variance),
+        (latent.lengthscale, (priors.latent_lengthscale[0] * np.sqrt(3), priors.latent_lengthscale[1])),
+        (latent.variance, priors.variance),
+        (noise.variance, (float(noise.median), float(noise.spread))),
+        (noise.median, priors.noise_variance),
+        (noise.spread, priors.noise_spread),
     )
+    total = sum(np.sum(norm.logpdf(np.log(value), np.log(median), spread)) for value, (median, spread) in normals)
+    return total + np.sum(norm.logpdf(point.latents)) + D * np.log(noise.spread)
+
+
+def test_priors_are_products_of_log_normal_densities(rng):
+    priors = Priors((0.7, 0.9), (1.4, 0.6), variance=(2.0, 1.1), other=(0.8, 0.5)).checked()
+    priors = priors._replace(noise_variance=(0.2, 0.7), noise_spread=(0.4, 0.3))
     first, second = random_point(rng), random_point(rng)
     difference = log_prior(first, priors) - log_prior(second, priors)
     np.testing.assert_allclose(difference, written_out(first, priors) - written_out(second, priors), rtol=1e-10)

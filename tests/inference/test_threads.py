@@ -6,8 +6,7 @@ from functools import partial
 import jax
 import pytest
 
-from lvmogp.inference.optimise import StopFit
-from lvmogp.inference.threads import n_threads, side_by_side
+from lvmogp.inference.optimise import StopFit, n_threads, side_by_side
 
 ONE_AND_MANY = pytest.mark.parametrize("threads", [1, 2, 5])
 

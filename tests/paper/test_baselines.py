@@ -49,8 +49,7 @@ def observed(rows):
     return Observed(*map(jnp.asarray, rows))
 
 
-@pytest.mark.parametrize("noise", [[0.3], [0.3, 0.1, 0.6]], ids=["one noise", "noise per condition"])
-@pytest.mark.parametrize("name", RELATIONS)
+@pytest.mark.parametrize(("name", "noise"), [*((name, [0.3]) for name in RELATIONS), ("low rank", [0.3, 0.1, 0.6])])
 def test_evidence_and_predictions_are_those_of_the_dense_gaussian(rows, rng, name, noise):
     inputs, outputs, conditions = rows
     parameters = coregionalised_by(name, noise)

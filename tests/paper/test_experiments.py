@@ -266,9 +266,9 @@ def test_figures_show_the_condition_with_few_data():
     number = min(np.flatnonzero(counts >= 3), key=lambda n: counts[n])
     assert_allclose(figure.axes[0].lines[0].get_ydata()[[0, -1]], [number, number + 1])
     problem = problems.servo(0, DATA)
-    figure = figures.surface_plot(problem, fitted(OURS))
     least = figures.linkage(int(np.argmin(np.bincount(problem.train.conditions, minlength=25))))
-    assert figure.axes[0].get_title() == f"Servo {least}, observations for training: 1"
+    title = figures.surface_plot(problem, fitted(OURS)).axes[0].get_title()
+    assert title == f"Servo {least}, observations for training: 1"
 
 
 # The page
@@ -339,15 +339,15 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path, capsys):
 
 
 def test_the_command_runs_chosen_methods_and_says_where_the_files_are(tmp_path, capsys):
-    asked = ["servo", "--quick", "--method", GP_WO, "--data-dir", str(DATA), "--out", str(tmp_path), "--no-figures"]
+    asked = ["braking", "--quick", "--method", GP_WO, "--out", str(tmp_path), "--no-figures"]
     assert main(asked) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "1.03 ± .20" in said
-    assert f"Files: {tmp_path / 'servo-quick.json'}, {tmp_path / 'servo-quick.md'}" in said
+    assert GP_WO in said
+    assert f"Files: {tmp_path / 'braking-quick.json'}, {tmp_path / 'braking-quick.md'}" in said
     assert main([*asked, "--json"]) == 0  # from what is kept
     document = json.loads(capsys.readouterr().out)["experiments"][0]
-    assert document["experiment"] == "servo"
-    assert document["table"] == (tmp_path / "servo-quick.md").read_text()
+    assert document["experiment"] == "braking"
+    assert document["table"] == (tmp_path / "braking-quick.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ from lvmogp.algebra.linalg import jittered_factor
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.rules import NOT_KEPT, AnyFloat
-from lvmogp.inference.optimise import Run, Status, maximise
+from lvmogp.inference.optimise import Run, Status, maximise, n_threads, side_by_side
 from lvmogp.inference.options import Options, Settings, fit_settings, latent_dimensions, latent_kernels
 from lvmogp.inference.starts import independent_start, recipe_names, start, with_explicit_inducing
-from lvmogp.inference.threads import n_threads, side_by_side
 from lvmogp.kernels.covariances import gram
 from lvmogp.model.bounds import collapsed_objective, explicit_objective
 from lvmogp.model.layouts import Data

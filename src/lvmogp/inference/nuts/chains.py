@@ -17,8 +17,7 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.ground.rules import ANY_VALUE
 from lvmogp.inference.nuts.likelihoods import log_likelihood, redrawn_latents
 from lvmogp.inference.nuts.parameters import ChainParameters, Priors, log_prior
-from lvmogp.inference.optimise import StopFit
-from lvmogp.inference.threads import n_threads, side_by_side
+from lvmogp.inference.optimise import StopFit, n_threads, side_by_side
 from lvmogp.model.layouts import LikelihoodData, SparseData
 from lvmogp.typing import Array, Bool, Float, Int, Scalar
 
@@ -156,14 +155,12 @@ def _seen(state: Any) -> tuple[Array, Any]:
     return state.z, (log_posterior, state.energy, state.num_steps, state.accept_prob, state.diverging)
 
 
-@compiled
-def _at_temperature(target: Target, state: Any, beta: Array) -> Any:
-    return _moved(target, state, state.z, beta)
-
-
 def _moved(target: Target, state: Any, vector: Array, beta: Array) -> Any:
     energy, slope = jax.value_and_grad(_potential(target, beta))(vector)
     return state._replace(z=vector, potential_energy=energy, z_grad=slope)
+
+
+_compiled_moved = compiled(_moved)
 
 
 def _with_redrawn_latents(target: Target, state: Any, beta: Array) -> Any:
@@ -193,7 +190,7 @@ def _walked(
                 began = time.perf_counter()
                 power = jnp.asarray(next_beta)
                 if next_beta != beta:
-                    beta, state = next_beta, _at_temperature(target, state, power)
+                    beta, state = next_beta, _compiled_moved(target, state, state.z, power)
                 # As many steps as take about a second, at the pace so far.
                 pace = n_steps / seconds if n_steps else _FIRST_PIECE
                 n_next = min(max(int(pace * _PIECE_SECONDS), 1), _LONGEST_PIECE, left)
@@ -241,7 +238,7 @@ def run_chains(
         # Compiled before threads ask for it at once.
         _advance(target, states[0], np.asarray(0), jnp.ones(()), settings.n_warmup)
         if tempered:
-            _at_temperature(target, states[0], jnp.ones(()))
+            _compiled_moved(target, states[0], states[0].z, jnp.ones(()))
         works = {
             number: partial(_walked, target, state, settings, number in tempered) for number, state in enumerate(states)
         }

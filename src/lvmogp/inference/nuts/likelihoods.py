@@ -4,6 +4,7 @@ From that of one condition given all others come Gibbs steps: latents of single 
 find other places that explain the data.
 """
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -50,17 +51,17 @@ def _scattered_gram(point: ChainParameters, data: ScatteredData, scale: Float[Ar
 def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, "*shape"]:
     """Return the posterior mean of the function at each observation, in the layout of the outputs (equation 32)."""
     layout = data.observed if isinstance(data, SparseData) else data
-    slope = jax.grad(lambda outputs: log_likelihood(point, _with_outputs(data, outputs)))(layout.outputs)
+
+    def log_density(outputs: Array) -> Scalar:
+        if isinstance(layout, GridData):
+            moved = GridData(layout.inputs, outputs, layout.error_variance)  # which knows the squares of its outputs
+        else:
+            moved = dataclasses.replace(layout, outputs=outputs)
+        whole: Any = dataclasses.replace(data, observed=moved) if isinstance(data, SparseData) else moved
+        return log_likelihood(point, whole)
+
     # ⟨f⟩ = y + σ² ∂log p(y)/∂y, since the slope is −(K + Σ)⁻¹y
-    return layout.outputs + layout.noise(point.noise_per_condition) * slope
-
-
-def _with_outputs(data: Any, outputs: Array) -> Any:
-    if isinstance(data, SparseData):
-        return eqx.tree_at(lambda tree: tree.observed, data, _with_outputs(data.observed, outputs))
-    if isinstance(data, GridData):
-        return GridData(data.inputs, outputs, data.error_variance)  # which knows the squares of its outputs
-    return eqx.tree_at(lambda tree: tree.outputs, data, outputs)
+    return layout.outputs + layout.noise(point.noise_per_condition) * jax.grad(log_density)(layout.outputs)
 
 
 # One condition given all others
