@@ -150,15 +150,14 @@ def is_single_id(conditions: Any) -> bool:
 
 def check_sequence(conditions: Any) -> None:
     """Refuse what is neither one id nor a sequence of ids."""
-    is_matrix = isinstance(conditions, np.ndarray) and conditions.ndim != 1
-    is_sequence = isinstance(conditions, Iterable) and not isinstance(conditions, _NO_SEQUENCES)
-    if is_matrix or not (is_sequence or is_single_id(conditions)):
-        kind = type(conditions).__name__
-        shown = (
-            f"an array of shape {conditions.shape}"
-            if isinstance(conditions, np.ndarray)
-            else f"{kind} {conditions!r:.60}"
-        )
+    shown = None
+    if isinstance(conditions, np.ndarray) and conditions.ndim != 1:
+        shown = f"an array of shape {conditions.shape}"
+    elif not is_single_id(conditions) and (
+        isinstance(conditions, _NO_SEQUENCES) or not isinstance(conditions, Iterable)
+    ):
+        shown = f"{type(conditions).__name__} {conditions!r:.60}"
+    if shown is not None:
         raise DataError(f"conditions must be one id, or one id a row, got {shown}")
 
 
