@@ -5,7 +5,7 @@ from typing import Annotated, NamedTuple, TypeVar
 import numpy as np
 
 from lvmogp.errors import DataError
-from lvmogp.ground.rules import POSITIVE
+from lvmogp.ground.rules import ANY_VALUE, POSITIVE
 from lvmogp.tables.transforms import Transform, check_outputs
 from lvmogp.typing import Array, Float, HostFloat
 
@@ -85,9 +85,9 @@ class ColumnMoments(NamedTuple):
     """
 
     n_rows: float
-    mean: HostFloat
-    squares: HostFloat
-    largest: HostFloat
+    mean: Annotated[Float[np.ndarray, " _"], ANY_VALUE]
+    squares: Annotated[Float[np.ndarray, " _"], ANY_VALUE]
+    largest: Annotated[Float[np.ndarray, " _"], ANY_VALUE]
 
     def merged(self, other: "ColumnMoments") -> "ColumnMoments":
         """Return the moments of both sets of rows together."""
