@@ -85,11 +85,8 @@ def test_maximise_follows_a_valley_to_its_end_or_as_far_as_it_may():
     run = climb(valley, point(-1.2, 1.0))
     np.testing.assert_allclose(run.tree.place, [1, 1], atol=1e-4)
     short, lazy = (climb(valley, point(-1.2, 1.0), **limits) for limits in ({"max_iterations": 5}, {"tolerance": 1e3}))
-    assert [each.status for each in (run, short, lazy)] == [
-        Status.CONVERGED,
-        Status.ITERATION_LIMIT,
-        Status.CONVERGED,  # twenty iterations gained little
-    ]
+    assert (run.status, short.status) == (Status.CONVERGED, Status.ITERATION_LIMIT)
+    assert lazy.status is Status.CONVERGED  # twenty iterations gained little
     assert [len(each.history) for each in (short, lazy)] == [5, 21]
     for each in (run, short, lazy):
         assert_never_falls(each)

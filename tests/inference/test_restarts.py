@@ -85,7 +85,9 @@ def test_a_fit_is_its_best_restart_and_tells_the_bound_of_its_parameters():
 
 def test_every_start_is_improved_upon_and_counts_and_histories_agree():
     outcome, reports = first_fit()
-    assert [restart.recipe for restart in outcome.restarts] == recipe_names(3)
+    assert [restart.recipe for restart in outcome.restarts] == recipe_names(SETTINGS)
+    assert recipe_names(SETTINGS._replace(n_restarts=2)) == ["isomap of 8 neighbours", "principal components"]
+    assert recipe_names(SETTINGS._replace(n_restarts=9))[-3:] == ["random latents"] * 3  # beyond the table
     assert outcome.n_iterations == len(reports) == sum(len(restart.history) for restart in outcome.restarts)
     assert outcome.n_evaluations == sum(restart.n_evaluations for restart in outcome.restarts)
     assert outcome.seconds > max(restart.seconds for restart in outcome.restarts) > 0
@@ -102,22 +104,23 @@ def test_every_start_is_improved_upon_and_counts_and_histories_agree():
         assert restart.n_evaluations > len(restart.history) <= SETTINGS.max_iterations
 
 
-@pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def run_on(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lvmogp.inference.restarts._SIDE_BY_SIDE", 0)
-    monkeypatch.setattr("lvmogp.inference.restarts.n_threads", lambda: request.param)
-    return request.param
+    monkeypatch.setattr("lvmogp.inference.restarts.n_threads", lambda: threads)
 
 
-@pytest.mark.parametrize("threads", [3], indirect=True)
-def test_starts_side_by_side_end_like_starts_one_by_one_bit_for_bit(threads: int):
+def test_starts_side_by_side_end_like_starts_one_by_one_bit_for_bit(monkeypatch: pytest.MonkeyPatch):
+    run_on(3, monkeypatch)
     alone, together = first_fit()[0], fitted(simulated(), SETTINGS)
     for one, other in zip(alone.restarts, together.restarts, strict=True):
         assert (one.recipe, one.bound, one.history) == (other.recipe, other.bound, other.history)
     assert eqx.tree_equal(alone.parameters, together.parameters)
 
 
-def test_a_request_to_stop_ends_all_starts(threads: int):
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_request_to_stop_ends_all_starts(threads: int, monkeypatch: pytest.MonkeyPatch):
+    run_on(threads, monkeypatch)
+
     def stop(progress: Progress) -> None:
         if progress.iteration == 4:
             raise StopFit
@@ -135,9 +138,6 @@ def test_fit_without_a_finite_start_says_so(monkeypatch: pytest.MonkeyPatch):
     broken = GridData(data.inputs, data.outputs.at[0, 0].set(jnp.inf))
     with pytest.raises(NumericalError, match="none of 3 starts gave a finite bound"):
         fitted(broken, SETTINGS)
-
-
-# Explicit inference.
 
 
 def test_explicit_full_inference_reaches_the_collapsed_bound_and_kronecker_stays_below():

@@ -14,14 +14,7 @@ from benchmarks import simulation_based_calibration as calibration
 from lvmogp.algebra.constraints import split
 from lvmogp.inference.nuts.chains import SamplerSettings, Target, log_posterior, run_chains
 from lvmogp.inference.nuts.likelihoods import log_likelihood, redrawn_latents
-from lvmogp.inference.nuts.parameters import (
-    ChainParameters,
-    OwnNoise,
-    Priors,
-    SharedNoise,
-    chain_parameters,
-    log_prior,
-)
+from lvmogp.inference.nuts.parameters import ChainParameters, OwnNoise, Priors, SharedNoise, chain_parameters, log_prior
 from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.inference.optimise import StopFit
 from lvmogp.kernels.covariances import RBF, Linear, Periodic, RationalQuadratic
@@ -30,9 +23,6 @@ from lvmogp.model.layouts import GridData, scattered
 PRIORS = Priors().checked()
 # Enough for cooling. One number for all chains of the two conditions below, which then share a program.
 N_WARMUP = 110
-
-
-# Priors
 
 
 def random_point(rng):
@@ -73,9 +63,6 @@ def test_priors_are_products_of_log_normal_densities(rng):
     first, second = random_point(rng), random_point(rng)
     difference = log_prior(first, priors) - log_prior(second, priors)
     np.testing.assert_allclose(difference, written_out(first, priors) - written_out(second, priors), rtol=1e-10)
-
-
-# Chains
 
 
 def target_of(point, data, priors=PRIORS):
@@ -203,17 +190,14 @@ def test_draws_have_the_moments_of_quadrature(tempered):
     np.testing.assert_allclose(chain.statistics.log_posterior[:5], expected)
 
 
-def three_groups_in_the_wrong_order():
-    """Eight conditions each of two curves and of their mean, which starts beside both instead of between them."""
+def test_tempered_chains_leave_a_lesser_mode():
+    # Eight conditions each of two curves and of their mean, which starts beside both instead of between them.
     inputs = np.linspace(-2, 2, 8)[:, None]
     one, other = np.sin(1.5 * inputs[:, 0]), np.cos(1.5 * inputs[:, 0])
     curves = np.repeat(np.stack([one, (one + other) / np.sqrt(2), other], axis=1), 8, axis=1)
     outputs = curves + np.sqrt(0.005) * np.random.default_rng(1).normal(size=curves.shape)
-    return with_known_kernels(np.repeat([0.0, -1.0, 1.0], 8), 0.005, outputs, inputs, lengthscale=0.8)
-
-
-def test_tempered_chains_leave_a_lesser_mode():
-    target, vector = target_of(*three_groups_in_the_wrong_order())
+    known = with_known_kernels(np.repeat([0.0, -1.0, 1.0], 8), 0.005, outputs, inputs, lengthscale=0.8)
+    target, vector = target_of(*known)
     settings = SamplerSettings(6, 160, 120, 0)  # fewer draws leave an error of several units in the levels below
     chains, _ = run(target, vector, settings, tempered=(1, 3, 5), variance=0.1)
     groups = np.stack([chain.positions[:, :24].reshape(-1, 3, 8).mean(axis=2) for chain in chains.values()])
@@ -250,7 +234,7 @@ def test_at_a_temperature_the_likelihood_has_a_power(beta):
 
     density = np.exp(np.asarray(jax.lax.map(log_density, candidates)))
     density /= density.sum()
-    redraw = jax.jit(jax.vmap(lambda key: redrawn_latents(point, data, jnp.ones(8, int), key, beta)[1, 0]))
+    redraw = jax.jit(jax.vmap(lambda key: redrawn_latents(point, data, jnp.ones(8, int), key, number(beta))[1, 0]))
     drawn = np.asarray(redraw(jax.random.split(jax.random.key(0), 1000)))
     moments = [density @ np.asarray(candidates[:, 0]) ** power for power in (1, 2)]
     np.testing.assert_allclose([drawn.mean(), np.mean(drawn**2)], moments, atol=0.1)
@@ -310,9 +294,6 @@ def test_regions_that_are_not_numbers_are_walls(monkeypatch):
     assert np.all(positions[:, 0] <= 0.3)
     assert np.sum(chains[0].statistics.diverging) > 0
     assert np.std(positions[:, 0]) > 0.1
-
-
-# Simulation-based calibration
 
 
 @pytest.mark.long

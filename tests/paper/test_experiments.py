@@ -14,20 +14,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from scipy.stats import norm
 
-from lvmogp.errors import DataError, LVMOGPError, LVMOGPWarning, SettingError
+from lvmogp.errors import LVMOGPError, LVMOGPWarning
 from paper import datasets, figures, methods, page, problems, records, report, runner
 from paper.__main__ import main
 from paper.methods import Family, FittedMethod, Task
 from paper.plan import GP_IND, GP_OH, GP_WO, GPY, LMC, OURS, OURS_OWN, Entry, Experiment, experiments
 from paper.problems import LabelledRows, PaperProblem
 from paper.records import Job, results_in
-from paper.runner import reproduce
 from paper.synthetic import synthetic_uneven
 
 ROOT = Path(__file__).parents[2]
 DATA, RESULTS_FOLDER = ROOT / "tests" / "data", ROOT / "results"
-
-# Data
 
 
 def test_uneven_conditions_break_a_stick_in_four_and_follow_the_model_they_are_drawn_from():
@@ -72,9 +69,6 @@ def test_problems_are_those_of_the_paper():
     assert len(braking.all_observations.outputs) == 60
     friction = braking.test.inputs[:, 0] ** 2 / (2 * 9.81 * braking.test.outputs)
     assert_allclose(friction.reshape(10, 100).std(axis=1), 0, atol=1e-12)
-
-
-# Running
 
 
 class Counted:
@@ -210,9 +204,6 @@ def test_quick_runs_use_the_quick_problem_and_leave_slow_methods_out(tmp_path):
     assert method.fits[0].quick
 
 
-# Reports
-
-
 def result(method, repeat, rmse, **more):
     return {
         "experiment": "toy", "method": method, "repeat": repeat, "rmse": rmse, "nlpd": 1.0, "coverage": 0.9,
@@ -271,9 +262,6 @@ def test_figures_show_the_condition_with_few_data():
     assert title == f"Servo {least}, observations for training: 1"
 
 
-# The page
-
-
 def test_the_readme_and_the_page_are_made_from_the_results():
     readme = (ROOT / "README.md").read_text()
     known = {name: json.loads((RESULTS_FOLDER / f"{name}.json").read_text())["repeats"] for name in experiments()}
@@ -292,9 +280,6 @@ def test_the_page_puts_a_picture_where_it_belongs_and_says_where_repeats_are_mis
     found = [result(OURS, 0, 0.2), result(GP_IND, 0, 0.3), result(GP_IND, 1, 0.5)]
     row = page.summary_table({"servo": found}).splitlines()[-1]
     assert ".52 ± .16 | 0.200 ± 0.000 (1 of 2 repeats) |  | 0.400 ± 0.100 |" in row
-
-
-# Methods
 
 
 def test_baselines_see_the_added_rows_and_answer_in_the_units_of_the_problem():
@@ -318,9 +303,6 @@ def test_noise_is_counted_where_observations_are_tested():
     assert_allclose(noisy[0], quiet[0])
 
 
-# The command
-
-
 def test_the_command_refuses_what_it_does_not_know(tmp_path, capsys):
     assert main(["serve", "--out", str(tmp_path)]) == 1
     assert "error: there is no experiment 'serve'; choose one of braking, synthetic" in capsys.readouterr().err
@@ -332,10 +314,6 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path, capsys):
     assert main(["servo", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     assert "servo.data is not in" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-    with pytest.raises(SettingError, match="there is no experiment"):
-        reproduce("serve", tmp_path)
-    with pytest.raises(DataError, match="is not in"):
-        reproduce("sensors", tmp_path, data_dir=tmp_path)
 
 
 def test_the_command_runs_chosen_methods_and_says_where_the_files_are(tmp_path, capsys):
@@ -363,15 +341,6 @@ def test_the_command_says_how_to_go_on_once_it_was_stopped(tmp_path, capsys, mon
     assert f"error: {words}" in said
     assert f"finished repeats are kept in {tmp_path}, and the same command goes on from there" in said
 
-
-def test_every_experiment_has_the_methods_it_promises():
-    table = experiments()
-    assert list(table) == ["braking", "synthetic", "synthetic-missing", "servo", "sensors"]
-    for experiment in table.values():
-        assert {OURS, OURS_OWN, GP_IND, GP_WO, LMC} <= set(experiment.entries)
-
-
-# What each experiment is about
 
 # The most that our error may be: of itself, and as a share of the errors of others; and how much of the truth lies in
 # our intervals of 95 %.

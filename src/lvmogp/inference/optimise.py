@@ -25,9 +25,8 @@ from lvmogp.ground.precision import in_current_precision
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 Objective = Callable[[Any, Any], Scalar]
-# A piece of work is given the function that takes its reports, and returns its result.
+# Work is given the function that takes its reports; who asked takes these and the result, with the number of the work.
 Work = Callable[[Callable[[Any], None]], Any]
-# What takes a report or a result, with the number of the work that it comes from.
 Take = Callable[[int, Any], None]
 # Steps that L-BFGS remembers, and iterations that must gain something together.
 _MEMORY, _WINDOW = 50, 20
@@ -107,14 +106,13 @@ class _Search:
 
     def descend(self, max_iterations: int, after_iteration: Callable[..., None]) -> scipy.optimize.OptimizeResult:
         """Go down from the best point until L-BFGS stops by itself, or until as many iterations in all."""
-        lower, upper = self._box
         n_left = max(max_iterations - len(self.history), 1)
         return scipy.optimize.minimize(
             self._loss_and_gradient,
             self._point / self._steps,
             jac=True,
             method="L-BFGS-B",
-            bounds=scipy.optimize.Bounds(lower / self._steps, upper / self._steps),
+            bounds=scipy.optimize.Bounds(*(side / self._steps for side in self._box)),
             callback=after_iteration,
             options={"maxiter": n_left, "maxfun": 20 * max_iterations, "maxcor": _MEMORY, "ftol": 1e-15, "gtol": 1e-7},
         )
@@ -164,9 +162,6 @@ def maximise(
         elif not failed or len(history) >= max_iterations:
             status = Status.ITERATION_LIMIT
     return Run(search.tree, -search.loss, status, tuple(history), search.n_evaluations, time.perf_counter() - began)
-
-
-# Several pieces of work on threads, whose reports are taken in the thread that asked for it
 
 
 def n_threads() -> int:
@@ -224,16 +219,15 @@ def side_by_side(works: Mapping[int, Work], on_report: Take, on_end: Take, *, th
 
 
 def _one_by_one(works: Mapping[int, Work], on_report: Take, on_end: Take) -> None:
-    stopped = False
+    waiting = dict(works)
 
     def report(number: int, content: Any) -> None:
-        nonlocal stopped
         try:
             on_report(number, content)
         except StopFit:
-            stopped = True
+            waiting.clear()
             raise
 
-    for number, work in works.items():
-        if not stopped:
-            on_end(number, work(partial(report, number)))
+    while waiting:
+        number = next(iter(waiting))
+        on_end(number, waiting.pop(number)(partial(report, number)))

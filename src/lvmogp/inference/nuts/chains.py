@@ -109,15 +109,10 @@ def log_posterior(target: Target, vector: Float[Array, " free"], beta: Scalar | 
     return beta * log_likelihood(point, target.data) + log_prior(point, target.priors)
 
 
-def _potential(target: Target, beta: Scalar) -> Callable[[Array], Scalar]:
-    # The only minus sign: samplers walk in valleys.
-    return lambda vector: -log_posterior(target, vector, beta)
-
-
 def _sampler(target: Target, n_warmup: int, beta: Scalar) -> tuple[Callable[..., Any], Callable[..., Any]]:
     from numpyro.infer.hmc import hmc  # takes a second to import, and only chains need it
 
-    start, step = hmc(_potential(target, beta), algo="NUTS")
+    start, step = hmc(lambda vector: -log_posterior(target, vector, beta), algo="NUTS")  # which walks in valleys
     configured = partial(
         cast(Any, start),  # whose own signature leaves out that depths may be two
         num_warmup=n_warmup,
@@ -150,13 +145,12 @@ def _advance(target: Target, state: Any, n_steps: Array | np.ndarray, beta: Arra
 
 
 def _seen(state: Any) -> tuple[Array, Any]:
-    # The position with the statistics of a step.
-    log_posterior = -state.potential_energy
-    return state.z, (log_posterior, state.energy, state.num_steps, state.accept_prob, state.diverging)
+    # The position, and the statistics of a step in their order.
+    return state.z, (-state.potential_energy, state.energy, state.num_steps, state.accept_prob, state.diverging)
 
 
 def _moved(target: Target, state: Any, vector: Array, beta: Array) -> Any:
-    energy, slope = jax.value_and_grad(_potential(target, beta))(vector)
+    energy, slope = jax.value_and_grad(lambda place: -log_posterior(target, place, beta))(vector)
     return state._replace(z=vector, potential_energy=energy, z_grad=slope)
 
 

@@ -67,8 +67,8 @@ def chain_parameters(parameters: Parameters, latents: Float[Array, "D Q_L"]) -> 
     Coordinates of features that nobody knows are where the fit expects them.
     """
     input_kernel, latent_kernel = parameters.input_kernel, parameters.latent_kernel
-    # k_H k_X stays the same when one is doubled and the other halved. The data know nothing of the difference, so
-    # where the latent kernel is a correlation times a variance, that variance is one.
+    # k_H k_X stays the same when one is doubled and the other halved: where the latent kernel is a correlation times a
+    # variance, that variance is one.
     if isinstance(latent_kernel, Stationary | Periodic) and "variance" not in latent_kernel.fixed:
         scaled = _scaled(input_kernel, latent_kernel.variance)
         if scaled is not None:
@@ -133,9 +133,7 @@ class Priors(NamedTuple):
         """Return the priors once each is known to be a pair of positive numbers."""
         for name, given in self._asdict().items():
             pair = cast(Sequence[Any], given) if isinstance(given, tuple | list) else ()
-            if len(pair) != 2 or not all(
-                isinstance(each, numbers.Real) and 0 < float(each) < math.inf for each in pair
-            ):
+            if [isinstance(each, numbers.Real) and 0 < float(each) < math.inf for each in pair] != [True, True]:
                 raise SettingError(
                     f"{name} of priors must be a pair (median, spread) of positive numbers, got {given!r}"
                 )
