@@ -22,7 +22,6 @@ from lvmogp.model.parameters import Parameters, of_conditions
 from lvmogp.model.posterior import curve_moments, grid_marginals, posterior
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import differs_in_last_digits_only, scaling_of
-from lvmogp.tables.transforms import Transform
 from lvmogp.typing import Array
 
 # Standard deviations of the output by which answers that should be the same may differ: by rounding, after a fit (of at
@@ -132,9 +131,7 @@ class Telling(NamedTuple):
     answer_map: tuple[float, float] = (1.0, 0.0)
 
 
-def _tellings(
-    seen: Observations, rng: np.random.Generator, transform: Transform | None, *, shifted: bool
-) -> dict[str, Telling]:
+def _tellings(seen: Observations, rng: np.random.Generator, transform: Any, *, shifted: bool) -> dict[str, Telling]:
     rows, names, same = rng.permutation(len(seen.outputs)), rng.permutation(len(seen.ids)), np.arange(len(seen.ids))
     shuffled = {name: getattr(seen, name)[rows] for name in ("inputs", "outputs", "conditions")}
     found = {

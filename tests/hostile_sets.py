@@ -4,8 +4,6 @@ Programs are compiled for every new shape, so sizes come from a few layouts; eve
 """
 
 import datetime
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +18,7 @@ class Layout(NamedTuple):
     counts: tuple[int, ...]
     n_columns: int = 1
     shared_inputs: bool = False
-    settings: Mapping[str, Any] = MappingProxyType({})
+    settings: dict[str, Any] | None = None
 
 
 LAYOUTS = (
@@ -160,7 +158,11 @@ def made(recipe: Recipe) -> tuple[dict[str, Any], dict[str, Any]]:
     x, y = x[order] * recipe.input_size, y[order] * recipe.output_size + recipe.offset
     settings = {"n_latent": 1, "n_restarts": 1, "max_iter": 15, "random_state": 0, "unseen": "prior"}
     settings |= {"n_inducing_inputs": "auto" if len(y) < LEAST_DISTINCT else LEAST_DISTINCT}
-    settings |= {"n_inducing_latents": min(3, n_conditions), "output_transform": recipe.transform, **layout.settings}
+    settings |= {
+        "n_inducing_latents": min(3, n_conditions),
+        "output_transform": recipe.transform,
+        **(layout.settings or {}),
+    }
     settings |= {"condition": "condition"} if recipe.container == "table with conditions" else {}
     return _contained(recipe, x, y, [names[number] for number in conditions[order]]), settings
 

@@ -120,10 +120,8 @@ def test_the_bilinear_model_finds_two_contents(rng):
     outputs = curves(inputs) + 0.01 * rng.normal(size=(40, 8))
     start = Apart(rbf([0.5], 1.3), jnp.asarray([0.01]))
 
-    def fit_contents(data):
-        return maximise(apart.log_evidence, start, data, max_iterations=200, tolerance=0.02).tree
-
-    model = bilinear.fit(inputs, outputs, fit_contents)
+    limits = {"max_iterations": 200, "tolerance": 0.02}
+    model = bilinear.fit(inputs, outputs, lambda data: maximise(apart.log_evidence, start, data, **limits).tree)
     assert len(model.scales) == 2
     moments = bilinear.predict(model, new)
     assert_allclose(moments.mean, curves(new), atol=0.03)

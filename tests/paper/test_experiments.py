@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,8 +20,6 @@ from paper import datasets, figures, methods, page, problems, records, report, r
 from paper.__main__ import main
 from paper.methods import Family, FittedMethod, Task
 from paper.plan import GP_IND, GP_OH, GP_WO, GPY, LMC, OURS, OURS_OWN, Entry, Experiment, experiments
-from paper.problems import LabelledRows, PaperProblem
-from paper.records import Job, results_in
 from paper.synthetic import synthetic_uneven
 
 ROOT = Path(__file__).parents[2]
@@ -86,8 +85,8 @@ class Counted:
 
 def toy_problem(repeat, data_dir=None):
     rng = np.random.default_rng(repeat)
-    rows = LabelledRows(rng.normal(size=(6, 1)), rng.normal(size=6), np.arange(6) % 2)
-    return PaperProblem(train=rows, test=rows, n_conditions=2, observed_test=True)
+    rows = problems.LabelledRows(rng.normal(size=(6, 1)), rng.normal(size=6), np.arange(6) % 2)
+    return problems.PaperProblem(train=rows, test=rows, n_conditions=2, observed_test=True)
 
 
 def toy(*methods):
@@ -156,13 +155,11 @@ def test_an_interrupted_run_goes_on_where_it_stopped_but_not_in_another_version(
 def test_a_result_that_is_not_as_it_was_written_is_run_again(tmp_path, changed_by_hand):
     experiment = toy(Counted())
     found = run_all(experiment, tmp_path)[1]
-    path = Job("toy", OURS, 1, False).path(tmp_path)
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"rmse": 0.5 * found["rmse"]}) if changed_by_hand else "{"
-    )
-    with pytest.warns(
-        LVMOGPWarning, match=r"-01\.json is damaged or was changed by hand: 1 of its results do not count"
-    ):
+    path = records.Job("toy", OURS, 1, False).path(tmp_path)
+    changed = json.dumps(json.loads(path.read_text()) | {"rmse": 0.5 * found["rmse"]})
+    path.write_text(changed if changed_by_hand else "{")
+    words = r"-01\.json is damaged or was changed by hand: 1 of its results do not count"
+    with pytest.warns(LVMOGPWarning, match=words):
         assert repeats_of(run_all(experiment, tmp_path)) == [1]
 
 
@@ -234,7 +231,7 @@ def test_figures_are_drawn_with_names_that_fit(tmp_path):
     assert [path.name for path in files] == ["toy-errors.png", "toy-calibration.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
     for name, experiment in experiments().items():
-        figure = figures.calibration_plot(experiment, results_in(RESULTS_FOLDER / f"{name}.json"))
+        figure = figures.calibration_plot(experiment, records.results_in(RESULTS_FOLDER / f"{name}.json"))
         figure.draw_without_rendering()
         ax = figure.axes[0]
         for drawn in (ax.get_legend(), ax.yaxis.label, ax.title):
@@ -332,10 +329,7 @@ def test_the_command_runs_chosen_methods_and_says_where_the_files_are(tmp_path, 
     ("stopped_by", "code", "words"), [(KeyboardInterrupt, 130, "interrupted"), (OSError, 1, "OSError")]
 )
 def test_the_command_says_how_to_go_on_once_it_was_stopped(tmp_path, capsys, monkeypatch, stopped_by, code, words):
-    def stop(*_, **__):
-        raise stopped_by
-
-    monkeypatch.setattr(runner, "run", stop)
+    monkeypatch.setattr(runner, "run", mock.Mock(side_effect=stopped_by))
     assert main(["braking", "--out", str(tmp_path)]) == code
     said = capsys.readouterr().err
     assert f"error: {words}" in said

@@ -30,8 +30,6 @@ Work = Callable[[Callable[[Any], None]], Any]
 Take = Callable[[int, Any], None]
 # Steps that L-BFGS remembers, and iterations that must gain something together.
 _MEMORY, _WINDOW = 50, 20
-# What scipy.optimize says of a line search that failed.
-_LINE_SEARCH_FAILED = 2
 _join = compiled(join)
 
 
@@ -106,13 +104,14 @@ class _Search:
 
     def descend(self, max_iterations: int, after_iteration: Callable[..., None]) -> scipy.optimize.OptimizeResult:
         """Go down from the best point until L-BFGS stops by itself, or until as many iterations in all."""
+        lower, upper = self._box
         n_left = max(max_iterations - len(self.history), 1)
         return scipy.optimize.minimize(
             self._loss_and_gradient,
             self._point / self._steps,
             jac=True,
             method="L-BFGS-B",
-            bounds=scipy.optimize.Bounds(*(side / self._steps for side in self._box)),
+            bounds=scipy.optimize.Bounds(lower / self._steps, upper / self._steps),
             callback=after_iteration,
             options={"maxiter": n_left, "maxfun": 20 * max_iterations, "maxcor": _MEMORY, "ftol": 1e-15, "gtol": 1e-7},
         )
@@ -155,7 +154,7 @@ def maximise(
         except StopFit:
             status = Status.INTERRUPTED
             break
-        failed = result.status == _LINE_SEARCH_FAILED
+        failed = result.status == 2  # what SciPy says of a line search
         # One that fails twice running, the second time with its memory cleared, is at the rounding error of the bound.
         if result.success or gains_little() or (failed and before - search.loss < tolerance):
             status = Status.CONVERGED

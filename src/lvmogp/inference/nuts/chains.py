@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Annotated, Any, NamedTuple, cast
@@ -49,11 +50,6 @@ class SamplerSettings(NamedTuple):
     n_warmup: int
     n_draws: int
     seed: int
-
-    @property
-    def n_steps(self) -> int:
-        """Steps of one chain."""
-        return self.n_warmup + self.n_draws
 
     def stretches(self, *, tempered: bool) -> list[tuple[int, float]]:
         """Return numbers of steps with the inverse temperature β of each; the last are the draws (equation 53).
@@ -206,7 +202,7 @@ def run_chains(
     starts: Float[Array, "chains free"],
     variances: Float[Array, "chains free"],
     settings: SamplerSettings,
-    report: Callable[[int, int, float], None] | None = None,
+    report: Callable[[int, int, float], None],
     *,
     tempered: Collection[int] = (),
 ) -> tuple[dict[int, Chain], bool]:
@@ -218,13 +214,12 @@ def run_chains(
     53), so that they forget where they started.
     """
     keys = jax.random.split(jax.random.key(settings.seed), settings.n_chains)
-    n_steps = dict.fromkeys(range(settings.n_chains), 0)
+    n_steps = Counter[int]()
     chains: dict[int, Chain] = {}
 
     def take_report(number: int, seen: tuple[int, float]) -> None:
         n_steps[number] = seen[0]
-        if report is not None:
-            report(number, sum(n_steps.values()), seen[1])
+        report(number, n_steps.total(), seen[1])
 
     # A program of one chain on one thread, as many at once as there are cores.
     with threadpool_limits(limits=1):
@@ -237,4 +232,4 @@ def run_chains(
             number: partial(_walked, target, state, settings, number in tempered) for number, state in enumerate(states)
         }
         side_by_side(works, take_report, chains.__setitem__, threads=n_threads())
-    return dict(sorted(chains.items())), all(number == settings.n_steps for number in n_steps.values())
+    return dict(sorted(chains.items())), n_steps.total() == settings.n_chains * (settings.n_warmup + settings.n_draws)

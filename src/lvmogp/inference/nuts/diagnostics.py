@@ -84,18 +84,17 @@ def agreement(values: Mapping[str, HostFloat], weights: HostFloat) -> dict[str, 
     """Return R-hat and effective draws of groups of numbers (chains × draws × numbers), of the chains that count."""
     from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # takes a second to import
 
-    def of_group(numbers: HostFloat) -> Convergence:
+    found = dict.fromkeys(values, Convergence(math.nan, math.nan))
+    for name, numbers in values.items():
         counted = numbers[weights >= _COUNTING]
         varying = counted[..., np.ptp(counted, axis=(0, 1)) > 0]
-        if counted.shape[1] < _FEWEST_DRAWS or varying.size == 0:
-            return Convergence(math.nan, math.nan)
-        with np.errstate(divide="ignore"):
-            worst, fewest = split_gelman_rubin(varying).max(), effective_sample_size(varying).min()
-        # Of a few draws that swing to and fro any number seems to be known for sure; Stan has the same limit.
-        n_draws = varying.shape[0] * varying.shape[1]
-        return Convergence(float(worst), min(float(fewest), n_draws * math.log10(n_draws)))
-
-    return {name: of_group(numbers) for name, numbers in values.items()}
+        if counted.shape[1] >= _FEWEST_DRAWS and varying.size > 0:
+            with np.errstate(divide="ignore"):
+                worst, fewest = split_gelman_rubin(varying).max(), effective_sample_size(varying).min()
+            # Of a few draws that swing to and fro any number seems to be known for sure; Stan has the same limit.
+            n_draws = varying.shape[0] * varying.shape[1]
+            found[name] = Convergence(float(worst), min(float(fewest), n_draws * math.log10(n_draws)))
+    return found
 
 
 def diagnostics(

@@ -142,22 +142,16 @@ class Priors(NamedTuple):
 
 def log_prior(point: ChainParameters, priors: Priors) -> Scalar:
     """Return the log density of a point (equation 29), of positive numbers as that of their logarithms."""
-    total = (
-        _log_prior_of_kernel(point.input_kernel, priors, priors.input_lengthscale)
-        + _log_prior_of_kernel(point.latent_kernel, priors, priors.latent_lengthscale)
-        - jnp.sum(point.latents**2) / 2  # h_d ~ N(0, I)
-    )
+    total = _log_prior_of_kernel(point.input_kernel, priors, priors.input_lengthscale)
+    total = total + _log_prior_of_kernel(point.latent_kernel, priors, priors.latent_lengthscale)
+    total = total - jnp.sum(point.latents**2) / 2  # h_d ~ N(0, I)
     if point.known is not None:
         total = total - jnp.sum(point.known.missing_mean**2) / 2  # what is missing, like a latent
     noise = point.noise
     if isinstance(noise, SharedNoise):
         return total + _log_density(noise.variance, *priors.noise_variance)
-    return (
-        total
-        - jnp.sum(noise.deviations**2) / 2  # ε_d ~ N(0, 1)
-        + _log_density(noise.median, *priors.noise_variance)
-        + _log_density(noise.spread, *priors.noise_spread)
-    )
+    total = total - jnp.sum(noise.deviations**2) / 2  # ε_d ~ N(0, 1)
+    return total + _log_density(noise.median, *priors.noise_variance) + _log_density(noise.spread, *priors.noise_spread)
 
 
 def _log_prior_of_kernel(kernel: Kernel, priors: Priors, lengthscale: tuple[float, float]) -> Scalar:

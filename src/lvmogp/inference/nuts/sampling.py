@@ -41,10 +41,10 @@ def sample_posterior(
     target = Target(likelihood_data(data, starts[0]), fixed_leaves, structure, priors)
     rngs = [np.random.default_rng([settings.seed, number]) for number in range(settings.n_chains)]
     begin = [_start(starts[number % len(starts)], target.places(), rng) for number, rng in enumerate(rngs)]
-    vectors, variances = (jnp.asarray(np.stack(parts)) for parts in zip(*begin, strict=True))
+    vectors, variances = (jnp.stack(parts) for parts in zip(*begin, strict=True))
 
     def report(chain: int, n_done: int, log_posterior: float) -> None:
-        share = n_done / (settings.n_chains * settings.n_steps)
+        share = n_done / (settings.n_chains * (settings.n_warmup + settings.n_draws))
         where = (starts[0].latent_mean.shape[1], chain + 1, settings.n_chains, SAMPLING, n_done)
         if on_progress is not None:
             on_progress(Progress(*where, log_posterior, share))
@@ -61,8 +61,7 @@ def sample_posterior(
         log_weight = jnp.asarray(log_weight - np.logaddexp.reduce(log_weight))
         draws = as_draws(points, starts[0], chain=jnp.asarray(np.repeat([*begun], lengths)), log_weight=log_weight)
         found = _agreement(target, points, chains)
-    seconds = time.perf_counter() - began
-    return draws, diagnostics(chains, found, settings, completed=completed, seconds=seconds)
+    return draws, diagnostics(chains, found, settings, completed=completed, seconds=time.perf_counter() - began)
 
 
 def _start(parameters: Parameters, places: ChainParameters, rng: np.random.Generator) -> tuple[HostFloat, HostFloat]:
