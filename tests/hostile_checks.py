@@ -22,8 +22,7 @@ from lvmogp.model.parameters import Parameters, of_conditions
 from lvmogp.model.posterior import curve_moments, grid_marginals, posterior
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import differs_in_last_digits_only, scaling_of
-from lvmogp.tables.transforms import Transform
-from lvmogp.typing import Array, Float
+from lvmogp.typing import Array
 
 # Standard deviations of the output by which answers that should be the same may differ: by rounding, after a fit (of at
 # least 99 % of the data sets, since a fit may come to a fork), and in single precision.
@@ -101,9 +100,6 @@ def allowance(trained: FittedModel) -> float:
     return 1 + 100 * np.finfo(float).eps / ROUNDING * max(inputs.max(), abs(output))
 
 
-# Answers
-
-
 def _of_answers(model: LVMOGPRegressor, points: np.ndarray, names: list[Any], *, intervals: bool) -> dict[str, bool]:
     x, ids = np.tile(points, (len(names), 1)), [name for name in names for _ in points]
     mean, deviation = model.predict(x, ids, return_std=True)
@@ -126,9 +122,6 @@ def _of_answers(model: LVMOGPRegressor, points: np.ndarray, names: list[Any], *,
     return found
 
 
-# The same data, told in another way
-
-
 class Telling(NamedTuple):
     """The same observations told in another way, and the maps of points and answers that go with it."""
 
@@ -138,9 +131,7 @@ class Telling(NamedTuple):
     answer_map: tuple[float, float] = (1.0, 0.0)
 
 
-def _tellings(
-    seen: Observations, rng: np.random.Generator, transform: Transform | None, *, shifted: bool
-) -> dict[str, Telling]:
+def _tellings(seen: Observations, rng: np.random.Generator, transform: Any, *, shifted: bool) -> dict[str, Telling]:
     rows, names, same = rng.permutation(len(seen.outputs)), rng.permutation(len(seen.ids)), np.arange(len(seen.ids))
     shuffled = {name: getattr(seen, name)[rows] for name in ("inputs", "outputs", "conditions")}
     found = {
@@ -181,16 +172,12 @@ def _fixed_parameters(trained: FittedModel, points: np.ndarray, rng: np.random.G
     seen = given._replace(inputs=_rounded(given.inputs), outputs=_rounded(given.outputs))
     if not np.all(trained.scaling.takes(seen.outputs)):
         seen = given
-    parameters, before = trained.posterior.parameters, rebuilt(trained, seen, trained.posterior.parameters)
-    return {
-        f"{what}, fixed parameters": _moved(
-            before,
-            rebuilt(trained, told.observations, of_conditions(parameters, np.argsort(told.order))),
-            points,
-            told,
-        )
-        for what, told in _tellings(seen, rng, transform, shifted=True).items()
-    }
+    parameters, moved = trained.posterior.parameters, {}
+    before = rebuilt(trained, seen, parameters)
+    for what, told in _tellings(seen, rng, transform, shifted=True).items():
+        after = rebuilt(trained, told.observations, of_conditions(parameters, np.argsort(told.order)))
+        moved[f"{what}, fixed parameters"] = _moved(before, after, points, told)
+    return moved
 
 
 def _fitted_anew(model: LVMOGPRegressor, points: np.ndarray, rng: np.random.Generator) -> dict[str, float]:
@@ -229,9 +216,6 @@ def _moved(before: FittedModel, after: FittedModel, points: np.ndarray, told: Te
     return float(np.max(np.abs(found - moments(before, points)))) / before.scaling.output_scale
 
 
-# More data
-
-
 def _widened_by_more_data(trained: FittedModel, points: np.ndarray, rng: np.random.Generator) -> float:
     # The most that a variance grows from about half of the observations to all of them, as a share of the prior's.
     parameters = in_precision(trained.posterior.parameters, "float64")
@@ -250,10 +234,8 @@ def _widened_by_more_data(trained: FittedModel, points: np.ndarray, rng: np.rand
 
 
 @compiled
-def spreads(
-    parameters: Parameters, data: LongData, points: Float[Array, "n Q_X"]
-) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
-    """Variances of curves at the means of the latents, and those of the prior."""
+def spreads(parameters: Parameters, data: LongData, points: Array) -> tuple[Array, Array]:
+    """Variances of curves at the means of the latents, points × conditions, and those of the prior."""
     model = posterior(parameters, data)
     latents = parameters.latents.mean
     shapes = curve_moments(model, LatentGaussians(latents, jnp.zeros_like(latents)))

@@ -4,8 +4,6 @@ Programs are compiled for every new shape, so sizes come from a few layouts; eve
 """
 
 import datetime
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +18,7 @@ class Layout(NamedTuple):
     counts: tuple[int, ...]
     n_columns: int = 1
     shared_inputs: bool = False
-    settings: Mapping[str, Any] = MappingProxyType({})
+    settings: dict[str, Any] | None = None
 
 
 LAYOUTS = (
@@ -88,30 +86,21 @@ OUTPUTS = {
 _NOON = datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.UTC)
 
 
-def _day(number):
-    return _NOON.date() + datetime.timedelta(days=number)
-
-
 IDS = {
     "words": lambda number: f"tyre {number}",
     "whole numbers": lambda number: 7 * number - 20,
     "numbers": lambda number: number / 3,
     "tuples": lambda number: (number % 3, f"lane {number}"),
-    "dates": _day,
+    "dates": lambda number: datetime.date(2024, 1, 1) + datetime.timedelta(days=number),
     "times": lambda number: _NOON + datetime.timedelta(microseconds=number),
     "characters of the world": lambda number: f"{'äß漢字🙂ñ'[number % 6]}\u0000{number}\n",
     "empty and very long": lambda number: "x" * 20_000 + str(number) if number else "",
     "truth values": lambda number: bool(number) if number < 2 else f"tyre {number}",
-    "of all kinds": lambda number: (f"s{number}", number, number + 0.5, (number,), _day(number))[number % 5],
+    "of all kinds": lambda number: (f"s{number}", number, number + 0.5, (number,), IDS["dates"](number))[number % 5],
     "categories": lambda number: f"tyre {number}",
     "missing": lambda number: float(number) if number else float("nan"),
     "none": lambda number: str(number) if number else None,
 }
-
-
-def _read_only(values):
-    values.setflags(write=False)
-    return values
 
 
 # Arrays, each in its own way; tables are made of them as they are.
@@ -122,7 +111,7 @@ ARRAYS = {
     "Fortran order": np.asfortranarray,
     "every other row": lambda values: np.repeat(values, 2, axis=0)[::2],
     "backwards": lambda values: values[::-1].copy()[::-1],
-    "read-only": _read_only,
+    "read-only": lambda values: np.broadcast_to(values, values.shape),
     "objects": lambda values: values.astype(object),
     "other byte order": lambda values: values.astype(values.dtype.newbyteorder()),
 }
@@ -169,7 +158,11 @@ def made(recipe: Recipe) -> tuple[dict[str, Any], dict[str, Any]]:
     x, y = x[order] * recipe.input_size, y[order] * recipe.output_size + recipe.offset
     settings = {"n_latent": 1, "n_restarts": 1, "max_iter": 15, "random_state": 0, "unseen": "prior"}
     settings |= {"n_inducing_inputs": "auto" if len(y) < LEAST_DISTINCT else LEAST_DISTINCT}
-    settings |= {"n_inducing_latents": min(3, n_conditions), "output_transform": recipe.transform, **layout.settings}
+    settings |= {
+        "n_inducing_latents": min(3, n_conditions),
+        "output_transform": recipe.transform,
+        **(layout.settings or {}),
+    }
     settings |= {"condition": "condition"} if recipe.container == "table with conditions" else {}
     return _contained(recipe, x, y, [names[number] for number in conditions[order]]), settings
 

@@ -10,12 +10,16 @@ from lvmogp.inference.nuts.diagnostics import agreement, chain_weights, diagnost
 SETTINGS = SamplerSettings(4, 100, 500, 0)
 
 
-def some_chain(position, log_posterior, *, n_leapfrogs=15, n_diverging=0):
+def some_chain(position, log_posterior, *, n_diverging=0):
     n_draws = len(log_posterior)
-    diverging = np.arange(n_draws) < n_diverging
-    leapfrogs = np.full(n_draws, n_leapfrogs)
-    seen = Statistics(log_posterior, -log_posterior, leapfrogs, np.full(n_draws, 0.8), diverging)
-    return Chain(position, seen, 0.1, 2.0)
+    seen = (
+        log_posterior,
+        -log_posterior,
+        np.full(n_draws, 15),
+        np.full(n_draws, 0.8),
+        np.arange(n_draws) < n_diverging,
+    )
+    return Chain(position, Statistics(*seen), 0.1, 2.0)
 
 
 def gaussian_chain(rng, *, mass=1.0, spread=1.0, n_draws=500, **options):
@@ -75,15 +79,14 @@ def test_with_a_few_draws_nothing_is_said_of_chains(rng):
     np.testing.assert_array_equal(chain_weights(chains), 1)
     (remark,) = told(chains, rng.normal(size=(2, 3, 5))).remarks
     assert remark == "A chain of 3 draws cannot tell whether it has found what others would find. Raise n_draws."
-    none = diagnostics([], np.empty(0), {}, SETTINGS, completed=False, seconds=1.0)
+    none = diagnostics([], {}, SETTINGS, completed=False, seconds=1.0)
     begin = "Sampling was interrupted before the first draw; predictions are those of the variational fit."
     assert (none.remarks, none.n_draws) == ((begin,), 0)
 
 
 def told(chains, values, *, completed=True):
-    weights = chain_weights(chains)
-    found = agreement({"predictions": values}, weights)
-    return diagnostics(chains, weights, found, SETTINGS, completed=completed, seconds=3.0)
+    found = agreement({"predictions": values}, chain_weights(chains))
+    return diagnostics(chains, found, SETTINGS, completed=completed, seconds=3.0)
 
 
 def test_good_chains_are_praised(rng):

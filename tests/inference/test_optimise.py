@@ -1,7 +1,6 @@
 """The optimiser, on functions whose tops are known."""
 
 import itertools
-from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -45,12 +44,11 @@ def rising(tree: Point, offset: jax.Array) -> jax.Array:
     return offset + jnp.log(tree.scale) - jnp.sum(tree.place**2)
 
 
-def climb(objective: Callable, begin: Point, offset: float = 7.0, **limits) -> Run:
+def climb(objective, begin: Point, offset: float = 7.0, **limits) -> Run:
     return maximise(objective, begin, number(offset), **{"max_iterations": 500, "tolerance": 1e-12} | limits)
 
 
 def assert_never_falls(run: Run):
-    assert len(run.history) > 0
     assert np.all(np.isfinite(run.history))
     assert all(later >= earlier for earlier, later in itertools.pairwise(run.history))
     assert run.bound == pytest.approx(run.history[-1], rel=1e-12)
@@ -85,11 +83,8 @@ def test_maximise_follows_a_valley_to_its_end_or_as_far_as_it_may():
     run = climb(valley, point(-1.2, 1.0))
     np.testing.assert_allclose(run.tree.place, [1, 1], atol=1e-4)
     short, lazy = (climb(valley, point(-1.2, 1.0), **limits) for limits in ({"max_iterations": 5}, {"tolerance": 1e3}))
-    assert [each.status for each in (run, short, lazy)] == [
-        Status.CONVERGED,
-        Status.ITERATION_LIMIT,
-        Status.CONVERGED,  # twenty iterations gained little
-    ]
+    assert (run.status, short.status) == (Status.CONVERGED, Status.ITERATION_LIMIT)
+    assert lazy.status is Status.CONVERGED  # twenty iterations gained little
     assert [len(each.history) for each in (short, lazy)] == [5, 21]
     for each in (run, short, lazy):
         assert_never_falls(each)

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,10 +18,8 @@ from lvmogp.inference.starts import independent_start, recipe_names, start, with
 from lvmogp.kernels.covariances import RBF
 from lvmogp.model.bounds import collapsed, explicit
 from lvmogp.model.layouts import GridData
-from lvmogp.model.parameters import Parameters
 
 compiled_collapsed = compiled(collapsed)
-compiled_explicit = compiled(explicit)
 
 
 @functools.cache
@@ -50,7 +47,7 @@ SETTINGS = Settings(
 )
 
 
-def fitted(data: GridData, settings: Settings, on_progress: Callable[[Progress], None] | None = None) -> Outcome:
+def fitted(data: GridData, settings: Settings, on_progress=None) -> Outcome:
     return fit(data, np.asarray(data.inputs), np.ones(1), settings, on_progress)
 
 
@@ -65,7 +62,7 @@ def independent() -> tuple:
     return independent_start(simulated(), np.asarray(simulated().inputs), np.ones(1), SETTINGS)
 
 
-def start_of(recipe: str, number_of_start: int) -> Parameters:
+def start_of(recipe: str, number_of_start: int):
     return start(recipe, *independent(), SETTINGS, np.random.default_rng([3, number_of_start]))
 
 
@@ -85,7 +82,9 @@ def test_a_fit_is_its_best_restart_and_tells_the_bound_of_its_parameters():
 
 def test_every_start_is_improved_upon_and_counts_and_histories_agree():
     outcome, reports = first_fit()
-    assert [restart.recipe for restart in outcome.restarts] == recipe_names(3)
+    assert [restart.recipe for restart in outcome.restarts] == recipe_names(SETTINGS)
+    assert recipe_names(SETTINGS._replace(n_restarts=2)) == ["isomap of 8 neighbours", "principal components"]
+    assert recipe_names(SETTINGS._replace(n_restarts=9))[-3:] == ["random latents"] * 3  # beyond the table
     assert outcome.n_iterations == len(reports) == sum(len(restart.history) for restart in outcome.restarts)
     assert outcome.n_evaluations == sum(restart.n_evaluations for restart in outcome.restarts)
     assert outcome.seconds > max(restart.seconds for restart in outcome.restarts) > 0
@@ -102,22 +101,23 @@ def test_every_start_is_improved_upon_and_counts_and_histories_agree():
         assert restart.n_evaluations > len(restart.history) <= SETTINGS.max_iterations
 
 
-@pytest.fixture(params=[1, 3])
-def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def run_on(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lvmogp.inference.restarts._SIDE_BY_SIDE", 0)
-    monkeypatch.setattr("lvmogp.inference.restarts.n_threads", lambda: request.param)
-    return request.param
+    monkeypatch.setattr("lvmogp.inference.restarts.n_threads", lambda: threads)
 
 
-@pytest.mark.parametrize("threads", [3], indirect=True)
-def test_starts_side_by_side_end_like_starts_one_by_one_bit_for_bit(threads: int):
+def test_starts_side_by_side_end_like_starts_one_by_one_bit_for_bit(monkeypatch: pytest.MonkeyPatch):
+    run_on(3, monkeypatch)
     alone, together = first_fit()[0], fitted(simulated(), SETTINGS)
     for one, other in zip(alone.restarts, together.restarts, strict=True):
         assert (one.recipe, one.bound, one.history) == (other.recipe, other.bound, other.history)
     assert eqx.tree_equal(alone.parameters, together.parameters)
 
 
-def test_a_request_to_stop_ends_all_starts(threads: int):
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_request_to_stop_ends_all_starts(threads: int, monkeypatch: pytest.MonkeyPatch):
+    run_on(threads, monkeypatch)
+
     def stop(progress: Progress) -> None:
         if progress.iteration == 4:
             raise StopFit
@@ -137,9 +137,6 @@ def test_fit_without_a_finite_start_says_so(monkeypatch: pytest.MonkeyPatch):
         fitted(broken, SETTINGS)
 
 
-# Explicit inference.
-
-
 def test_explicit_full_inference_reaches_the_collapsed_bound_and_kronecker_stays_below():
     converging = SETTINGS._replace(n_restarts=1, max_iterations=2_000, tolerance=1e-4)
     highest, full, kronecker = (
@@ -157,7 +154,7 @@ def test_explicit_full_inference_reaches_the_collapsed_bound_and_kronecker_stays
 
 def test_explicit_inference_starts_at_the_optimum_or_its_nearest_product():
     begin, data = start_of("principal components", 1), simulated()
-    full = float(compiled_explicit(with_explicit_inducing(begin, data, "full"), data).total)
+    full = float(compiled(explicit)(with_explicit_inducing(begin, data, "full"), data).total)
     assert full == pytest.approx(float(compiled_collapsed(begin, data).total), rel=1e-9)
     inputs, outputs = np.asarray(data.inputs), np.asarray(data.outputs)
     mean, matrix = references.optimal_inducing(begin, [(inputs, values) for values in outputs.T])

@@ -9,41 +9,18 @@ from scipy.spatial.distance import pdist
 from small_models import INDUCING_INPUTS, Case, grid_case, long_case, number, rbf
 
 from lvmogp.ground.compiling import compiled
+from lvmogp.inference import starts
 from lvmogp.inference.options import Options, checked, fit_settings
-from lvmogp.inference.starts import (
-    RECIPES,
-    IndependentParameters,
-    independent_bound,
-    independent_curves,
-    independent_start,
-    isomap,
-    principal_components,
-    recipe_names,
-    representatives,
-    start,
-)
 from lvmogp.kernels.covariances import RBF
 from lvmogp.model.layouts import GridData, long_data, some_blocks
-from lvmogp.model.parameters import Parameters
 from lvmogp.tables.features import FeatureCoordinates
 
-compiled_independent_bound = compiled(independent_bound)
-CASES = {"grid": grid_case, "long": long_case}
+
+def independent_parameters(inducing: np.ndarray = INDUCING_INPUTS) -> starts.IndependentParameters:
+    return starts.IndependentParameters(rbf([1.6, 1.3], 1.2), jnp.asarray(inducing), number(0.15))
 
 
-@pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest) -> Case:
-    return CASES[request.param]()
-
-
-# Independent sparse GPs.
-
-
-def independent_parameters(inducing: np.ndarray = INDUCING_INPUTS) -> IndependentParameters:
-    return IndependentParameters(rbf([1.6, 1.3], 1.2), jnp.asarray(inducing), number(0.15))
-
-
-def dense_titsias(parameters: IndependentParameters, inputs: np.ndarray, outputs: np.ndarray) -> float:
+def dense_titsias(parameters: starts.IndependentParameters, inputs: np.ndarray, outputs: np.ndarray) -> float:
     """log N(y; 0, Q + σ²I) − tr(K − Q)/2σ² with Q = K_fu K_uu⁻¹ K_uf."""
     inducing, noise = np.asarray(parameters.inducing_inputs), float(parameters.noise_variance)
     cross = references.covariance(parameters.kernel, inputs, inducing)
@@ -52,12 +29,13 @@ def dense_titsias(parameters: IndependentParameters, inputs: np.ndarray, outputs
     return references.log_normal(outputs, explained + noise * np.eye(len(inputs))) - left / (2 * noise)
 
 
+@pytest.mark.parametrize("case", [grid_case(), long_case()], ids=["grid", "long"])
 def test_independent_bound_and_curves_are_those_of_dense_sparse_gps(case: Case):
     parameters = independent_parameters()
     expected = sum(dense_titsias(parameters, inputs, outputs) for inputs, outputs in case.observations)
-    assert float(compiled_independent_bound(parameters, case.data)) == pytest.approx(expected, rel=1e-10)
+    assert float(compiled(starts.independent_bound)(parameters, case.data)) == pytest.approx(expected, rel=1e-10)
     points = np.random.default_rng(51).uniform(-2, 2, (6, 2))
-    found = independent_curves(parameters, case.data, jnp.asarray(points))
+    found = starts.independent_curves(parameters, case.data, jnp.asarray(points))
     gram = references.jittered_gram(parameters.kernel, INDUCING_INPUTS)
     at_points = references.covariance(parameters.kernel, points, INDUCING_INPUTS)
     for curve, (inputs, outputs) in zip(found, case.observations, strict=True):
@@ -66,9 +44,6 @@ def test_independent_bound_and_curves_are_those_of_dense_sparse_gps(case: Case):
         noise = float(parameters.noise_variance)
         expected = at_points @ np.linalg.solve(gram + cross.T @ cross / noise, cross.T @ outputs / noise)
         np.testing.assert_allclose(curve, expected, rtol=1e-8, atol=1e-10)
-
-
-# Recipes.
 
 
 def curves_of(latents: np.ndarray, lengthscale: float, n_points: int = 4_000) -> np.ndarray:
@@ -86,11 +61,6 @@ def configuration(n_dimensions: int, n_conditions: int = 30) -> np.ndarray:
     return latents @ np.linalg.inv(np.linalg.cholesky(np.cov(latents.T, ddof=0).reshape(n_dimensions, -1))).T
 
 
-def distances(means: np.ndarray, lengthscales: np.ndarray) -> np.ndarray:
-    """In lengthscales."""
-    return pdist(means / lengthscales)
-
-
 RNG = np.random.default_rng
 
 
@@ -98,16 +68,18 @@ RNG = np.random.default_rng
 def test_principal_components_recover_where_conditions_lie(n_dimensions: int):
     latents = configuration(n_dimensions)
     values = curves_of(latents, 4.0)
-    embedding = principal_components(values - values.mean(axis=0), n_dimensions, RNG(54))
-    assert np.corrcoef(distances(*embedding), pdist(latents))[0, 1] > 0.95
-    np.testing.assert_allclose(np.mean(embedding[0] ** 2, axis=0), 1, rtol=1e-9)
+    means, lengthscales = starts.principal_components(values - values.mean(axis=0), n_dimensions, RNG(54))
+    assert np.corrcoef(pdist(means / lengthscales), pdist(latents))[0, 1] > 0.95
+    np.testing.assert_allclose(np.mean(means**2, axis=0), 1, rtol=1e-9)
 
 
 @pytest.mark.parametrize("n_dimensions", [1, 2])
 @pytest.mark.parametrize("n_neighbours", [8, 12])
 def test_isomap_recovers_where_conditions_lie_and_their_distances(n_dimensions: int, n_neighbours: int):
     latents = configuration(n_dimensions, 80)
-    found = distances(*isomap(curves_of(latents, 0.7), n_dimensions, RNG(54), n_neighbours=n_neighbours))
+    values = curves_of(latents, 0.7)
+    means, lengthscales = starts.isomap(values, n_dimensions, RNG(54), n_neighbours=n_neighbours)
+    found = pdist(means / lengthscales)
     assert np.corrcoef(found, pdist(latents))[0, 1] > 0.95
     assert np.median(found / (pdist(latents) / 0.7)) == pytest.approx(1, abs=0.15)
 
@@ -123,50 +95,42 @@ CURVES = {
 
 
 @pytest.mark.parametrize("curves", CURVES)
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", starts.RECIPES)
 def test_recipes_hold_for_few_and_for_equal_curves(recipe: str, curves: str):
     for n_latent in (1, 2, 3):
-        means, lengthscales = RECIPES[recipe](CURVES[curves], n_latent, RNG(58))
+        means, lengthscales = starts.RECIPES[recipe](CURVES[curves], n_latent, RNG(58))
         assert means.shape == (len(CURVES[curves]), n_latent)
         assert lengthscales.shape == (n_latent,)
         assert np.all(np.abs(means) < 10)
         assert np.all((lengthscales > 0.01) & (lengthscales < 100))
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", starts.RECIPES)
 @pytest.mark.parametrize("with_features", [False, True])
 def test_where_conditions_start_does_not_depend_on_their_order(recipe: str, with_features: bool):
     values, order = RNG(60).normal(size=(7, 9)), RNG(61).permutation(7)
     known = FeatureCoordinates(RNG(62).normal(size=(7, 1)), np.ones(1), np.ones(1))
     settings = settings_for(GridData(jnp.zeros((9, 2)), jnp.zeros((9, 7))), np.eye(9), n_inducing_latents=3)
 
-    def begin(rows: np.ndarray) -> Parameters:
+    def begin(rows: np.ndarray):
         coordinates = known._replace(values=known.values[rows]) if with_features else None
-        return start(recipe, independent_parameters(), values[rows], settings, RNG(63), coordinates)
+        return starts.start(recipe, independent_parameters(), values[rows], settings, RNG(63), coordinates)
 
     plain, moved = begin(np.arange(7)), begin(order)
     np.testing.assert_allclose(moved.latent_mean, plain.latent_mean[order], atol=1e-12)
     np.testing.assert_allclose(moved.inducing_latents, plain.inducing_latents, atol=1e-12)
 
 
-def test_recipes_beyond_the_table_are_random():
-    assert recipe_names(2) == ["isomap of 8 neighbours", "principal components"]
-    assert recipe_names(9)[-3:] == ["random latents"] * 3
-
-
 def test_representatives_are_the_points_or_centres_of_clusters():
     points = np.array([[0.0], [0.1], [5.0], [5.1], [0.0]])
-    np.testing.assert_array_equal(representatives(points, 4, 0), [[0.0], [0.1], [5.0], [5.1]])
-    np.testing.assert_allclose(np.sort(representatives(points, 2, 0), axis=0), [[0.05], [5.05]])
+    np.testing.assert_array_equal(starts.representatives(points, 4, 0), [[0.0], [0.1], [5.0], [5.1]])
+    np.testing.assert_allclose(np.sort(starts.representatives(points, 2, 0), axis=0), [[0.05], [5.05]])
     # Those that differ by rounding are clustered without a warning; at zero they are different.
     points = np.repeat([[0.0], [1.0], [2.0]], 4, axis=0) + 1e-17 * np.arange(12.0)[:, None]
     assert len(np.unique(points)) == 6
-    centres = representatives(points, 5, 0)
+    centres = starts.representatives(points, 5, 0)
     assert len(centres) == 5
     np.testing.assert_allclose(np.unique(np.round(centres, 9)), [0, 1, 2], atol=1e-9)
-
-
-# Many observations
 
 
 def scattered_waves(n_observations, n_conditions=50):
@@ -197,11 +161,10 @@ def test_some_observations_find_the_hyperparameters_and_all_the_curves(monkeypat
     inputs, data = scattered_waves(400, n_conditions=8)
     monkeypatch.setattr("lvmogp.inference.starts._MOST_FOR_HYPERPARAMETERS", 100)
     settings = settings_for(data, inputs, n_inducing_inputs=6)
-    parameters, curves = independent_start(data, inputs, np.ones(1), settings)
+    parameters, curves = starts.independent_start(data, inputs, np.ones(1), settings)
     few = some_blocks(data, 100, seed=0)
     assert few.n_observations < 200
-    alone, _ = independent_start(few, inputs, np.ones(1), settings)
+    alone, _ = starts.independent_start(few, inputs, np.ones(1), settings)
     for leaf, expected in zip(jax.tree.leaves(parameters), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(leaf, expected, rtol=1e-6)
-    assert curves.shape[0] == 8
     assert np.unique(curves.round(6), axis=0).shape[0] == 8

@@ -83,10 +83,9 @@ def test_what_a_report_or_work_raises_is_raised_to_who_asked(threads, error):
 def test_work_is_done_with_the_precision_of_who_asked(threads):
     results = {}
     found = lambda report: (jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision)  # noqa: E731
-    works = {0: found, 1: found}
     for double in (True, False):
         with jax.enable_x64(double), jax.default_matmul_precision("highest"):
-            side_by_side(works, nothing, results.__setitem__, threads=threads)
+            side_by_side(dict.fromkeys((0, 1), found), nothing, results.__setitem__, threads=threads)
         assert results == {0: (double, "highest"), 1: (double, "highest")}
 
 

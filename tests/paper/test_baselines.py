@@ -7,19 +7,16 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 from sklearn.gaussian_process import kernels as sk
+from small_models import rbf
 
 from lvmogp.inference.optimise import maximise
-from lvmogp.kernels.covariances import RBF, cross
+from lvmogp.kernels.covariances import cross
 from lvmogp.model.layouts import GridData
 from paper.baselines import apart, bilinear, coregionalised
 from paper.baselines.apart import Apart, stacked
 from paper.baselines.coregionalised import Coregionalised, FullRank, LowRank, Observed, OneHot, Together
 
 N, D = 12, 3
-
-
-def rbf(lengthscale, variance=1.3):
-    return RBF(lengthscale=jnp.asarray(lengthscale), variance=jnp.asarray(variance))
 
 
 @pytest.fixture
@@ -37,7 +34,7 @@ RELATIONS = {
 
 
 def coregionalised_by(name, noise):
-    return Coregionalised(rbf([0.9, 1.4]), RELATIONS[name], jnp.asarray(noise))
+    return Coregionalised(rbf([0.9, 1.4], 1.3), RELATIONS[name], jnp.asarray(noise))
 
 
 def dense(parameters, inputs, conditions, others, other_conditions):
@@ -97,7 +94,7 @@ def test_one_hot_ids_and_factors_are_an_rbf_over_their_columns():
 def test_independent_gps_are_a_diagonal_relation(rows, rng):
     inputs, outputs, conditions = rows
     noise = jnp.asarray([0.3, 0.1, 0.6, 0.1])
-    kernel = rbf([0.9, 1.4])
+    kernel = rbf([0.9, 1.4], 1.3)
     joint = Coregionalised(kernel, FullRank(jnp.eye(D)), noise[:D])
     evidence = apart.log_evidence(Apart(kernel, noise[:D]), stacked(inputs, outputs, conditions, D))
     assert_allclose(evidence, coregionalised.log_evidence(joint, observed(rows)), rtol=1e-10)
@@ -121,12 +118,10 @@ def test_the_bilinear_model_finds_two_contents(rng):
         return np.hstack([np.sin(3 * points), np.cos(3 * points)]) @ styles
 
     outputs = curves(inputs) + 0.01 * rng.normal(size=(40, 8))
-    start = Apart(rbf([0.5]), jnp.asarray([0.01]))
+    start = Apart(rbf([0.5], 1.3), jnp.asarray([0.01]))
 
-    def fit_contents(data):
-        return maximise(apart.log_evidence, start, data, max_iterations=200, tolerance=0.02).tree
-
-    model = bilinear.fit(inputs, outputs, fit_contents)
+    limits = {"max_iterations": 200, "tolerance": 0.02}
+    model = bilinear.fit(inputs, outputs, lambda data: maximise(apart.log_evidence, start, data, **limits).tree)
     assert len(model.scales) == 2
     moments = bilinear.predict(model, new)
     assert_allclose(moments.mean, curves(new), atol=0.03)

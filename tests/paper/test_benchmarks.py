@@ -50,14 +50,11 @@ def test_suggested_measurements_need_fewer_than_others():
         assert errors["suggest"].mean(axis=0)[3] < errors["random"].mean(axis=0)[5]
 
 
-def written(folder: Path, name: str, records: list) -> None:
-    found = {"command": f"measure {name}", "machine": MACHINE, "records": records}
-    (folder / f"{name}.json").write_text(json.dumps(found))
-
-
 def test_the_page_shows_every_bar_with_what_was_measured(tmp_path):
-    written(tmp_path, "growth", [dearer("twice N", [0.3, 0.5], [0.1], "itself", bar=Bar(2.2, at_least=False))])
-    written(tmp_path, "adding", [record("a condition", ours=3.0, figures_in="ms")])
+    growth = dearer("twice N", [0.3, 0.5], [0.1], "itself", bar=Bar(2.2, at_least=False))
+    for name, found in (("growth", growth), ("adding", record("a condition", ours=3.0, figures_in="ms"))):
+        document = {"command": f"measure {name}", "machine": MACHINE, "records": [found]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
     line = {"what": "psi2", "bar": "≥ 10", "measured": 12.3, "unit": "×", "reached": True, "device": "H200"}
     (tmp_path / "gpu-psi2.json").write_text(json.dumps([{**line, "command": "make gpu"}]))
     text = page.page_text(tmp_path)

@@ -25,14 +25,11 @@ from lvmogp.ground.precision import in_current_precision
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 Objective = Callable[[Any, Any], Scalar]
-# A piece of work is given the function that takes its reports, and returns its result.
+# Work is given the function that takes its reports; who asked takes these and the result, with the number of the work.
 Work = Callable[[Callable[[Any], None]], Any]
-# What takes a report or a result, with the number of the work that it comes from.
 Take = Callable[[int, Any], None]
 # Steps that L-BFGS remembers, and iterations that must gain something together.
 _MEMORY, _WINDOW = 50, 20
-# What scipy.optimize says of a line search that failed.
-_LINE_SEARCH_FAILED = 2
 _join = compiled(join)
 
 
@@ -157,16 +154,13 @@ def maximise(
         except StopFit:
             status = Status.INTERRUPTED
             break
-        failed = result.status == _LINE_SEARCH_FAILED
+        failed = result.status == 2  # what SciPy says of a line search
         # One that fails twice running, the second time with its memory cleared, is at the rounding error of the bound.
         if result.success or gains_little() or (failed and before - search.loss < tolerance):
             status = Status.CONVERGED
         elif not failed or len(history) >= max_iterations:
             status = Status.ITERATION_LIMIT
     return Run(search.tree, -search.loss, status, tuple(history), search.n_evaluations, time.perf_counter() - began)
-
-
-# Several pieces of work on threads, whose reports are taken in the thread that asked for it
 
 
 def n_threads() -> int:
@@ -224,16 +218,15 @@ def side_by_side(works: Mapping[int, Work], on_report: Take, on_end: Take, *, th
 
 
 def _one_by_one(works: Mapping[int, Work], on_report: Take, on_end: Take) -> None:
-    stopped = False
+    waiting = dict(works)
 
     def report(number: int, content: Any) -> None:
-        nonlocal stopped
         try:
             on_report(number, content)
         except StopFit:
-            stopped = True
+            waiting.clear()
             raise
 
-    for number, work in works.items():
-        if not stopped:
-            on_end(number, work(partial(report, number)))
+    while waiting:
+        number = next(iter(waiting))
+        on_end(number, waiting.pop(number)(partial(report, number)))

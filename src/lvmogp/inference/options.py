@@ -28,8 +28,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 # Inducing inputs double from the one number to the other while the bound gains.
 _FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS = 25, 200
 # Inducing latents by the number of coordinates of a condition.
-_INDUCING_LATENTS = {1: 20, 2: 30}
-_MOST_INDUCING_LATENTS = 40
+_INDUCING_LATENTS, _MOST_INDUCING_LATENTS = {1: 20, 2: 30}, 40
 # Pairs of inducing points of which a bound can factorise a matrix, and a fit can store one.
 _MOST_COLLAPSED, _MOST_FULL = 2_500, 1_000
 # Against a search without end; a fit stops when it gains too little.
@@ -40,19 +39,15 @@ _MOST_AUTO_LATENT = 5
 _RESTARTS_BY_COST = ((1e9, 6), (1e10, 3), (np.inf, 1))
 _MOST_OBSERVATIONS_FOR_RESTARTS = 50_000
 # A gain of the bound that is worth twenty more iterations; of very many observations, this much for each.
-_LEAST_GAIN = 0.02
-_LEAST_GAIN_PER_OBSERVATION = 5e-5
-_MANY_OBSERVATIONS = 20_000
+_LEAST_GAIN, _LEAST_GAIN_PER_OBSERVATION, _MANY_OBSERVATIONS = 0.02, 5e-5, 20_000
 # Few data can be explained in many ways, of which each chain finds one, and steps are quick: many chains. Steps in
 # which each learns how to move, and draws that it keeps; where chains are many, they need not be long.
 _CHAINS_WITH_FEW_OBSERVATIONS, _CHAINS = 16, 4
 _LONG_CHAINS, _SHORT_CHAINS = (300, 250), (160, 60)
 # Minibatches: sizes that suit one core as well as a GPU, and the small fit that they start from.
 _MOST_AT_ONCE, _MOST_ON_A_GRID = 200_000, 5_000_000
-_BATCH_SIZE = 2_048
-_MOST_STEPS = 20_000
+_BATCH_SIZE, _MOST_STEPS, _LEAST_STOCHASTIC_GAIN = 2_048, 20_000, 1e-4
 _STOCHASTIC_INDUCING_INPUTS = 100
-_LEAST_STOCHASTIC_GAIN = 1e-4
 _START_INPUTS, _START_LATENTS, _START_ITERATIONS = 25, 16, 60
 
 
@@ -86,19 +81,17 @@ class Options:
 def checked(options: Options, *, described: bool = False) -> Options:
     """Return options that can be honoured, with a seed for ``random_state``; conditions may be ``described``."""
     given = {field.name: getattr(options, field.name) for field in fields(Options)}
-    for name, kind in Options.__annotations__.items():
-        value = given.get(name, AUTO)
+    for name, value in given.items():
         is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
         if name == "n_latent" and is_number and value == 0:
             if not described:
                 raise SettingError(
                     "n_latent=0 leaves nothing to tell conditions apart; give their condition_features, or use 1"
                 )
-        elif kind == int | str and value != AUTO and not (is_number and int(value) >= 1):
+        elif Options.__annotations__[name] == int | str and value != AUTO and not (is_number and int(value) >= 1):
             raise SettingError(f'{name} must be a whole number of at least 1 or "auto", got {value!r}')
-    for name, choices in _CHOICES.items():
-        if given[name] not in choices:
-            raise SettingError(f"{name} must be one of {list(choices)}, got {given[name]!r}")
+        elif value not in _CHOICES.get(name, (value,)):
+            raise SettingError(f"{name} must be one of {list(_CHOICES[name])}, got {value!r}")
     named(options.input_kernel)
     latent_kernels(options)
     if not isinstance(options.priors, Priors | None):
@@ -109,8 +102,7 @@ def checked(options: Options, *, described: bool = False) -> Options:
         seed = check_random_state(seed).randint(2**31)
     elif seed < 0:
         raise SettingError(f"random_state must not be negative, got {seed!r}")
-    priors = None if options.priors is None else options.priors.checked()
-    return Options(**given | {"priors": priors, "random_state": int(seed)})
+    return Options(**given | {"priors": options.priors and options.priors.checked(), "random_state": int(seed)})
 
 
 class Settings(NamedTuple):
@@ -201,6 +193,12 @@ def fit_settings(
     else:
         fewest, most = min(_FEWEST_INDUCING_INPUTS, n_distinct), min(_MOST_INDUCING_INPUTS, n_distinct)
         most = most if is_grid else max(min(most, _MOST_COLLAPSED // n_latents), fewest)
+    if options.inference == "full" and most * n_latents > _MOST_FULL:
+        raise SettingError(
+            f'inference="full" keeps a covariance over all pairs of inducing points, here {most * n_latents}; it is '
+            f'limited to {_MOST_FULL}: use fewer inducing points, or inference="collapsed"'
+        )
+    fastest = "collapsed" if is_grid or most * n_latents <= _MOST_COLLAPSED else "kronecker"
     n_scattered = 0 if is_grid else data.n_observations  # a grid costs the same however many observations it holds
     settings = Settings(
         input_kernel=named(options.input_kernel),
@@ -210,7 +208,7 @@ def fit_settings(
         most_inducing_inputs=most,
         n_inducing_latents=n_latents,
         noise_per_condition=options.noise == "per-condition",
-        inference=_inference(options, most * n_latents, is_grid=is_grid),
+        inference=fastest if options.inference in (AUTO, NUTS) else options.inference,
         n_restarts=1,
         max_iterations=_or_default(options.max_iter, _MAX_ITERATIONS),
         seed=options.random_state,
@@ -274,14 +272,3 @@ def _capped(name: str, options: Options, available: int, what: str) -> int:
     if asked > available:
         warn(f"{name}={asked} is more than the {available} {what} in the data; {available} are used")
     return min(asked, available)
-
-
-def _inference(options: Options, n_inducing: int, *, is_grid: bool) -> str:
-    if options.inference == "full" and n_inducing > _MOST_FULL:
-        raise SettingError(
-            f'inference="full" keeps a covariance over all pairs of inducing points, here {n_inducing}; it is limited '
-            f'to {_MOST_FULL}: use fewer inducing points, or inference="collapsed"'
-        )
-    if options.inference not in (AUTO, NUTS):
-        return options.inference
-    return "collapsed" if is_grid or n_inducing <= _MOST_COLLAPSED else "kronecker"

@@ -124,8 +124,9 @@ class Progress(NamedTuple):
     ended: frozenset[int] = frozenset()
 
 
-# A start that was optimised to its end, as a checkpoint keeps it.
+# A start that was optimised to its end, as a checkpoint keeps it; where these are kept, if anywhere, and their series.
 _Ended = tuple[Parameters, Restart]
+_Keep = tuple[Checkpoints | None, str]
 
 
 def search(
@@ -175,7 +176,7 @@ def fit(
     input_scale: HostFloat,
     settings: Settings,
     on_progress: Report = None,
-    keep: tuple[Checkpoints | None, str] = (None, ""),
+    keep: _Keep = (None, ""),
     *,
     coordinates: FeatureCoordinates | None = None,
 ) -> Outcome:
@@ -183,21 +184,18 @@ def fit(
 
     Data are in standardised units, ``inputs`` are theirs as rows, and ``input_scale`` is what the user's were divided
     by. ``on_progress`` is called after every iteration; it may raise :class:`lvmogp.StopFit` to end the fit with the
-    best so far. ``keep`` says where restarts that have ended are kept, if anywhere, and found again after an
-    interruption.
+    best so far. Restarts that have ended are kept, and found again after an interruption.
     """
     began = time.perf_counter()
-    one_thread = settings.operations(data) < _LARGE
-    names = recipe_names(settings.n_restarts, n_latent=settings.n_latent)
-    with threadpool_limits(limits=1 if one_thread else None):
+    with threadpool_limits(limits=1 if settings.operations(data) < _LARGE else None):
         independent, curves = independent_start(data, inputs, input_scale, settings)
         starts: dict[int, Parameters] = {}
-        for number, name in enumerate(names):
+        for number, name in enumerate(recipe_names(settings)):
             rng = np.random.default_rng([settings.seed, number])
             begin = start(name, independent, curves, settings, rng, coordinates)
             explicit = settings.inference != "collapsed"
             starts[number] = with_explicit_inducing(begin, data, settings.inference) if explicit else begin
-        ended = _optimised(starts, names, data, settings, on_progress, keep, one_thread=one_thread)
+        ended = _optimised(starts, data, settings, on_progress, keep)
     (parameters, best), *others = sorted(ended.values(), key=lambda each: -each[1].bound)
     if best.status is Status.NOT_FINITE:
         raise NumericalError(
@@ -218,17 +216,10 @@ def fit(
 
 
 def _optimised(
-    starts: dict[int, Parameters],
-    names: list[str],
-    data: Data,
-    settings: Settings,
-    on_progress: Report,
-    keep: tuple[Checkpoints | None, str],
-    *,
-    one_thread: bool,
+    starts: dict[int, Parameters], data: Data, settings: Settings, on_progress: Report, keep: _Keep
 ) -> dict[int, _Ended]:
     # What became of each start. Bounds that run on one thread leave cores idle, on which other starts can run.
-    checkpoints, series = keep
+    (checkpoints, series), names, cost = keep, recipe_names(settings), settings.operations(data)
     found = {number: checkpoints and checkpoints.one_of(series, number, _Ended) for number in starts}
     ended = {number: each for number, each in found.items() if each is not None}
     iterations = Counter[int]()
@@ -249,9 +240,9 @@ def _optimised(
         collapsed_objective if settings.inference == "collapsed" else explicit_objective,
         max_iterations=settings.max_iterations,
         tolerance=settings.tolerance,
-        one_thread=one_thread,
+        one_thread=cost < _LARGE,
     )
-    several = one_thread and settings.operations(data) >= _SIDE_BY_SIDE and jax.default_backend() == "cpu"
+    several = _SIDE_BY_SIDE <= cost < _LARGE and jax.default_backend() == "cpu"
     works = {number: partial(maximised, begin, data) for number, begin in starts.items() if number not in ended}
     side_by_side(works, take_report, take_run, threads=n_threads() if several else 1)
     return ended

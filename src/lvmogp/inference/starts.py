@@ -34,6 +34,8 @@ from lvmogp.model.posterior import optimal_inducing
 from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
+# Where each condition starts in the latent space, and how fast curves change along each dimension.
+Embedding = tuple[HostFloat, HostFloat]
 # Lengthscales from short to long in standardised units, of which the best is gone on from, and noise beside them.
 _FIRST_LENGTHSCALES, _FIRST_NOISE = (0.15, 0.5, 1.5), 0.2
 # Small, so that each condition starts where its curve puts it.
@@ -52,9 +54,6 @@ _MOST_CURVE_POINTS, _MOST_CLUSTERED = 200, 10_000
 _MOST_FOR_HYPERPARAMETERS = 20_000
 # Isomap's shortest paths take the cube of the number of conditions.
 _MOST_FOR_ISOMAP = 2_000
-
-
-# Independent sparse GPs
 
 
 class IndependentParameters(eqx.Module):
@@ -176,13 +175,6 @@ def representatives(points: HostFloat, n_wanted: int, seed: int) -> HostFloat:
         return KMeans(n_wanted, n_init="auto", random_state=seed).fit(distinct).cluster_centers_
 
 
-# Recipes for latents
-
-
-# Where each condition starts in the latent space, and how fast curves change along each dimension.
-Embedding = tuple[HostFloat, HostFloat]
-
-
 def principal_components(values: HostFloat, n_latent: int, rng: np.random.Generator) -> Embedding:
     """Return scores of the curves on their first principal components, scaled to the prior's unit variance."""
     left, singular, _ = np.linalg.svd(values - values.mean(axis=0), full_matrices=False)
@@ -225,10 +217,7 @@ def random_latents(values: HostFloat, n_latent: int, rng: np.random.Generator) -
 RECIPES: dict[str, Callable[[HostFloat, int, np.random.Generator], Embedding]] = {
     "isomap of 8 neighbours": partial(isomap, n_neighbours=8),
     "principal components": principal_components,
-    "isomap of 5 neighbours": partial(isomap, n_neighbours=5),
-    "isomap of 12 neighbours": partial(isomap, n_neighbours=12),
-    "isomap of 3 neighbours": partial(isomap, n_neighbours=3),
-    "isomap of 20 neighbours": partial(isomap, n_neighbours=20),
+    **{f"isomap of {number} neighbours": partial(isomap, n_neighbours=number) for number in (5, 12, 3, 20)},
     "random latents": random_latents,
 }
 # Without latents starts differ in how far features reach.
@@ -239,12 +228,10 @@ FEATURES_ALONE = {
 }
 
 
-def recipe_names(n_restarts: int, *, n_latent: int = 1) -> list[str]:
-    """Return the names of the recipes of the first ``n_restarts`` starts; beyond the table, random latents."""
-    if n_latent == 0:
-        return list(FEATURES_ALONE)[:n_restarts]
-    names = list(RECIPES)
-    return (names + [names[-1]] * n_restarts)[:n_restarts]
+def recipe_names(settings: Settings) -> list[str]:
+    """Return the names of the recipes of all starts; beyond the table, random latents."""
+    beyond = ["random latents"] * settings.n_restarts
+    return ([*RECIPES, *beyond] if settings.n_latent > 0 else [*FEATURES_ALONE])[: settings.n_restarts]
 
 
 def start(

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Annotated, Any, NamedTuple, cast
@@ -49,11 +50,6 @@ class SamplerSettings(NamedTuple):
     n_warmup: int
     n_draws: int
     seed: int
-
-    @property
-    def n_steps(self) -> int:
-        """Steps of one chain."""
-        return self.n_warmup + self.n_draws
 
     def stretches(self, *, tempered: bool) -> list[tuple[int, float]]:
         """Return numbers of steps with the inverse temperature β of each; the last are the draws (equation 53).
@@ -109,15 +105,10 @@ def log_posterior(target: Target, vector: Float[Array, " free"], beta: Scalar | 
     return beta * log_likelihood(point, target.data) + log_prior(point, target.priors)
 
 
-def _potential(target: Target, beta: Scalar) -> Callable[[Array], Scalar]:
-    # The only minus sign: samplers walk in valleys.
-    return lambda vector: -log_posterior(target, vector, beta)
-
-
 def _sampler(target: Target, n_warmup: int, beta: Scalar) -> tuple[Callable[..., Any], Callable[..., Any]]:
     from numpyro.infer.hmc import hmc  # takes a second to import, and only chains need it
 
-    start, step = hmc(_potential(target, beta), algo="NUTS")
+    start, step = hmc(lambda vector: -log_posterior(target, vector, beta), algo="NUTS")  # which walks in valleys
     configured = partial(
         cast(Any, start),  # whose own signature leaves out that depths may be two
         num_warmup=n_warmup,
@@ -150,13 +141,12 @@ def _advance(target: Target, state: Any, n_steps: Array | np.ndarray, beta: Arra
 
 
 def _seen(state: Any) -> tuple[Array, Any]:
-    # The position with the statistics of a step.
-    log_posterior = -state.potential_energy
-    return state.z, (log_posterior, state.energy, state.num_steps, state.accept_prob, state.diverging)
+    # The position, and the statistics of a step in their order.
+    return state.z, (-state.potential_energy, state.energy, state.num_steps, state.accept_prob, state.diverging)
 
 
 def _moved(target: Target, state: Any, vector: Array, beta: Array) -> Any:
-    energy, slope = jax.value_and_grad(_potential(target, beta))(vector)
+    energy, slope = jax.value_and_grad(lambda place: -log_posterior(target, place, beta))(vector)
     return state._replace(z=vector, potential_energy=energy, z_grad=slope)
 
 
@@ -212,7 +202,7 @@ def run_chains(
     starts: Float[Array, "chains free"],
     variances: Float[Array, "chains free"],
     settings: SamplerSettings,
-    report: Callable[[int, int, float], None] | None = None,
+    report: Callable[[int, int, float], None],
     *,
     tempered: Collection[int] = (),
 ) -> tuple[dict[int, Chain], bool]:
@@ -224,13 +214,12 @@ def run_chains(
     53), so that they forget where they started.
     """
     keys = jax.random.split(jax.random.key(settings.seed), settings.n_chains)
-    n_steps = dict.fromkeys(range(settings.n_chains), 0)
+    n_steps = Counter[int]()
     chains: dict[int, Chain] = {}
 
     def take_report(number: int, seen: tuple[int, float]) -> None:
         n_steps[number] = seen[0]
-        if report is not None:
-            report(number, sum(n_steps.values()), seen[1])
+        report(number, n_steps.total(), seen[1])
 
     # A program of one chain on one thread, as many at once as there are cores.
     with threadpool_limits(limits=1):
@@ -243,4 +232,4 @@ def run_chains(
             number: partial(_walked, target, state, settings, number in tempered) for number, state in enumerate(states)
         }
         side_by_side(works, take_report, chains.__setitem__, threads=n_threads())
-    return dict(sorted(chains.items())), all(number == settings.n_steps for number in n_steps.values())
+    return dict(sorted(chains.items())), n_steps.total() == settings.n_chains * (settings.n_warmup + settings.n_draws)

@@ -84,28 +84,21 @@ def agreement(values: Mapping[str, HostFloat], weights: HostFloat) -> dict[str, 
     """Return R-hat and effective draws of groups of numbers (chains × draws × numbers), of the chains that count."""
     from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # takes a second to import
 
-    def of_group(numbers: HostFloat) -> Convergence:
+    found = dict.fromkeys(values, Convergence(math.nan, math.nan))
+    for name, numbers in values.items():
         counted = numbers[weights >= _COUNTING]
         varying = counted[..., np.ptp(counted, axis=(0, 1)) > 0]
-        if counted.shape[1] < _FEWEST_DRAWS or varying.size == 0:
-            return Convergence(math.nan, math.nan)
-        with np.errstate(divide="ignore"):
-            worst, fewest = split_gelman_rubin(varying).max(), effective_sample_size(varying).min()
-        # Of a few draws that swing to and fro any number seems to be known for sure; Stan has the same limit.
-        n_draws = varying.shape[0] * varying.shape[1]
-        return Convergence(float(worst), min(float(fewest), n_draws * math.log10(n_draws)))
-
-    return {name: of_group(numbers) for name, numbers in values.items()}
+        if counted.shape[1] >= _FEWEST_DRAWS and varying.size > 0:
+            with np.errstate(divide="ignore"):
+                worst, fewest = split_gelman_rubin(varying).max(), effective_sample_size(varying).min()
+            # Of a few draws that swing to and fro any number seems to be known for sure; Stan has the same limit.
+            n_draws = varying.shape[0] * varying.shape[1]
+            found[name] = Convergence(float(worst), min(float(fewest), n_draws * math.log10(n_draws)))
+    return found
 
 
 def diagnostics(
-    chains: list[Chain],
-    weights: HostFloat,
-    found: Mapping[str, Convergence],
-    settings: SamplerSettings,
-    *,
-    completed: bool,
-    seconds: float,
+    chains: list[Chain], found: Mapping[str, Convergence], settings: SamplerSettings, *, completed: bool, seconds: float
 ) -> SamplingDiagnostics:
     """Put together what is known of the chains; there are none where sampling was interrupted before the first draw."""
     own = tuple(
@@ -119,7 +112,7 @@ def diagnostics(
             weight=float(weight),
             seconds=own_seconds,
         )
-        for (positions, seen, step_size, own_seconds), weight in zip(chains, weights, strict=True)
+        for (positions, seen, step_size, own_seconds), weight in zip(chains, chain_weights(chains), strict=True)
     )
     values = [[getattr(chain.statistics, name) for chain in chains] or [np.empty(0)] for name in Statistics._fields]
     remarks = tuple(_remarks(own, found, settings, completed))
@@ -135,7 +128,16 @@ def _remarks(
         return ["Sampling was interrupted before the first draw; predictions are those of the variational fit."]
     n_draws, asked = sum(chain.n_draws for chain in chains), settings.n_chains * settings.n_draws
     remarks = [] if completed else [f"Sampling was interrupted after {n_draws} of {asked} draws."]
-    remarks += _about_modes(chains)
+    apart = {str(number): chain for number, chain in enumerate(chains, 1) if chain.weight < _COUNTING}
+    if apart:
+        gap = max(chain.log_posterior for chain in chains) - max(chain.log_posterior for chain in apart.values())
+        *first, last = apart
+        remarks.append(
+            f"Of {len(chains)} chains, chain {', '.join(first) + ' and ' if first else ''}{last} found a poorer "
+            f"explanation of the data (log posterior {gap:.0f} lower); its draws count for "
+            f"{max(chain.weight for chain in apart.values()):.2g} of others at most. There are several modes: use more "
+            "chains, or more restarts, to be sure of the best."
+        )
     fewest_draws = min(chain.n_draws for chain in chains)
     if fewest_draws < _FEWEST_DRAWS:
         remarks.append(
@@ -159,26 +161,8 @@ def _remarks(
             f"{n_diverging} of {n_draws} draws diverged: parts of the posterior may be missed. Raise n_warmup, or "
             "narrow the priors."
         )
-    return remarks or [_about_success(chains, found)]
-
-
-def _about_modes(chains: tuple[ChainDiagnostics, ...]) -> list[str]:
-    apart = {str(number): chain for number, chain in enumerate(chains, 1) if chain.weight < _COUNTING}
-    if not apart:
-        return []
-    gap = max(chain.log_posterior for chain in chains) - max(chain.log_posterior for chain in apart.values())
-    most = max(chain.weight for chain in apart.values())
-    *first, last = apart
-    names = f"{', '.join(first)} and {last}" if first else last
-    return [
-        f"Of {len(chains)} chains, chain {names} found a poorer explanation of the data (log posterior {gap:.0f} "
-        f"lower); its draws count for {most:.2g} of others at most. There are several modes: use more chains, or more "
-        "restarts, to be sure of the best."
-    ]
-
-
-def _about_success(chains: tuple[ChainDiagnostics, ...], found: Mapping[str, Convergence]) -> str:
-    worst = max(each.r_hat for each in found.values())
-    fewest = min(each.effective_draws for each in found.values())
     agree = f"{len(chains)} chains agree" if len(chains) > 1 else "The chain agrees with itself"
-    return f"{agree}: the largest R-hat is {worst:.2f}, and the draws are worth at least {fewest:.0f} independent ones."
+    return remarks or [
+        f"{agree}: the largest R-hat is {found[worst].r_hat:.2f}, and the draws are worth at least "
+        f"{found[fewest].effective_draws:.0f} independent ones."
+    ]

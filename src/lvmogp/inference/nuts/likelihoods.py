@@ -33,7 +33,8 @@ def log_likelihood(point: ChainParameters, data: LikelihoodData) -> Scalar:
     noise = data.noise(point.noise_per_condition)
     if isinstance(data, ScatteredData):
         precision = data.present / jnp.sqrt(noise)
-        log_det, misfit = dense_evidence(_scattered_gram(point, data, precision), data.outputs * precision)
+        covariance = data.gram(point.input_kernel, point.latent_kernel, point.coordinates, precision)
+        log_det, misfit = dense_evidence(covariance, data.outputs * precision)
         return -(data.present @ (LOG_2PI + jnp.log(noise)) + log_det + misfit) / 2
     # Divided by the noise of their condition, outputs have the covariance I + K_H/(σσᵀ) ⊗ K_X.
     deviation = jnp.sqrt(noise)
@@ -42,10 +43,6 @@ def log_likelihood(point: ChainParameters, data: LikelihoodData) -> Scalar:
     log_det, misfit = kronecker_evidence(input_gram, latent_gram, data.outputs / deviation)
     # −½ [N Σ_d log 2πσ_d² + log|I + K_H/(σσᵀ) ⊗ K_X| + misfit]
     return -(data.inputs.shape[0] * jnp.sum(LOG_2PI + jnp.log(noise)) + log_det + misfit) / 2
-
-
-def _scattered_gram(point: ChainParameters, data: ScatteredData, scale: Float[Array, " n"]) -> Float[Array, "n n"]:
-    return data.gram(point.input_kernel, point.latent_kernel, point.coordinates, scale)
 
 
 def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, "*shape"]:
@@ -62,9 +59,6 @@ def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, 
 
     # ⟨f⟩ = y + σ² ∂log p(y)/∂y, since the slope is −(K + Σ)⁻¹y
     return layout.outputs + layout.noise(point.noise_per_condition) * jax.grad(log_density)(layout.outputs)
-
-
-# One condition given all others
 
 
 def log_likelihoods_on_grid(
@@ -111,7 +105,8 @@ def log_likelihoods_of_scattered(
     is_own = data.conditions == condition
     scale = jnp.where(is_own, 0.0, data.present) / jnp.sqrt(all_noise)
     # P = I + K/(σσᵀ) of the others; rows of the condition itself say nothing, and no eigenvalue is below one.
-    factor = jnp.linalg.cholesky(jnp.eye(len(scale)) + _scattered_gram(point, data, scale))
+    among = data.gram(point.input_kernel, kernel, point.coordinates, scale)
+    factor = jnp.linalg.cholesky(jnp.eye(len(scale)) + among)
     known = whiten(factor, data.outputs * scale)
     own = data.places[condition]
     taken = (own < len(scale)).astype(scale.dtype)
@@ -134,11 +129,7 @@ def log_likelihoods_of_scattered(
 
 
 def redrawn_latents(
-    point: ChainParameters,
-    data: GridData | ScatteredData,
-    conditions: Int[Array, " few"],
-    key: Array,
-    beta: Scalar | float = 1.0,
+    point: ChainParameters, data: GridData | ScatteredData, conditions: Int[Array, " few"], key: Array, beta: Scalar
 ) -> Float[Array, "D Q_L"]:
     """Return latents with those of some conditions, one after the other, drawn anew given all others.
 

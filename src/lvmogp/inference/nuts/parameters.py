@@ -67,8 +67,8 @@ def chain_parameters(parameters: Parameters, latents: Float[Array, "D Q_L"]) -> 
     Coordinates of features that nobody knows are where the fit expects them.
     """
     input_kernel, latent_kernel = parameters.input_kernel, parameters.latent_kernel
-    # k_H k_X stays the same when one is doubled and the other halved. The data know nothing of the difference, so
-    # where the latent kernel is a correlation times a variance, that variance is one.
+    # k_H k_X stays the same when one is doubled and the other halved: where the latent kernel is a correlation times a
+    # variance, that variance is one.
     if isinstance(latent_kernel, Stationary | Periodic) and "variance" not in latent_kernel.fixed:
         scaled = _scaled(input_kernel, latent_kernel.variance)
         if scaled is not None:
@@ -133,9 +133,7 @@ class Priors(NamedTuple):
         """Return the priors once each is known to be a pair of positive numbers."""
         for name, given in self._asdict().items():
             pair = cast(Sequence[Any], given) if isinstance(given, tuple | list) else ()
-            if len(pair) != 2 or not all(
-                isinstance(each, numbers.Real) and 0 < float(each) < math.inf for each in pair
-            ):
+            if [isinstance(each, numbers.Real) and 0 < float(each) < math.inf for each in pair] != [True, True]:
                 raise SettingError(
                     f"{name} of priors must be a pair (median, spread) of positive numbers, got {given!r}"
                 )
@@ -144,22 +142,16 @@ class Priors(NamedTuple):
 
 def log_prior(point: ChainParameters, priors: Priors) -> Scalar:
     """Return the log density of a point (equation 29), of positive numbers as that of their logarithms."""
-    total = (
-        _log_prior_of_kernel(point.input_kernel, priors, priors.input_lengthscale)
-        + _log_prior_of_kernel(point.latent_kernel, priors, priors.latent_lengthscale)
-        - jnp.sum(point.latents**2) / 2  # h_d ~ N(0, I)
-    )
+    total = _log_prior_of_kernel(point.input_kernel, priors, priors.input_lengthscale)
+    total = total + _log_prior_of_kernel(point.latent_kernel, priors, priors.latent_lengthscale)
+    total = total - jnp.sum(point.latents**2) / 2  # h_d ~ N(0, I)
     if point.known is not None:
         total = total - jnp.sum(point.known.missing_mean**2) / 2  # what is missing, like a latent
     noise = point.noise
     if isinstance(noise, SharedNoise):
         return total + _log_density(noise.variance, *priors.noise_variance)
-    return (
-        total
-        - jnp.sum(noise.deviations**2) / 2  # ε_d ~ N(0, 1)
-        + _log_density(noise.median, *priors.noise_variance)
-        + _log_density(noise.spread, *priors.noise_spread)
-    )
+    total = total - jnp.sum(noise.deviations**2) / 2  # ε_d ~ N(0, 1)
+    return total + _log_density(noise.median, *priors.noise_variance) + _log_density(noise.spread, *priors.noise_spread)
 
 
 def _log_prior_of_kernel(kernel: Kernel, priors: Priors, lengthscale: tuple[float, float]) -> Scalar:

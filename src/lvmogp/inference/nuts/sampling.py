@@ -28,11 +28,7 @@ _MOST_FOLLOWED = 64
 
 
 def sample_posterior(
-    starts: Sequence[Parameters],
-    data: Data,
-    priors: Priors,
-    settings: SamplerSettings,
-    on_progress: Report = None,
+    starts: Sequence[Parameters], data: Data, priors: Priors, settings: SamplerSettings, on_progress: Report = None
 ) -> tuple[Draws | None, SamplingDiagnostics]:
     """Draw from the posterior of latents and hyperparameters, given data in standardised units.
 
@@ -43,42 +39,32 @@ def sample_posterior(
     began = time.perf_counter()
     _, fixed_leaves, structure = split(chain_parameters(starts[0], starts[0].latent_mean))
     target = Target(likelihood_data(data, starts[0]), fixed_leaves, structure, priors)
-    vectors, variances = np.stack(
-        [
-            _start(starts[number % len(starts)], target.places(), np.random.default_rng([settings.seed, number]))
-            for number in range(settings.n_chains)
-        ],
-        axis=1,
-    )
+    rngs = [np.random.default_rng([settings.seed, number]) for number in range(settings.n_chains)]
+    begin = [_start(starts[number % len(starts)], target.places(), rng) for number, rng in enumerate(rngs)]
+    vectors, variances = (jnp.stack(parts) for parts in zip(*begin, strict=True))
 
     def report(chain: int, n_done: int, log_posterior: float) -> None:
-        share = n_done / (settings.n_chains * settings.n_steps)
+        share = n_done / (settings.n_chains * (settings.n_warmup + settings.n_draws))
         where = (starts[0].latent_mean.shape[1], chain + 1, settings.n_chains, SAMPLING, n_done)
         if on_progress is not None:
             on_progress(Progress(*where, log_posterior, share))
 
     # Every other chain, so that half of them start from the fit all the same.
     tempered = range(1, settings.n_chains, 2) if data.n_observations <= FEW_OBSERVATIONS else ()
-    ended, completed = run_chains(
-        target, jnp.asarray(vectors), jnp.asarray(variances), settings, report, tempered=tempered
-    )
+    ended, completed = run_chains(target, vectors, variances, settings, report, tempered=tempered)
     begun = {number: chain for number, chain in ended.items() if len(chain.positions)}
     chains, draws, found = list(begun.values()), None, {}
-    weights = chain_weights(chains)
     if chains:
         lengths = [len(chain.positions) for chain in chains]
         points = _points(target, jnp.asarray(np.concatenate([chain.positions for chain in chains])))
-        log_weight = np.log(np.repeat(weights, lengths))
+        log_weight = np.log(np.repeat(chain_weights(chains), lengths))
         log_weight = jnp.asarray(log_weight - np.logaddexp.reduce(log_weight))
         draws = as_draws(points, starts[0], chain=jnp.asarray(np.repeat([*begun], lengths)), log_weight=log_weight)
-        found = _agreement(target, points, chains, weights)
-    seconds = time.perf_counter() - began
-    return draws, diagnostics(chains, weights, found, settings, completed=completed, seconds=seconds)
+        found = _agreement(target, points, chains)
+    return draws, diagnostics(chains, found, settings, completed=completed, seconds=time.perf_counter() - began)
 
 
-def _start(
-    parameters: Parameters, places: ChainParameters, rng: np.random.Generator
-) -> tuple[Float[np.ndarray, " free"], Float[np.ndarray, " free"]]:
+def _start(parameters: Parameters, places: ChainParameters, rng: np.random.Generator) -> tuple[HostFloat, HostFloat]:
     # A draw from q(H), so that chains start apart, with a variance for each entry of the free vector.
     vector = np.array(split(chain_parameters(parameters, parameters.latent_mean))[0])
     variances = np.full(vector.shape, _LOG_VARIANCE)
@@ -118,9 +104,7 @@ def _points(target: Target, positions: Float[Array, "draws free"]) -> ChainParam
     return jax.vmap(target.parameters)(positions)
 
 
-def _agreement(
-    target: Target, points: ChainParameters, chains: list[Chain], weights: HostFloat
-) -> dict[str, Convergence]:
+def _agreement(target: Target, points: ChainParameters, chains: list[Chain]) -> dict[str, Convergence]:
     # Of numbers that are the same however the latent space is turned, of some observations and pairs of conditions.
     layout = target.data.observed if isinstance(target.data, SparseData) else target.data
     present = np.ones(layout.outputs.size) if isinstance(layout, GridData) else np.asarray(layout.present)
@@ -128,15 +112,15 @@ def _agreement(
     for all_of in (np.flatnonzero(present), np.stack(np.triu_indices(points.latents.shape[1], 1), axis=1)):
         evenly = np.linspace(0, max(len(all_of) - 1, 0), min(_MOST_FOLLOWED, len(all_of)))
         some.append(jnp.asarray(all_of[np.unique(evenly.round().astype(int))]))
-    followed = {"log posterior": np.concatenate([chain.statistics.log_posterior for chain in chains])[:, None]}
-    followed |= _follow(target, points, *some)
+    log_posterior = np.concatenate([chain.statistics.log_posterior for chain in chains])[:, None]
+    followed = {"log posterior": log_posterior, **_follow(target, points, *some)}
     # Chains × draws × numbers, as long as the shortest chain.
     lengths = [len(chain.positions) for chain in chains]
     by_chain = {
         name: np.stack([own[: min(lengths)] for own in np.split(np.asarray(values), np.cumsum(lengths)[:-1])])
         for name, values in followed.items()
     }
-    return agreement(by_chain, weights)
+    return agreement(by_chain, chain_weights(chains))
 
 
 @compiled
