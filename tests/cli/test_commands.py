@@ -152,7 +152,7 @@ FIT = "fit DATA --model M --output distance --condition tyre "
         ("add-condition MODEL", "give the points of the new condition as a file, or with --point, one of the two"),
         ("add-condition MODEL NEW --point speed=2", "as a file, or with --point, one of the two"),
         ("add-condition MODEL --point speed=2 --error-column s", "leave it out where there is no file of points"),
-        ("add-condition MODEL --point speed=2,distance=3", "which condition the points belong to with --condition"),
+        ("add-condition MODEL --point speed=2,distance=3", "which condition the points belong to: --condition NAME"),
         ("add-condition MODEL NO-IDS", "say which condition the points belong to: --condition NAME for all rows, or"),
         ("add-condition MODEL --condition z --point speed=2", r"given as speed=…,distance=… \(decimals with a point\)"),
         ("add-condition MODEL --condition z --point speed=2,5,distance=3", "must be given as speed=…,distance=…"),

@@ -1,6 +1,7 @@
 """Full and read-only disks, signals, kills, too little memory: nothing half-written, words, and a way to go on."""
 
 import errno
+import json
 import os
 import re
 import signal
@@ -22,7 +23,7 @@ from lvmogp.cli.answers import check_target
 from lvmogp.cli.files.parquet import open_parquet
 from lvmogp.cli.files.tables import table_bytes
 from lvmogp.cli.fitting import save_somewhere
-from lvmogp.cli.screen import INTERRUPTED, plain, reported
+from lvmogp.cli.screen import INTERRUPTED, reported
 from lvmogp.errors import DataError, SettingError
 from lvmogp.ground.writing import replace_file
 from lvmogp.page.report import write_report
@@ -205,8 +206,9 @@ def test_values_for_people_and_for_json(capsys):
         ["2024-01-02", "1.235", "10000", "1.50"],
         ["2024-01-02", "06:30:00", "2", "2", "é"],
     ]
-    found = plain({"a": np.float64(np.nan), 1: (np.int64(3), True, None), "c": days[0], "d": {1}, "e": Path("f")})
-    assert found == {"a": None, "1": [3, True, None], "c": "2024-01-02T00:00:00", "d": "{1}", "e": "f"}
+    with reported(as_json=True) as screen:
+        screen.document({"a": np.float64(np.nan), 1: (np.int64(3), True, None), "c": days[0], "d": {1}, "e": Path("f")})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "1": [3, True, None], "c": "2024-01-02T00:00:00", "d": "{1}", "e": "f"}
 
 
 @pytest.mark.parametrize(("method", "size"), [("say", 10), ("raw", 10), ("raw", 1_000_000)])

@@ -38,9 +38,8 @@ def add_condition(screen: Screen, model: Path, *, point: list[str] | None, out: 
     else:
         rows = _points(fitted, point, asked) if point else read_rows(screen, fitted, asked, observed=True)
         if rows.ids is None:
-            raise DataError(
-                "say which condition the points belong to: --condition NAME for all rows, or --condition-column NAME"
-            )
+            wanted = "--condition NAME for all rows, or --condition-column NAME for those of a file"
+            raise DataError(f"say which condition the points belong to: {wanted}")
         added = model_ids(rows.ids, fitted.conditions_)
         fitted.add_conditions(rows.X, rows.y, added, condition_features=features, y_std=rows.y_std)
     fitted.save(target)
@@ -57,8 +56,6 @@ def add_condition(screen: Screen, model: Path, *, point: list[str] | None, out: 
 
 def _points(model: LVMOGPRegressor, texts: Sequence[str], asked: AskedRows) -> CompleteRows:
     # Points of one condition, each written as speed=20,distance=25.
-    if asked.condition is None:
-        raise DataError("say which condition the points belong to with --condition NAME")
     inputs, output, dates = input_names(model), output_name(model, asked), model.model_.schema.date_columns
     names, points = [*inputs, output], []
     example = ",".join(f"{name}=…" for name in names)
@@ -69,11 +66,10 @@ def _points(model: LVMOGPRegressor, texts: Sequence[str], asked: AskedRows) -> C
         try:
             points.append([pd.Timestamp(given[name]) if name in dates else float(given[name]) for name in names])
         except ValueError:
-            raise SettingError(
-                f"the values of a point must be numbers (or dates, where the input is one), got {text!r}"
-            ) from None
+            raise SettingError(f"the values of a point must be numbers, or dates, got {text!r}") from None
     frame = pd.DataFrame(points, columns=pd.Index(names))
-    return CompleteRows(frame[list(inputs)], frame[output], {}, ids_of_texts([asked.condition.strip()]) * len(points))
+    ids = None if asked.condition is None else ids_of_texts([asked.condition.strip()]) * len(points)
+    return CompleteRows(frame[list(inputs)], frame[output], {}, ids)
 
 
 def _add_described(model: LVMOGPRegressor, features: pd.DataFrame, condition: str | None) -> list[Id]:

@@ -78,9 +78,10 @@ class Screen:
             self._errors.print(f"[yellow]note:[/] {_shown(text)}")
 
     def document(self, content: Mapping[str, Any]) -> None:
-        """Print JSON, for machines only; JSON knows no NaN and no infinity."""
+        """Print JSON, for machines only: NaN and infinity as null, dates as ISO text, other objects as text."""
         if self.as_json:
-            self.raw(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+            known = json.loads(json.dumps(content, default=_simpler), parse_constant=lambda _: None)
+            self.raw(json.dumps(known, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
     def raw(self, text: str) -> None:
         """Write text for other programs, as it is."""
@@ -115,9 +116,6 @@ def reported(**options: bool) -> Iterator[Screen]:
                 sys.stdout.flush()  # a full disk is told of here, not when Python exits
         except typer.Exit:
             raise
-        except BrokenPipeError:  # the reader, such as `head`, has seen enough
-            _drop_output()
-            raise typer.Exit from None
         except (Exception, KeyboardInterrupt) as failure:
             raise typer.Exit(screen.fail(failure)) from None
 
@@ -126,16 +124,12 @@ def reported(**options: bool) -> Iterator[Screen]:
 def _into_output() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        _drop_output()
+        # What is still to be written has no place to go, and Python must not try when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
+            raise typer.Exit from None
         raise OSError(error.errno, error.strerror, "the output") from error
-
-
-def _drop_output() -> None:
-    # What is still to be written has no place to go, and Python must not try when it exits.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failure_words(failure: BaseException) -> str:
@@ -159,15 +153,10 @@ def _shown(value: Any) -> str:
     return escape(text.translate(_SHOWN_CONTROLS))
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: NaN and infinity as null, dates as ISO text, other objects as text."""
-
-    def simpler(other: Any) -> Any:
-        if hasattr(other, "isoformat"):
-            return other.isoformat()
-        return other.item() if hasattr(other, "item") else str(other)
-
-    return json.loads(json.dumps(value, default=simpler), parse_constant=lambda _: None)
+def _simpler(value: Any) -> Any:
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def counted(count: int, what: str) -> str:

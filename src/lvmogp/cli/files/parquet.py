@@ -133,23 +133,16 @@ def _copied(
         values, _, _ = numeric_table(frame.drop(columns=schema.condition))
         finite = np.flatnonzero(np.isfinite(values).all(axis=1))
         of_rows = _numbered(frame[schema.condition].iloc[finite], numbers, whole=schema.whole_ids)
-        kept, known = values[finite[of_rows >= 0]], of_rows[of_rows >= 0]
+        complete, known = values[finite[of_rows >= 0]], of_rows[of_rows >= 0]
         there = slice(n_kept, n_kept + len(known))
-        inputs[there], outputs[there], conditions[there] = kept[:, :-1], kept[:, -1], known
+        inputs[there], outputs[there], conditions[there] = complete[:, :-1], complete[:, -1], known
         n_kept = there.stop
         if on_progress is not None:
             on_progress(n_read, total)
     if n_kept == 0:
         raise DataError(f"no row of the files has all of {', '.join(schema.columns)}")
-    return ObservationStore(
-        inputs[:n_kept],
-        outputs[:n_kept],
-        conditions[:n_kept],
-        ids=tuple(numbers),
-        columns=schema.inputs,
-        output_name=schema.output,
-        date_columns=schema.dates,
-    )
+    kept = (inputs[:n_kept], outputs[:n_kept], conditions[:n_kept])
+    return ObservationStore(*kept, tuple(numbers), schema.inputs, schema.output, schema.dates)
 
 
 def _frames(groups: Sequence[_Group], schema: _Schema) -> Iterator[pd.DataFrame]:

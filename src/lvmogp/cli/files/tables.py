@@ -50,9 +50,7 @@ class FileTable(NamedTuple):
         columns = list(self.frame.columns)
         for name in names:
             if names.count(name) > 1:
-                raise DataError(
-                    f"column {name!r} was named twice; output, condition and inputs must be different columns"
-                )
+                raise DataError(f"column {name!r} was named twice; each role needs a column of its own")
             if name in columns:
                 continue
             if len(columns) == 1:
@@ -101,9 +99,7 @@ def _installed(suffix: str) -> Generator[None, None, None]:
         yield
     except ImportError:
         library = "openpyxl" if suffix in _EXCEL else "pyarrow"
-        raise SettingError(
-            f'{suffix} files need {library}, which is not installed: pip install "lvmogp[files]"'
-        ) from None
+        raise SettingError(f'{suffix} files need {library}, not installed: pip install "lvmogp[files]"') from None
 
 
 def _names(path: Path, header: Iterable[str]) -> list[str]:
@@ -174,9 +170,7 @@ def _read_excel(path: Path, _: Sequence[str]) -> FileTable:
         with zipfile.ZipFile(path) as archive:
             n_bytes = sum(member.file_size for member in archive.infolist())
         if n_bytes > _MOST_BYTES:
-            raise DataError(
-                f"{path} would take {n_bytes / 1e9:.1f} GB once unpacked; save the table as CSV and give that"
-            )
+            raise DataError(f"{path} would take {n_bytes / 1e9:.1f} GB once unpacked; save the table as CSV")
         with closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book:
             sheets = book.sheetnames
             cells = _cells(path, book[sheets[0]])
@@ -273,7 +267,5 @@ def _excel_bytes(frame: pd.DataFrame) -> bytes:
                     if cell.data_type == "f":  # text that begins like a formula is text there too
                         cell.data_type = "s"
     except IllegalCharacterError:
-        raise DataError(
-            "a name or value holds a control character, which Excel cannot; write a .csv or .parquet file"
-        ) from None
+        raise DataError("text holds a control character, which Excel cannot; write .csv or .parquet") from None
     return buffer.getvalue()
