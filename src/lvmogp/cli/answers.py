@@ -120,9 +120,6 @@ def check_target(path: Path, *sources: Path | None) -> None:
         raise SettingError(f"{path} is the file that is read; write to another one")
 
 
-# Predictions
-
-
 def predict(
     screen: Screen, model: Path, *, output_file: Path | None, level: float, function: bool, **about_rows: Any
 ) -> None:
@@ -158,9 +155,6 @@ def predict(
         screen.raw(frame.to_csv(index=False))
     rows = {"rows": frame.to_dict("records")} if output_file is None else {}
     screen.document({"level": level, "file": output_file, "n_rows": len(frame), **rows, "notes": screen.notes})
-
-
-# Calibration
 
 
 def calibration(screen: Screen, model: Path, *, plot: Path | None, **about_rows: Any) -> None:
@@ -209,27 +203,16 @@ def calibration(screen: Screen, model: Path, *, plot: Path | None, **about_rows:
     screen.document({**found.as_dict(), "plot": plot, "notes": screen.notes})
 
 
-# The next measurement
-
-
-def suggest(
-    screen: Screen,
-    model: Path,
-    condition: str,
-    candidates: Path | None,
-    grid: list[str] | None,
-    region: Path | None,
-    condition_features: Path | None,
-    **more: Any,
-) -> None:
+def suggest(screen: Screen, model: Path, condition: str, *, grid: list[str] | None, **options: Any) -> None:
     """Choose the inputs of a condition that are worth measuring."""
+    candidates, region, about = (options.pop(name) for name in ("candidates", "region", "condition_features"))
     if candidates is not None and grid:
         raise SettingError("give the candidates as a file with --candidates, or with --grid, one of the two")
     fitted = LVMOGPRegressor.load(model)
     inputs = _grid(fitted, grid) if grid else _inputs(fitted, candidates)
-    features, known = described(fitted, condition_features)
+    features, known = described(fitted, about)
     (name,) = model_ids(ids_of_texts([condition.strip()]), known)
-    found = fitted.suggest(name, inputs, region=_inputs(fitted, region), condition_features=features, **more)
+    found = fitted.suggest(name, inputs, region=_inputs(fitted, region), condition_features=features, **options)
     if name not in fitted.conditions_:
         screen.note(f"the model knows no condition {str(name)!r}; it is taken to be new, with nothing measured so far")
     output = fitted.model_.scaling.label(fitted.model_.schema.output_name or "the output")

@@ -63,9 +63,6 @@ _OF_THE_SCREEN = {
 }
 
 
-# Commands
-
-
 def _command(module: str) -> Callable[[Callable[..., None]], None]:
     """Register a command that is declared without a body: a function of its name in a module here does the work.
 
@@ -138,12 +135,8 @@ def fit(
     checkpoint: Path | None = _long_fit(None, "For checkpoints, from which --resume goes on.", metavar="FOLDER"),
     checkpoint_seconds: float = _long_fit(60.0, "Seconds between two checkpoints.", min=0.0),
     resume: bool = _long_fit(False, "Go on from the checkpoints.", "--resume"),
-    distributed: bool = _long_fit(
-        False, "Fit with other processes, started with the same command, each reading its part.", "--distributed"
-    ),
-    coordinator: str | None = _long_fit(
-        None, "Address of the first process; found out under SLURM, MPI, Kubernetes.", metavar="HOST:PORT"
-    ),
+    distributed: bool = _long_fit(False, "Fit with other processes, started with the same command.", "--distributed"),
+    coordinator: str | None = _long_fit(None, "First process; known to SLURM, MPI, Kubernetes.", metavar="HOST:PORT"),
     processes: int | None = _long_fit(None, "How many processes there are.", min=1),
     process: int | None = _long_fit(None, "Which of them this is, from 0.", min=0),
     keep_on_interrupt: bool = _option(False, "After Ctrl-C, save the best model so far.", "--keep-on-interrupt"),

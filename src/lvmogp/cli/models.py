@@ -16,7 +16,6 @@ from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.model_file import encode_setting
 from lvmogp.insight import summary
-from lvmogp.tables.ids import Id
 
 _SHOWN_SPEEDS = (5, 10, 15, 20, 25, 30)
 
@@ -34,7 +33,16 @@ def add_condition(screen: Screen, model: Path, *, point: list[str] | None, out: 
     fitted = LVMOGPRegressor.load(model)
     features, _ = described(fitted, asked.condition_features)
     if features is not None and described_only:
-        added = _add_described(fitted, features, asked.condition)
+        # Nothing but features is known: of all conditions of the table that are new, or of the one named.
+        added = [name for name in features.index if name not in fitted.conditions_]
+        if asked.condition is not None:
+            added = [name for name in added if str(name) == asked.condition.strip()]
+        if not added:
+            called = "" if asked.condition is None else f" and called {asked.condition!r}"
+            words = f"the table of features describes no condition that is new to the model{called}"
+            raise DataError(f"{words}; give the name of one that is")
+        for name in added:
+            fitted.add_condition(name, [], [], features=features.loc[name].to_dict())
     else:
         rows = _points(fitted, point, asked) if point else read_rows(screen, fitted, asked, observed=True)
         if rows.ids is None:
@@ -70,21 +78,6 @@ def _points(model: LVMOGPRegressor, texts: Sequence[str], asked: AskedRows) -> C
     frame = pd.DataFrame(points, columns=pd.Index(names))
     ids = None if asked.condition is None else ids_of_texts([asked.condition.strip()]) * len(points)
     return CompleteRows(frame[list(inputs)], frame[output], {}, ids)
-
-
-def _add_described(model: LVMOGPRegressor, features: pd.DataFrame, condition: str | None) -> list[Id]:
-    # Conditions of which nothing but features is known: those of the table that are new, or the one named.
-    names = [name for name in features.index if name not in model.conditions_]
-    if condition is not None:
-        names = [name for name in names if str(name) == condition.strip()]
-    if not names:
-        raise DataError(
-            f"the table of features describes no condition that is new to the model"
-            f"{'' if condition is None else f' and called {condition!r}'}; give the name of one that is"
-        )
-    for name in names:
-        model.add_condition(name, [], [], features=features.loc[name].to_dict())
-    return names
 
 
 def conditions(screen: Screen, model: Path) -> None:

@@ -92,7 +92,16 @@ class Screen:
         """Tell what went wrong, in one line, and return the exit code."""
         if self.debug:
             traceback.print_exception(failure)
-        words = _failure_words(failure)
+        words = f"unexpected {type(failure).__name__}: {failure}; run the command again with --debug to see where"
+        if isinstance(failure, KeyboardInterrupt):
+            words = "interrupted"
+        elif isinstance(failure, LVMOGPError):
+            words = str(failure)
+        elif isinstance(failure, OSError):
+            advice = _ADVICE.get(failure.errno or 0)
+            words = f"{failure.filename or 'a file'}: {failure.strerror or failure}" + (f"; {advice}" if advice else "")
+        elif isinstance(failure, MemoryError) or "RESOURCE_EXHAUSTED" in str(failure):  # the latter is XLA's
+            words = "there is not enough memory; use fewer inducing points, or fewer rows"
         if self.after_failure and not isinstance(failure, LVMOGPError):
             words = f"{words}; {self.after_failure}"
         line = " ".join(words.split())
@@ -130,19 +139,6 @@ def _into_output() -> Iterator[None]:
         if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
             raise typer.Exit from None
         raise OSError(error.errno, error.strerror, "the output") from error
-
-
-def _failure_words(failure: BaseException) -> str:
-    if isinstance(failure, KeyboardInterrupt):
-        return "interrupted"
-    if isinstance(failure, LVMOGPError):
-        return str(failure)
-    if isinstance(failure, OSError):
-        advice = _ADVICE.get(failure.errno or 0)
-        return f"{failure.filename or 'a file'}: {failure.strerror or failure}" + (f"; {advice}" if advice else "")
-    if isinstance(failure, MemoryError) or "RESOURCE_EXHAUSTED" in str(failure):  # the latter is XLA's
-        return "there is not enough memory; use fewer inducing points, or fewer rows"
-    return f"unexpected {type(failure).__name__}: {failure}; run the command again with --debug to see where"
 
 
 def _shown(value: Any) -> str:

@@ -1,6 +1,5 @@
 """Where conditions lie in the latent space, how surely, and how a new one comes to be known."""
 
-# Matplotlib's own types leave keyword arguments open.
 # pyright: reportUnknownMemberType=false
 
 import copy

@@ -159,9 +159,6 @@ def model_ids(ids: Sequence[Id], known: Sequence[Id], *, may_be_new: bool = True
     return [by_text.get(str(name), name) for name in ids]
 
 
-# Roles
-
-
 class Roles(NamedTuple):
     """Which columns are what; without inputs, all others of numbers or dates are. ``errors`` are of measurements."""
 

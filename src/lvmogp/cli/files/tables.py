@@ -122,9 +122,6 @@ def hint(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {by_lower_case[close[0]]!r}?)" if close else ""
 
 
-# Text
-
-
 def _read_delimited(path: Path, ids: Sequence[str]) -> FileTable:
     dialect = dialect_of(path)
     names = _names(path, dialect.header)
@@ -157,9 +154,6 @@ def _read_delimited(path: Path, ids: Sequence[str]) -> FileTable:
             "hold the delimiter in quotes, or write decimals with a point"
         ) from None
     return FileTable(path, _without_empty(frame, dialect.header), str(dialect), dialect)
-
-
-# Excel
 
 
 def _read_excel(path: Path, _: Sequence[str]) -> FileTable:
@@ -207,9 +201,6 @@ def _cells(path: Path, sheet: Any) -> pd.DataFrame:
     return cells.where(cells.notna() & (cells != ""), np.nan)
 
 
-# Parquet
-
-
 def _read_parquet(path: Path, _: Sequence[str]) -> FileTable:
     with opened_parquet(path) as file:
         rows = file.read()
@@ -240,9 +231,6 @@ _READERS = {
     **dict.fromkeys(_EXCEL, _read_excel),
     **dict.fromkeys(_PARQUET, _read_parquet),
 }
-
-
-# Writing
 
 
 def table_bytes(frame: pd.DataFrame, suffix: str) -> bytes:
