@@ -207,7 +207,7 @@ def suggest(screen: Screen, model: Path, condition: str, *, grid: list[str] | No
     """Choose the inputs of a condition that are worth measuring."""
     candidates, region, about = (options.pop(name) for name in ("candidates", "region", "condition_features"))
     if candidates is not None and grid:
-        raise SettingError("give the candidates as a file with --candidates, or with --grid, one of the two")
+        raise SettingError("give the candidates as a file, with --candidates, or as a grid, with --grid, not both")
     fitted = LVMOGPRegressor.load(model)
     inputs = _grid(fitted, grid) if grid else _inputs(fitted, candidates)
     features, known = described(fitted, about)

@@ -87,17 +87,11 @@ def _command(module: str) -> Callable[[Callable[..., None]], None]:
     return register
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+@app.callback(invoke_without_command=True)
+def _common(version: bool = _option(False, "Show the version and exit.", "--version")) -> None:
+    if version:
         typer.echo(f"lvmogp {__version__}")
         raise typer.Exit
-
-
-@app.callback()
-def _common(
-    version: bool = _option(False, "Show the version and exit.", "--version", callback=_show_version, is_eager=True),
-) -> None:
-    del version  # handled by its callback
 
 
 # The options that are settings of the estimator have its names.

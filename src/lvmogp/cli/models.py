@@ -39,8 +39,7 @@ def add_condition(screen: Screen, model: Path, *, point: list[str] | None, out: 
             added = [name for name in added if str(name) == asked.condition.strip()]
         if not added:
             called = "" if asked.condition is None else f" and called {asked.condition!r}"
-            words = f"the table of features describes no condition that is new to the model{called}"
-            raise DataError(f"{words}; give the name of one that is")
+            raise DataError(f"the table describes no condition that is new to the model{called}; name one that is")
         for name in added:
             fitted.add_condition(name, [], [], features=features.loc[name].to_dict())
     else:

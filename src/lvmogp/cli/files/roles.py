@@ -254,8 +254,8 @@ def _other_inputs(table: FileTable, taken: Sequence[str]) -> tuple[dict[str, pd.
                 "--input"
             )
     if not chosen:
-        words = "has no column of numbers or dates left to be an input beside"
-        raise DataError(f"{table.path} {words} {' and '.join(taken)}")
+        beside = " and ".join(taken)
+        raise DataError(f"{table.path} has no column of numbers or dates left to be an input beside {beside}")
     return {column.name: column.values for column in chosen}, ignored
 
 

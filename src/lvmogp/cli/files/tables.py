@@ -99,7 +99,8 @@ def _installed(suffix: str) -> Generator[None, None, None]:
         yield
     except ImportError:
         library = "openpyxl" if suffix in _EXCEL else "pyarrow"
-        raise SettingError(f'{suffix} files need {library}, not installed: pip install "lvmogp[files]"') from None
+        words = f'{suffix} files need {library}, which is not installed: pip install "lvmogp[files]"'
+        raise SettingError(words) from None
 
 
 def _names(path: Path, header: Iterable[str]) -> list[str]:
