@@ -147,10 +147,7 @@ FIT = "fit DATA --model M --output distance --condition tyre "
         ("add-condition MODEL --condition z --point speed=2,5,distance=3", "must be given as speed=…,distance=…"),
         ("add-condition MODEL --condition z --point speed=two,distance=3", "the values of a point must be numbers"),
         ("add-condition MODEL --condition 003 --point speed=2,distance=3", "condition '003' was part of the training"),
-        (
-            "suggest MODEL --condition new --grid speed=1:5:9 --candidates NEW",
-            "as a file, with --candidates, or as a grid, with",
-        ),
+        ("suggest MODEL --condition new --grid speed=1:5:9 --candidates NEW", "or as a grid, with --grid, not both"),
         ("suggest MODEL --condition new --grid load=2", "needs each input once, as in --grid speed=FROM:TO:COUNT, got"),
         ("suggest MODEL --condition new --grid speed=1:5", "must be FROM:TO:COUNT or one value, got '1:5'"),
         ("suggest MODEL --condition new --grid speed=2 --n 2", "n must be a whole number from 1 to the 1 candidates"),
