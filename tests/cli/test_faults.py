@@ -1,6 +1,7 @@
 """Full and read-only disks, signals, kills, too little memory: nothing half-written, words, and a way to go on."""
 
 import errno
+import json
 import os
 import re
 import signal
@@ -22,7 +23,7 @@ from lvmogp.cli.answers import check_target
 from lvmogp.cli.files.parquet import open_parquet
 from lvmogp.cli.files.tables import table_bytes
 from lvmogp.cli.fitting import save_somewhere
-from lvmogp.cli.screen import INTERRUPTED, plain, reported
+from lvmogp.cli.screen import INTERRUPTED, reported
 from lvmogp.errors import DataError, SettingError
 from lvmogp.ground.writing import replace_file
 from lvmogp.page.report import write_report
@@ -57,8 +58,6 @@ def listed(folder):
 def model(folder, fitted):
     return LVMOGPRegressor.load(folder / "brakes.lvmogp")
 
-
-# Every writer
 
 NUMBERS = np.random.default_rng(0).normal(size=(600, 4))
 
@@ -149,9 +148,6 @@ def test_what_a_killed_process_left_goes_when_its_file_is_written_again(tmp_path
     assert set(tmp_path.iterdir()) == {path, recent, other}
 
 
-# A way to go on
-
-
 def test_a_fitted_model_finds_another_place_on_a_full_disk_if_there_is_one(full_disk, tmp_path, model, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -182,9 +178,6 @@ def test_data_read_in_pieces_take_their_room_before_they_are_read(full_disk, tmp
         np.testing.assert_array_equal(store.inputs[:, 0], np.arange(20_000.0))
 
 
-# What is printed
-
-
 def test_names_in_files_give_no_commands_to_the_terminal(capsys):
     with reported() as screen:
         screen.say("a\x1b[2Jb")
@@ -205,8 +198,10 @@ def test_values_for_people_and_for_json(capsys):
         ["2024-01-02", "1.235", "10000", "1.50"],
         ["2024-01-02", "06:30:00", "2", "2", "é"],
     ]
-    found = plain({"a": np.float64(np.nan), 1: (np.int64(3), True, None), "c": days[0], "d": {1}, "e": Path("f")})
-    assert found == {"a": None, "1": [3, True, None], "c": "2024-01-02T00:00:00", "d": "{1}", "e": "f"}
+    with reported(as_json=True) as screen:
+        screen.document({"a": np.float64(np.nan), 1: (np.int64(3), True, None), "c": days[0], "d": {1}, "e": Path("f")})
+    expected = {"a": None, "1": [3, True, None], "c": "2024-01-02T00:00:00", "d": "{1}", "e": "f"}
+    assert json.loads(capsys.readouterr().out) == expected
 
 
 @pytest.mark.parametrize(("method", "size"), [("say", 10), ("raw", 10), ("raw", 1_000_000)])
@@ -218,21 +213,6 @@ def test_a_full_disk_under_the_output_is_told_of(monkeypatch, capsys, method, si
     words = "error: the output: No space left on device; free some space on that disk, or write to another one\n"
     assert capsys.readouterr().err == words
 
-
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes")])
-def test_too_little_memory_for_a_computation_is_told_with_advice(capsys, error):
-    def fail():
-        with reported() as screen:
-            screen.after_failure = "there are checkpoints"
-            raise error
-
-    with pytest.raises(typer.Exit):
-        fail()
-    expected = "error: there is not enough memory; use fewer inducing points, or fewer rows; there are checkpoints\n"
-    assert capsys.readouterr().err == expected
-
-
-# Processes of their own
 
 WRITES_FOR_EVER = """
 import sys, typer

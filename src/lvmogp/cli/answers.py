@@ -15,7 +15,6 @@ from lvmogp.cli.files.tables import read_table, table_bytes
 from lvmogp.cli.screen import Screen, counted, missing_words
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
-from lvmogp.fitted.calibration import Calibration
 from lvmogp.ground.writing import check_replaceable, replace_file
 from lvmogp.insight.summary import leave_out_calibration
 from lvmogp.tables.ids import Id
@@ -115,14 +114,10 @@ def check_target(path: Path, *sources: Path | None) -> None:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise SettingError(
-            f"the folder {path.parent} cannot be written to ({error.strerror}); choose another one"
-        ) from None
+        words = f"the folder {path.parent} cannot be written to ({error.strerror}); choose another one"
+        raise SettingError(words) from None
     if any(source is not None and source.exists() and path.exists() and source.samefile(path) for source in sources):
         raise SettingError(f"{path} is the file that is read; write to another one")
-
-
-# Predictions
 
 
 def predict(
@@ -145,28 +140,21 @@ def predict(
     if output_file is not None:
         replace_file(output_file, table_bytes(frame, output_file.suffix.lower()))
     if screen.for_people and screen.is_terminal:
-        _show_predictions(screen, frame, level)
+        first = frame.head(_ROWS_SHOWN)
+        # Two digits of the smallest standard deviation.
+        decimals = int(np.clip(1 - np.floor(np.log10(max(first["sd"].min(), 1e-12))), 0, 8))
+        answers = first[["mean", "sd", "median", "lower", "upper"]].map(lambda value: f"{value:.{decimals}f}")
+        texts = [name for name in first.columns if not pd.api.types.is_numeric_dtype(first[name])]
+        titles = {name: f"{name} {100 * level:g} %" for name in ("lower", "upper")}
+        screen.show(first.drop(columns=answers.columns).join(answers).rename(columns=titles), left=texts)
+        if len(first) < len(frame):
+            screen.say(f"[dim]… and {counted(len(frame) - len(first), 'more row')}[/]")
         if output_file is not None:
             screen.say_written("Predictions", output_file)
     elif screen.for_people and output_file is None:
         screen.raw(frame.to_csv(index=False))
     rows = {"rows": frame.to_dict("records")} if output_file is None else {}
     screen.document({"level": level, "file": output_file, "n_rows": len(frame), **rows, "notes": screen.notes})
-
-
-def _show_predictions(screen: Screen, frame: pd.DataFrame, level: float) -> None:
-    first = frame.head(_ROWS_SHOWN)
-    # Two digits of the smallest standard deviation.
-    decimals = int(np.clip(1 - np.floor(np.log10(max(first["sd"].min(), 1e-12))), 0, 8))
-    answers = first[["mean", "sd", "median", "lower", "upper"]].map(lambda value: f"{value:.{decimals}f}")
-    texts = [name for name in first.columns if not pd.api.types.is_numeric_dtype(first[name])]
-    named = {name: f"{name} {100 * level:g} %" for name in ("lower", "upper")}
-    screen.show(first.drop(columns=answers.columns).join(answers).rename(columns=named), left=texts)
-    if len(first) < len(frame):
-        screen.say(f"[dim]… and {counted(len(frame) - len(first), 'more row')}[/]")
-
-
-# Calibration
 
 
 def calibration(screen: Screen, model: Path, *, plot: Path | None, **about_rows: Any) -> None:
@@ -183,9 +171,7 @@ def calibration(screen: Screen, model: Path, *, plot: Path | None, **about_rows:
     if asked.data is None:
         found = leave_out_calibration(fitted)
         if found is None:
-            raise DataError(
-                "the model has not kept its training data, or they are too many; give held-out data as a file"
-            )
+            raise DataError("the model has not kept its data, or they are too many; give held-out data as a file")
         remarks = found.remarks
     else:
         rows, features = read_questions(screen, fitted, asked, observed=True)
@@ -193,17 +179,6 @@ def calibration(screen: Screen, model: Path, *, plot: Path | None, **about_rows:
         remarks = found.remarks[int(found.intervals_are_off) :]  # the first was a warning
     for remark in remarks:
         screen.note(remark)
-    _show_calibration(screen, found)
-    if plot is not None:
-        from lvmogp.plots.checks import draw_calibration
-        from lvmogp.plots.style import save_figure
-
-        save_figure(draw_calibration(found).figure.canvas.figure, plot)
-        screen.say_written("Figure", plot)
-    screen.document({**found.as_dict(), "plot": plot, "notes": screen.notes})
-
-
-def _show_calibration(screen: Screen, found: Calibration) -> None:
     screen.say(
         f"{counted(found.n_observations, 'observation')} of {counted(found.n_conditions, 'condition')}: root mean "
         f"square error {found.rmse:.4g}, mean log density {found.log_density:.4g}"
@@ -219,35 +194,27 @@ def _show_calibration(screen: Screen, found: Calibration) -> None:
     screen.show(shown.assign(**{f"inside {100 * found.coverage['level'].max():g} %": inside}), left=["condition"])
     if len(worst) < found.n_conditions:
         screen.say(f"[dim]… and {counted(found.n_conditions - len(worst), 'more condition')}[/]")
+    if plot is not None:
+        from lvmogp.plots.checks import draw_calibration
+        from lvmogp.plots.style import save_figure
+
+        save_figure(draw_calibration(found).figure.canvas.figure, plot)
+        screen.say_written("Figure", plot)
+    screen.document({**found.as_dict(), "plot": plot, "notes": screen.notes})
 
 
-# The next measurement
-
-
-def suggest(
-    screen: Screen,
-    model: Path,
-    condition: str,
-    candidates: Path | None,
-    grid: list[str] | None,
-    region: Path | None,
-    condition_features: Path | None,
-    **more: Any,
-) -> None:
+def suggest(screen: Screen, model: Path, condition: str, *, grid: list[str] | None, **options: Any) -> None:
     """Choose the inputs of a condition that are worth measuring."""
+    candidates, region, about = (options.pop(name) for name in ("candidates", "region", "condition_features"))
     if candidates is not None and grid:
-        raise SettingError(
-            "give the candidates as a file, with --candidates, or as a grid, with --grid, one of the two"
-        )
+        raise SettingError("give the candidates as a file, with --candidates, or as a grid, with --grid, not both")
     fitted = LVMOGPRegressor.load(model)
     inputs = _grid(fitted, grid) if grid else _inputs(fitted, candidates)
-    features, known = described(fitted, condition_features)
+    features, known = described(fitted, about)
     (name,) = model_ids(ids_of_texts([condition.strip()]), known)
-    found = fitted.suggest(name, inputs, region=_inputs(fitted, region), condition_features=features, **more)
+    found = fitted.suggest(name, inputs, region=_inputs(fitted, region), condition_features=features, **options)
     if name not in fitted.conditions_:
-        screen.note(
-            f"the model knows no condition {condition.strip()!r}; it is taken to be new, with nothing measured so far"
-        )
+        screen.note(f"the model knows no condition {str(name)!r}; it is taken to be new, with nothing measured so far")
     output = fitted.model_.scaling.label(fitted.model_.schema.output_name or "the output")
     screen.say(
         f"[bold]{escape(str(found.condition))}[/]  [dim]{counted(found.n_measured, 'point')} so far; sd of "

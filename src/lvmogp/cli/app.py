@@ -33,10 +33,8 @@ def _option(default: Any, text: str, *names: str, **more: Any) -> Any:
 def _count(text: str, *, least: int = 0) -> int | str:
     if text == "auto":
         return text
-    if not text.isdecimal():
-        raise typer.BadParameter(f"{text!r} is neither a whole number nor 'auto'")
-    if int(text) < least:
-        raise typer.BadParameter(f"{text} is neither a whole number of at least {least} nor 'auto'")
+    if not text.isdecimal() or int(text) < least:
+        raise typer.BadParameter(f"{text!r} is neither a whole number of at least {least} nor 'auto'")
     return int(text)
 
 
@@ -54,7 +52,7 @@ _OUTPUT_COLUMN = _option(None, "Column with the output; default: the one the mod
 _ERROR_COLUMN = _option(None, "Column of the data with the standard deviation of each measurement.")
 _CONDITION_FEATURES = _option(
     None,
-    "Table of what is known of the conditions: a row each, their ids in a column named as in the data.",
+    "Table of what is known of conditions: a row each, their ids in a column named as in the data.",
     metavar="FILE",
 )
 _UNSEEN = _option("error", "A condition never seen is an error, or predicted from the prior.")
@@ -63,9 +61,6 @@ _OF_THE_SCREEN = {
     "quiet": _option(False, "Print nothing but errors.", "--quiet", "-q"),
     "debug": _option(False, "Show the traceback of an error.", "--debug"),
 }
-
-
-# Commands
 
 
 def _command(module: str) -> Callable[[Callable[..., None]], None]:
@@ -92,17 +87,11 @@ def _command(module: str) -> Callable[[Callable[..., None]], None]:
     return register
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+@app.callback(invoke_without_command=True)
+def _common(version: bool = _option(False, "Show the version and exit.", "--version")) -> None:
+    if version:
         typer.echo(f"lvmogp {__version__}")
         raise typer.Exit
-
-
-@app.callback()
-def _common(
-    version: bool = _option(False, "Show the version and exit.", "--version", callback=_show_version, is_eager=True),
-) -> None:
-    del version  # handled by its callback
 
 
 # The options that are settings of the estimator have its names.
@@ -116,9 +105,7 @@ def fit(
         None, "An input; may be repeated. Default: all others with numbers or dates; with --wide the first.", "--input"
     ),
     wide: bool = _column(False, "One column per condition beside the inputs.", "--wide", metavar=None),
-    error_column: str | None = _column(
-        None, "Standard deviation of the error of each measurement, which adds to the noise."
-    ),
+    error_column: str | None = _column(None, "Standard deviation of each measurement's error, beside the noise."),
     condition_features: Path | None = _CONDITION_FEATURES,
     n_latent: Any = _latent_count("2", "Dimensions of the latent space; 0 with features alone.", "--latents"),
     noise: Literal["shared", "per-condition"] = _modelled("shared", "One noise for all conditions, or one for each."),
@@ -139,17 +126,11 @@ def fit(
     n_chains: Any = _search_count("auto", "Markov chains, with --inference nuts.", "--chains"),
     n_warmup: Any = _search_count("auto", "Steps in which each chain learns how to move.", "--warmup"),
     n_draws: Any = _search_count("auto", "Draws that each chain keeps.", "--draws"),
-    checkpoint: Path | None = _long_fit(
-        None, "Folder for checkpoints, from which --resume goes on after a crash.", metavar="FOLDER"
-    ),
+    checkpoint: Path | None = _long_fit(None, "For checkpoints, from which --resume goes on.", metavar="FOLDER"),
     checkpoint_seconds: float = _long_fit(60.0, "Seconds between two checkpoints.", min=0.0),
     resume: bool = _long_fit(False, "Go on from the checkpoints.", "--resume"),
-    distributed: bool = _long_fit(
-        False, "Fit with other processes, started with the same command, each reading its part.", "--distributed"
-    ),
-    coordinator: str | None = _long_fit(
-        None, "Address of the first process; found out under SLURM, MPI, Kubernetes.", metavar="HOST:PORT"
-    ),
+    distributed: bool = _long_fit(False, "Fit with other processes, started with the same command.", "--distributed"),
+    coordinator: str | None = _long_fit(None, "First process; known to SLURM, MPI, Kubernetes.", metavar="HOST:PORT"),
     processes: int | None = _long_fit(None, "How many processes there are.", min=1),
     process: int | None = _long_fit(None, "Which of them this is, from 0.", min=0),
     keep_on_interrupt: bool = _option(False, "After Ctrl-C, save the best model so far.", "--keep-on-interrupt"),
@@ -172,9 +153,7 @@ def predict(
     condition_features: Path | None = _CONDITION_FEATURES,
     output_file: Path | None = _option(None, "Write the predictions here (.csv, .xlsx or .parquet)."),
     level: float = _option(0.95, "Probability of the interval.", min=0.0, max=1.0),
-    function: bool = _option(
-        False, "Intervals of the function behind the observations, without their noise.", "--function"
-    ),
+    function: bool = _option(False, "Intervals of the function, without the noise of observations.", "--function"),
     unseen: Literal["error", "prior"] = _UNSEEN,
 ) -> None:
     """Predict the rows of a table: mean, standard deviation, median and interval of a new observation.
@@ -189,9 +168,7 @@ def predict(
 def add_condition(
     model: Path = _MODEL,
     data: Path | None = typer.Argument(None, help="Table with a few observations of new conditions."),
-    point: list[str] | None = _option(
-        None, "An observation, such as speed=20,distance=25; may be given several times."
-    ),
+    point: list[str] | None = _option(None, "An observation, such as speed=20,distance=25; may be repeated."),
     condition: str | None = _option(None, "Name of the new condition, for all points."),
     condition_column: str | None = _CONDITION_COLUMN,
     condition_features: Path | None = _CONDITION_FEATURES,
@@ -210,13 +187,9 @@ def suggest(
     model: Path = _MODEL,
     condition: str = _option(..., "The condition to measure: a new one, or one of the model's."),
     candidates: Path | None = _option(None, "Table with the inputs that could be measured."),
-    grid: list[str] | None = _option(
-        None, "Candidates as a grid, such as speed=3:30:28 or load=2; once for each input."
-    ),
+    grid: list[str] | None = _option(None, "Grid of candidates, once for each input: speed=3:30:28 or load=2."),
     n: int = _option(1, "How many measurements to choose.", "--n", "-n", min=1),
-    goal: Literal["predictions", "latents"] = _option(
-        "predictions", "Learn about the condition's predictions, or its latents."
-    ),
+    goal: Literal["predictions", "latents"] = _option("predictions", "What to learn about the condition."),
     region: Path | None = _option(None, "Table with the inputs where predictions matter; default: the candidates."),
     condition_features: Path | None = _CONDITION_FEATURES,
 ) -> None:
@@ -232,7 +205,7 @@ def suggest(
 def calibration(
     model: Path = _MODEL,
     data: Path | None = typer.Argument(
-        None, help="Table with held-out observations; default: the training data, left out in turn."
+        None, help="Held-out observations; default: the training data, left out in turn."
     ),
     condition: str | None = _CONDITION,
     condition_column: str | None = _CONDITION_COLUMN,

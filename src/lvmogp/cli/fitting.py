@@ -38,27 +38,18 @@ _IGNORED_SHOWN = 5
 _Source = tuple[dict[str, Any], dict[str, Any]]
 
 
-def fit(
-    screen: Screen,
-    data: Path,
-    model: Path,
-    *,
-    wide: bool,
-    condition_features: Path | None,
-    checkpoint: Path | None,
-    distributed: bool,
-    keep_on_interrupt: bool,
-    **options: Any,
-) -> None:
+def fit(screen: Screen, data: Path, model: Path, *, wide: bool, keep_on_interrupt: bool, **options: Any) -> None:
     """Fit a model to a table, save it and tell how good it is."""
     check_target(model, data)
+    condition_features, distributed = options.pop("condition_features"), options.pop("distributed")
+    kept = {name: options.pop(name) for name in ("checkpoint", "checkpoint_seconds", "resume")}
+    checkpoint = kept["checkpoint"]
     screen.after_failure = "no model was written"
     if checkpoint is not None:
         screen.after_failure = f"the same command with --resume goes on from the last checkpoint in {checkpoint}"
     meeting = Rendezvous(*(options.pop(name) for name in ("coordinator", "processes", "process")))
     inputs, *others = (options.pop(name) for name in ("inputs", "condition", "output", "error_column"))
     roles = Roles(tuple(inputs or ()), *others)
-    kept = {"checkpoint": checkpoint, **{name: options.pop(name) for name in ("checkpoint_seconds", "resume")}}
     is_stochastic = options["inference"] == "stochastic"  # all that is left are settings of the estimator
     in_pieces = is_parquet(data) and (is_stochastic or data.is_dir())
     if (in_pieces or not wide) and (roles.output is None or roles.condition is None):
@@ -188,9 +179,6 @@ def _among_others(screen: Screen, meeting: Rendezvous) -> Iterator[None]:
         os._exit(code)  # an exit of the usual kind would wait for the others, which wait for this one
 
 
-# The fit itself
-
-
 @contextmanager
 def _progress(screen: Screen, *, keep_on_interrupt: bool) -> Iterator[Callable[[Progress], None] | None]:
     # A bar, and Ctrl-C that asks the fit to stop with the best model so far; pressed again, it interrupts at once.
@@ -224,9 +212,8 @@ def _progress(screen: Screen, *, keep_on_interrupt: bool) -> Iterator[Callable[[
 
 def _leave(screen: Screen, estimator: LVMOGPRegressor, path: Path, *, keep: bool) -> None:
     outcome = estimator.outcome_
-    keep = keep or Confirm.ask(
-        f"Keep the best model so far (bound {outcome.bound:.1f}, {outcome.n_iterations} iterations)?", default=False
-    )
+    question = f"Keep the best model so far (bound {outcome.bound:.1f}, {outcome.n_iterations} iterations)?"
+    keep = keep or Confirm.ask(question, default=False)
     if keep:
         save_somewhere(estimator, path)
     screen.note(f"interrupted; {f'the best model so far is in {path}' if keep else 'no model was written'}")

@@ -16,7 +16,6 @@ from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.model_file import encode_setting
 from lvmogp.insight import summary
-from lvmogp.tables.ids import Id
 
 _SHOWN_SPEEDS = (5, 10, 15, 20, 25, 30)
 
@@ -34,13 +33,20 @@ def add_condition(screen: Screen, model: Path, *, point: list[str] | None, out: 
     fitted = LVMOGPRegressor.load(model)
     features, _ = described(fitted, asked.condition_features)
     if features is not None and described_only:
-        added = _add_described(fitted, features, asked.condition)
+        # Nothing but features is known: of all conditions of the table that are new, or of the one named.
+        added = [name for name in features.index if name not in fitted.conditions_]
+        if asked.condition is not None:
+            added = [name for name in added if str(name) == asked.condition.strip()]
+        if not added:
+            called = "" if asked.condition is None else f" and called {asked.condition!r}"
+            raise DataError(f"the table describes no condition that is new to the model{called}; name one that is")
+        for name in added:
+            fitted.add_condition(name, [], [], features=features.loc[name].to_dict())
     else:
         rows = _points(fitted, point, asked) if point else read_rows(screen, fitted, asked, observed=True)
         if rows.ids is None:
-            raise DataError(
-                "say which condition the points belong to: --condition NAME for all rows, or --condition-column NAME"
-            )
+            wanted = "--condition NAME for all rows, or --condition-column NAME for those of a file"
+            raise DataError(f"say which condition the points belong to: {wanted}")
         added = model_ids(rows.ids, fitted.conditions_)
         fitted.add_conditions(rows.X, rows.y, added, condition_features=features, y_std=rows.y_std)
     fitted.save(target)
@@ -57,8 +63,6 @@ def add_condition(screen: Screen, model: Path, *, point: list[str] | None, out: 
 
 def _points(model: LVMOGPRegressor, texts: Sequence[str], asked: AskedRows) -> CompleteRows:
     # Points of one condition, each written as speed=20,distance=25.
-    if asked.condition is None:
-        raise DataError("say which condition the points belong to with --condition NAME")
     inputs, output, dates = input_names(model), output_name(model, asked), model.model_.schema.date_columns
     names, points = [*inputs, output], []
     example = ",".join(f"{name}=…" for name in names)
@@ -69,26 +73,10 @@ def _points(model: LVMOGPRegressor, texts: Sequence[str], asked: AskedRows) -> C
         try:
             points.append([pd.Timestamp(given[name]) if name in dates else float(given[name]) for name in names])
         except ValueError:
-            raise SettingError(
-                f"the values of a point must be numbers (or dates, where the input is one), got {text!r}"
-            ) from None
+            raise SettingError(f"the values of a point must be numbers, or dates, got {text!r}") from None
     frame = pd.DataFrame(points, columns=pd.Index(names))
-    return CompleteRows(frame[list(inputs)], frame[output], {}, ids_of_texts([asked.condition.strip()]) * len(points))
-
-
-def _add_described(model: LVMOGPRegressor, features: pd.DataFrame, condition: str | None) -> list[Id]:
-    # Conditions of which nothing but features is known: those of the table that are new, or the one named.
-    names = [name for name in features.index if name not in model.conditions_]
-    if condition is not None:
-        names = [name for name in names if str(name) == condition.strip()]
-    if not names:
-        raise DataError(
-            f"the table of features describes no condition that is new to the model"
-            f"{'' if condition is None else f' and called {condition!r}'}; give the name of one that is"
-        )
-    for name in names:
-        model.add_condition(name, [], [], features=features.loc[name].to_dict())
-    return names
+    ids = None if asked.condition is None else ids_of_texts([asked.condition.strip()]) * len(points)
+    return CompleteRows(frame[list(inputs)], frame[output], {}, ids)
 
 
 def conditions(screen: Screen, model: Path) -> None:

@@ -78,9 +78,10 @@ class Screen:
             self._errors.print(f"[yellow]note:[/] {_shown(text)}")
 
     def document(self, content: Mapping[str, Any]) -> None:
-        """Print JSON, for machines only; JSON knows no NaN and no infinity."""
+        """Print JSON, for machines only: NaN and infinity as null, dates as ISO text, other objects as text."""
         if self.as_json:
-            self.raw(json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+            known = json.loads(json.dumps(content, default=_simpler), parse_constant=lambda _: None)
+            self.raw(json.dumps(known, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
     def raw(self, text: str) -> None:
         """Write text for other programs, as it is."""
@@ -91,7 +92,16 @@ class Screen:
         """Tell what went wrong, in one line, and return the exit code."""
         if self.debug:
             traceback.print_exception(failure)
-        words = _failure_words(failure)
+        words = f"unexpected {type(failure).__name__}: {failure}; run the command again with --debug to see where"
+        if isinstance(failure, KeyboardInterrupt):
+            words = "interrupted"
+        elif isinstance(failure, LVMOGPError):
+            words = str(failure)
+        elif isinstance(failure, OSError):
+            advice = _ADVICE.get(failure.errno or 0)
+            words = f"{failure.filename or 'a file'}: {failure.strerror or failure}" + (f"; {advice}" if advice else "")
+        elif isinstance(failure, MemoryError) or "RESOURCE_EXHAUSTED" in str(failure):  # the latter is XLA's
+            words = "there is not enough memory; use fewer inducing points, or fewer rows"
         if self.after_failure and not isinstance(failure, LVMOGPError):
             words = f"{words}; {self.after_failure}"
         line = " ".join(words.split())
@@ -115,9 +125,6 @@ def reported(**options: bool) -> Iterator[Screen]:
                 sys.stdout.flush()  # a full disk is told of here, not when Python exits
         except typer.Exit:
             raise
-        except BrokenPipeError:  # the reader, such as `head`, has seen enough
-            _drop_output()
-            raise typer.Exit from None
         except (Exception, KeyboardInterrupt) as failure:
             raise typer.Exit(screen.fail(failure)) from None
 
@@ -126,29 +133,12 @@ def reported(**options: bool) -> Iterator[Screen]:
 def _into_output() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        _drop_output()
+        # What is still to be written has no place to go, and Python must not try when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
+            raise typer.Exit from None
         raise OSError(error.errno, error.strerror, "the output") from error
-
-
-def _drop_output() -> None:
-    # What is still to be written has no place to go, and Python must not try when it exits.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _failure_words(failure: BaseException) -> str:
-    if isinstance(failure, KeyboardInterrupt):
-        return "interrupted"
-    if isinstance(failure, LVMOGPError):
-        return str(failure)
-    if isinstance(failure, OSError):
-        advice = _ADVICE.get(failure.errno or 0)
-        return f"{failure.filename or 'a file'}: {failure.strerror or failure}" + (f"; {advice}" if advice else "")
-    if isinstance(failure, MemoryError) or "RESOURCE_EXHAUSTED" in str(failure):  # the latter is XLA's
-        return "there is not enough memory; use fewer inducing points, or fewer rows"
-    return f"unexpected {type(failure).__name__}: {failure}; run the command again with --debug to see where"
 
 
 def _shown(value: Any) -> str:
@@ -159,15 +149,10 @@ def _shown(value: Any) -> str:
     return escape(text.translate(_SHOWN_CONTROLS))
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: NaN and infinity as null, dates as ISO text, other objects as text."""
-
-    def simpler(other: Any) -> Any:
-        if hasattr(other, "isoformat"):
-            return other.isoformat()
-        return other.item() if hasattr(other, "item") else str(other)
-
-    return json.loads(json.dumps(value, default=simpler), parse_constant=lambda _: None)
+def _simpler(value: Any) -> Any:
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def counted(count: int, what: str) -> str:

@@ -1,6 +1,5 @@
 """Pictures that tell whether to trust a fit: relevance, convergence, calibration."""
 
-# Matplotlib's own types leave keyword arguments open.
 # pyright: reportUnknownMemberType=false
 
 import warnings

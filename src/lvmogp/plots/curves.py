@@ -1,6 +1,5 @@
 """Predictions along the inputs: curves of conditions with their bands and data, and surfaces over two inputs."""
 
-# Matplotlib's own types leave keyword arguments open.
 # pyright: reportUnknownMemberType=false
 
 from collections.abc import Mapping, Sequence
@@ -171,9 +170,8 @@ def plot_surface(
     if len(set(where.running)) == 1:
         raise SettingError(f"along must name two different inputs, got {along!r}")
     first, second = (where.grid(place=place, n_points=_N_EACH_WAY) for place in (0, 1))
-    mean, deviation = model.predict(
-        where.points(first, second), condition, return_std=True, include_noise=include_noise
-    )
+    points = where.points(first, second)
+    mean, deviation = model.predict(points, condition, return_std=True, include_noise=include_noise)
     inputs, outputs = observed(model, condition)
     if not data:
         inputs, outputs = inputs[:0], outputs[:0]
@@ -294,9 +292,8 @@ def _column(model: LVMOGPRegressor, which: str | int | None) -> int:
         return names.index(which)
     if which is None or (isinstance(which, (int, np.integer)) and 0 <= which < len(names)):
         return int(which or 0)
-    raise SettingError(
-        f"there is no input {which!r}; give one of the names {names} or a number from 0 to {len(names) - 1}"
-    )
+    wanted = f"one of the names {names} or a number from 0 to {len(names) - 1}"
+    raise SettingError(f"there is no input {which!r}; give {wanted}")
 
 
 def _as_numbers(values: Any) -> HostFloat:

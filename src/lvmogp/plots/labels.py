@@ -15,15 +15,13 @@ _GAPS = np.array([0.6, 1.0, 1.6, 2.4, 3.4, 4.6, 6.0, 8.0])  # between point and 
 _AIR = 2.0  # in pixels
 _FROM_GAP_WITH_LINE = 1.6
 _LEADER = {"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2}
-_LOOK: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center", "zorder": 5}
+_LOOK: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center", "zorder": 5, "fontsize": 8.0}
 _N_ROUNDS = 8  # after the first, every text knows where all others are
 # What a place costs: text hidden and text outside the axes (as shares of its area), each point hidden, distance.
 _TEXT, _POINT, _OUTSIDE, _DISTANCE = 30.0, 3.0, 30.0, 0.15
 
 
-def label_points(
-    ax: Axes, points: HostFloat, texts: Sequence[str], *, avoid: HostFloat, size: float = 8.0
-) -> list[Annotation]:
+def label_points(ax: Axes, points: HostFloat, texts: Sequence[str], *, avoid: HostFloat) -> list[Annotation]:
     """Write a text beside each point, each where it hides least, those in the thick of the crowd first.
 
     ``avoid`` are all points of the picture, labelled or not. The limits of the axes must be final. A text that
@@ -32,7 +30,7 @@ def label_points(
     ax.figure.canvas.figure.draw_without_rendering()  # automatic layouts find their sizes only then
     pixels, all_pixels = ax.transData.transform(points), ax.transData.transform(avoid)
     # Widths and heights in pixels, with a little air around.
-    written = [ax.text(0, 0, text, fontsize=size) for text in texts]
+    written = [ax.text(0, 0, text, fontsize=_LOOK["fontsize"]) for text in texts]
     sizes = [np.array(each.get_window_extent().size) + _AIR for each in written]
     for each in written:
         each.remove()
@@ -58,7 +56,7 @@ def label_points(
     offsets = (boxes.mean(axis=1) - pixels) * 72 / ax.figure.dpi
     leaders = [_LEADER if gap >= _FROM_GAP_WITH_LINE else None for gap in gaps[chosen]]
     return [
-        ax.annotate(text, tuple(point), xytext=tuple(offset), arrowprops=leader, fontsize=size, **_LOOK)
+        ax.annotate(text, tuple(point), xytext=tuple(offset), arrowprops=leader, **_LOOK)
         for text, point, offset, leader in zip(texts, points, offsets, leaders, strict=True)
     ]
 

@@ -1,6 +1,5 @@
 """Where conditions lie in the latent space, how surely, and how a new one comes to be known."""
 
-# Matplotlib's own types leave keyword arguments open.
 # pyright: reportUnknownMemberType=false
 
 import copy
@@ -79,8 +78,14 @@ def plot_latent_space(
     """
     if model.n_latent_ == 0:
         return _tell_features(model, own_axes(ax))
-    chosen, table = _dimensions(model, dimensions), model.latents_
-    named = table["condition"].isin(_labelled(model, labels)).to_numpy()
+    chosen, table = _dimensions(model, dimensions, _IRRELEVANT), model.latents_
+    if labels is None:
+        labels = len(table) <= _MOST_LABELS or list(model.model_.added)
+    written = labels if not isinstance(labels, bool) else model.conditions_ if labels else []
+    for condition in written:
+        if condition not in model.conditions_:
+            raise unknown_condition(condition, model.conditions_)
+    named = table["condition"].isin(written).to_numpy()
     if len(chosen) == 1:
         return _list(table, chosen[0], named, n_sd, ax)
     return _map(table, chosen, named, n_sd, ax)
@@ -94,9 +99,7 @@ def _tell_features(model: LVMOGPRegressor, ax: Axes) -> Axes:
     return ax
 
 
-def _dimensions(
-    model: LVMOGPRegressor, asked: int | Sequence[int] | None, least: float = _IRRELEVANT
-) -> tuple[int, ...]:
+def _dimensions(model: LVMOGPRegressor, asked: int | Sequence[int] | None, least: float) -> tuple[int, ...]:
     # Unless asked for, the two that matter most, in order, if they matter.
     if asked is None:
         relevance = latent_relevance(model)["relevance"].to_numpy()
@@ -108,30 +111,15 @@ def _dimensions(
     return chosen
 
 
-def _labelled(model: LVMOGPRegressor, labels: bool | Sequence[Id] | None) -> Sequence[Id]:
-    everything = model.conditions_
-    if labels is None:
-        labels = len(everything) <= _MOST_LABELS or list(model.model_.added)
-    if isinstance(labels, bool):
-        return everything if labels else []
-    for condition in labels:
-        if condition not in everything:
-            raise unknown_condition(condition, everything)
-    return labels
-
-
 def _list(table: pd.DataFrame, dimension: int, named: np.ndarray, n_sd: float, ax: Axes | None) -> Axes:
     order = np.argsort(table[f"mean_{dimension}"].to_numpy(), kind="stable")
     table, named = table.iloc[order], named[order]
     ax = own_axes(ax, height=min(max(2.4, 0.8 + 0.2 * len(table)), 9.0))
-    looks: tuple[dict[str, Any], ...] = (
-        {"fmt": "o", "color": COLOURS[0], "markersize": 5},
-        {"fmt": "*", "color": ADDED_COLOUR, "markersize": 9},
-    )
-    for is_added, look in enumerate(looks):
-        chosen = (table["added"] == bool(is_added)).to_numpy()
-        mean, deviation = table[f"mean_{dimension}"][chosen], table[f"sd_{dimension}"][chosen]
-        ax.errorbar(mean, np.flatnonzero(chosen), xerr=n_sd * deviation, capsize=2.5, linewidth=1.2, **look)
+    for is_added, marker, colour, size in ((False, "o", COLOURS[0], 5), (True, "*", ADDED_COLOUR, 9)):
+        chosen = (table["added"] == is_added).to_numpy()
+        mean, reach = table[f"mean_{dimension}"][chosen], n_sd * table[f"sd_{dimension}"][chosen]
+        look: dict[str, Any] = {"fmt": marker, "color": colour, "markersize": size}
+        ax.errorbar(mean, np.flatnonzero(chosen), xerr=reach, capsize=2.5, linewidth=1.2, **look)
     size = "medium" if len(table) <= 15 else "small" if len(table) <= 30 else "x-small"
     ax.set_yticks(np.flatnonzero(named), table["condition"][named].astype(str), fontsize=size)
     ax.set_ylim(-0.7, len(table) - 0.3)
@@ -240,7 +228,7 @@ def _draw_latents(model: LVMOGPRegressor, name: str, reach: float, ax: Axes) -> 
         _tell_features(model, ax)
         return
     fitted, condition = model.model_, model.model_.added[name].condition
-    shown = [number - 1 for number in _dimensions(model, None, least=0.0)]
+    shown = [number - 1 for number in _dimensions(model, None, 0.0)]
     trained = model.latents_.filter(regex="^mean_").to_numpy()[: len(fitted.ids), shown]
     with double_precision():
         known = known_of(fitted, fitted.added[name].features)

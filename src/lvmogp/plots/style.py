@@ -1,6 +1,5 @@
 """Colours, markers, line styles, axes, files: what all pictures share."""
 
-# Matplotlib's own types leave keyword arguments open.
 # pyright: reportUnknownMemberType=false
 
 import io

@@ -30,10 +30,6 @@ class _Schema(NamedTuple):
     dates: tuple[str, ...]
     whole_ids: bool
 
-    @property
-    def columns(self) -> list[str]:
-        return [*self.inputs, self.output, self.condition]
-
 
 @contextmanager
 def open_parquet(
@@ -122,40 +118,34 @@ def _schema(file: Path, schema: Any, output: str, condition: str, inputs: Sequen
 def _copied(
     groups: Sequence[_Group], schema: _Schema, folder: Path, on_progress: Callable[[int, int], None] | None
 ) -> ObservationStore:
+    columns = [*schema.inputs, schema.output, schema.condition]
     total = sum(n_rows for _, _, n_rows in groups)
     inputs = _reserved(folder, np.dtype(np.float64), (total, len(schema.inputs)))
     outputs = _reserved(folder, np.dtype(np.float64), (total,))
     conditions = _reserved(folder, np.dtype(np.int32), (total,))
     numbers: dict[Id, int] = {}
     n_read = n_kept = 0
-    for frame in _frames(groups, schema):
+    for frame in _frames(groups, columns):
         n_read += len(frame)
         values, _, _ = numeric_table(frame.drop(columns=schema.condition))
         finite = np.flatnonzero(np.isfinite(values).all(axis=1))
         of_rows = _numbered(frame[schema.condition].iloc[finite], numbers, whole=schema.whole_ids)
-        kept, known = values[finite[of_rows >= 0]], of_rows[of_rows >= 0]
+        complete, known = values[finite[of_rows >= 0]], of_rows[of_rows >= 0]
         there = slice(n_kept, n_kept + len(known))
-        inputs[there], outputs[there], conditions[there] = kept[:, :-1], kept[:, -1], known
+        inputs[there], outputs[there], conditions[there] = complete[:, :-1], complete[:, -1], known
         n_kept = there.stop
         if on_progress is not None:
             on_progress(n_read, total)
     if n_kept == 0:
-        raise DataError(f"no row of the files has all of {', '.join(schema.columns)}")
-    return ObservationStore(
-        inputs[:n_kept],
-        outputs[:n_kept],
-        conditions[:n_kept],
-        ids=tuple(numbers),
-        columns=schema.inputs,
-        output_name=schema.output,
-        date_columns=schema.dates,
-    )
+        raise DataError(f"no row of the files has all of {', '.join(columns)}")
+    kept = (inputs[:n_kept], outputs[:n_kept], conditions[:n_kept])
+    return ObservationStore(*kept, tuple(numbers), schema.inputs, schema.output, schema.dates)
 
 
-def _frames(groups: Sequence[_Group], schema: _Schema) -> Iterator[pd.DataFrame]:
+def _frames(groups: Sequence[_Group], columns: list[str]) -> Iterator[pd.DataFrame]:
     for file, number, _ in groups:
         with opened_parquet(file) as opened:
-            for piece in opened.iter_batches(_ROWS_AT_ONCE, row_groups=[number], columns=schema.columns):
+            for piece in opened.iter_batches(_ROWS_AT_ONCE, row_groups=[number], columns=columns):
                 piece.validate(full=True)
                 yield piece.to_pandas(date_as_object=False, integer_object_nulls=True, ignore_metadata=True)
 

@@ -28,8 +28,7 @@ _DATE_FORMATS = (
 )
 _MOSTLY = 0.5
 # A whole number for each row is a row number or a key rather than a measurement …
-_FEWEST_ROWS_OF_KEYS = 20
-_DISTINCT_SHARE_OF_KEYS = 0.95
+_FEWEST_KEYS, _DISTINCT_SHARE = 20, 0.95
 # … if the numbers follow each other, are huge, or if the column is called so.
 _HUGE = 1_000_000
 _KEY_NAME = re.compile(r"(?:^|[_\W])(?:id|key|index|idx|row|nr|no|number|uuid|serial)(?:$|[_\W\d])", re.IGNORECASE)
@@ -70,10 +69,10 @@ class Column(NamedTuple):
     def looks_like_key(self) -> bool:
         """Whether a column numbers the rows, as row numbers and keys of databases do."""
         values = self.values.dropna().to_numpy()
-        if self.kind != NUMBER or len(values) < _FEWEST_ROWS_OF_KEYS or np.any(values != np.floor(values)):
+        if self.kind != NUMBER or len(values) < _FEWEST_KEYS or np.any(values != np.floor(values)):
             return False
         distinct = np.unique(values)
-        if len(distinct) < _DISTINCT_SHARE_OF_KEYS * len(values):
+        if len(distinct) < _DISTINCT_SHARE * len(values):
             return False
         consecutive = distinct[-1] - distinct[0] == len(distinct) - 1
         return bool(consecutive or np.abs(values).max() >= _HUGE or _KEY_NAME.search(self.name))
@@ -89,18 +88,15 @@ def read_column(table: FileTable, name: str) -> Column:
         return Column(table, name, EMPTY if values.isna().all() else NUMBER, values.astype(float), none)
     objects = values.astype(object)
     texts = pd.Series(objects[values.notna() & ~objects.isin(MISSING)])
-    kind, found = NUMBER, _numbers(texts, table)
+    written = texts
+    if table.dialect is not None and table.dialect.decimal == ",":
+        written = texts.map(lambda text: str(text).replace(".", " ").replace(",", "."))
+    kind, found = NUMBER, pd.Series(pd.to_numeric(written, errors="coerce"), dtype=float)
     if found.isna().sum() >= _MOSTLY * len(texts):
         dates = _dates(texts.astype(str), table, name)
         kind, found = (TEXT, found) if dates is None else (DATE, dates)
     unreadable = found.index[found.isna().to_numpy()]
     return Column(table, name, kind if len(texts) else EMPTY, found.reindex(values.index), unreadable)
-
-
-def _numbers(texts: pd.Series, table: FileTable) -> pd.Series:
-    if table.dialect is not None and table.dialect.decimal == ",":
-        texts = texts.map(lambda text: str(text).replace(".", " ").replace(",", "."))
-    return pd.Series(pd.to_numeric(texts, errors="coerce"), dtype=float)
 
 
 def _dates(texts: pd.Series, table: FileTable, name: str) -> pd.Series | None:
@@ -161,9 +157,6 @@ def model_ids(ids: Sequence[Id], known: Sequence[Id], *, may_be_new: bool = True
             "add-condition', or predict it from the prior with --unseen prior"
         )
     return [by_text.get(str(name), name) for name in ids]
-
-
-# Roles
 
 
 class Roles(NamedTuple):
@@ -261,9 +254,8 @@ def _other_inputs(table: FileTable, taken: Sequence[str]) -> tuple[dict[str, pd.
                 "--input"
             )
     if not chosen:
-        raise DataError(
-            f"{table.path} has no column of numbers or dates left to be an input beside {' and '.join(taken)}"
-        )
+        beside = " and ".join(taken)
+        raise DataError(f"{table.path} has no column of numbers or dates left to be an input beside {beside}")
     return {column.name: column.values for column in chosen}, ignored
 
 
@@ -275,7 +267,7 @@ def read_features(path: Path | None, *, condition: str | None, known: Sequence[I
     """
     if path is None:
         return None
-    name = "condition" if condition is None else condition
+    name = condition or "condition"
     table = read_table(path, ids=[name])
     table.check_columns([name])
     texts = id_texts(table.frame[name])

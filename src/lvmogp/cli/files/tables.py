@@ -50,9 +50,7 @@ class FileTable(NamedTuple):
         columns = list(self.frame.columns)
         for name in names:
             if names.count(name) > 1:
-                raise DataError(
-                    f"column {name!r} was named twice; output, condition and inputs must be different columns"
-                )
+                raise DataError(f"column {name!r} was named twice; each role needs a column of its own")
             if name in columns:
                 continue
             if len(columns) == 1:
@@ -101,9 +99,8 @@ def _installed(suffix: str) -> Generator[None, None, None]:
         yield
     except ImportError:
         library = "openpyxl" if suffix in _EXCEL else "pyarrow"
-        raise SettingError(
-            f'{suffix} files need {library}, which is not installed: pip install "lvmogp[files]"'
-        ) from None
+        words = f'{suffix} files need {library}, which is not installed: pip install "lvmogp[files]"'
+        raise SettingError(words) from None
 
 
 def _names(path: Path, header: Iterable[str]) -> list[str]:
@@ -124,9 +121,6 @@ def hint(name: str, known: Iterable[str]) -> str:
     by_lower_case = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
     return f" (did you mean {by_lower_case[close[0]]!r}?)" if close else ""
-
-
-# Text
 
 
 def _read_delimited(path: Path, ids: Sequence[str]) -> FileTable:
@@ -163,9 +157,6 @@ def _read_delimited(path: Path, ids: Sequence[str]) -> FileTable:
     return FileTable(path, _without_empty(frame, dialect.header), str(dialect), dialect)
 
 
-# Excel
-
-
 def _read_excel(path: Path, _: Sequence[str]) -> FileTable:
     import openpyxl
 
@@ -174,9 +165,7 @@ def _read_excel(path: Path, _: Sequence[str]) -> FileTable:
         with zipfile.ZipFile(path) as archive:
             n_bytes = sum(member.file_size for member in archive.infolist())
         if n_bytes > _MOST_BYTES:
-            raise DataError(
-                f"{path} would take {n_bytes / 1e9:.1f} GB once unpacked; save the table as CSV and give that"
-            )
+            raise DataError(f"{path} would take {n_bytes / 1e9:.1f} GB once unpacked; save the table as CSV")
         with closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book:
             sheets = book.sheetnames
             cells = _cells(path, book[sheets[0]])
@@ -213,9 +202,6 @@ def _cells(path: Path, sheet: Any) -> pd.DataFrame:
     return cells.where(cells.notna() & (cells != ""), np.nan)
 
 
-# Parquet
-
-
 def _read_parquet(path: Path, _: Sequence[str]) -> FileTable:
     with opened_parquet(path) as file:
         rows = file.read()
@@ -248,9 +234,6 @@ _READERS = {
 }
 
 
-# Writing
-
-
 def table_bytes(frame: pd.DataFrame, suffix: str) -> bytes:
     """Return a table as the content of a file with this ending."""
     if suffix in _DELIMITED:
@@ -273,7 +256,5 @@ def _excel_bytes(frame: pd.DataFrame) -> bytes:
                     if cell.data_type == "f":  # text that begins like a formula is text there too
                         cell.data_type = "s"
     except IllegalCharacterError:
-        raise DataError(
-            "a name or value holds a control character, which Excel cannot; write a .csv or .parquet file"
-        ) from None
+        raise DataError("text holds a control character, which Excel cannot; write .csv or .parquet") from None
     return buffer.getvalue()
