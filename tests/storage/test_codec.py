@@ -22,7 +22,7 @@ from lvmogp.algebra.constraints import positive
 from lvmogp.errors import ModelFileError, SettingError
 from lvmogp.ground.rules import ANY_VALUE, LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Along, AnyFloat, Below
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Matern12, Periodic, RationalQuadratic
-from lvmogp.storage.codec import Content, decode, decode_id, encode, encode_id, planned
+from lvmogp.storage.codec import Content, decode_id, encode, encode_id, planned
 from lvmogp.tables.transforms import Logarithm, SquareRoot, Transform
 from lvmogp.typing import Array, Bool, Float, Int, Scalar
 
@@ -111,6 +111,10 @@ def example(dtype: str = "float64", **changes: Any) -> Everything:
 
 def through_json(content: Content) -> Content:
     return Content(content.tensors, json.loads(json.dumps(content.document, allow_nan=False)))
+
+
+def decode(tensors: dict[str, np.ndarray], document: Any, kind: Any) -> Any:
+    return planned(tensors, document, kind)(tensors)
 
 
 def returned(value: Any, kind: Any) -> Any:

@@ -250,10 +250,10 @@ def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> Ho
         to_trained = np.asarray(_correlations(kernel, first.latents, latents))
         between[place, :n_trained] = np.einsum("sk,skd->d", first.weights, to_trained)
         for other, second in enumerate(added[: place - n_trained], n_trained):
-            own, theirs = first.weights, second.weights
-            pairs = _averaged(kernel, first.latents, jnp.asarray(own), second.latents, jnp.asarray(theirs))
-            shared = own.sum(axis=1) * theirs.sum(axis=1) / base
-            between[place, other] = np.sum(np.asarray(pairs) / base) / np.sum(shared)
+            pairs = np.asarray(_correlations(kernel, first.latents, second.latents))
+            averages = np.einsum("sk,skl,sl->s", first.weights, pairs, second.weights)
+            shared = first.weights.sum(axis=1) * second.weights.sum(axis=1)
+            between[place, other] = np.sum(averages / base) / np.sum(shared / base)
         between[:place, place] = between[place, :place]
     return between
 
@@ -262,21 +262,10 @@ def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> Ho
 def _correlations(
     kernel: Kernel, first: Float[Array, "S n Q_H"], second: Float[Array, "S m Q_H"]
 ) -> Float[Array, "S n m"]:
-    return jax.lax.map(lambda draw: _correlation(*draw), (kernel, first, second))
+    """Return k_H(h, h')/√(k_H(h, h) k_H(h', h')) under each process."""
 
+    def one(draw: tuple[Kernel, Array, Array]) -> Array:
+        scale = jnp.sqrt(jnp.outer(*(diagonal(draw[0], points) for points in draw[1:])))
+        return cross(*draw) / scale
 
-def _correlation(kernel: Kernel, first: Float[Array, "n Q_H"], second: Float[Array, "m Q_H"]) -> Float[Array, "n m"]:
-    # k_H(h, h')/√(k_H(h, h) k_H(h', h'))
-    scale = jnp.sqrt(jnp.outer(diagonal(kernel, first), diagonal(kernel, second)))
-    return cross(kernel, first, second) / scale
-
-
-@compiled
-def _averaged(kernel: Kernel, *weighted: Float[Array, "S ..."]) -> Float[Array, " S"]:
-    """Return Σ_kl w_k w_l ρ(h_k, h_l) under each process, given h_k, w_k, h_l and w_l."""
-
-    def one(draw: tuple[Kernel, Array, Array, Array, Array]) -> Array:
-        own_kernel, here, own, there, other = draw
-        return own @ _correlation(own_kernel, here, there) @ other
-
-    return jax.lax.map(one, (kernel, *weighted))
+    return jax.lax.map(one, (kernel, first, second))
