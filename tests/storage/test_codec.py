@@ -22,7 +22,7 @@ from lvmogp.algebra.constraints import positive
 from lvmogp.errors import ModelFileError, SettingError
 from lvmogp.ground.rules import ANY_VALUE, LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Along, AnyFloat, Below
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Matern12, Periodic, RationalQuadratic
-from lvmogp.storage.codec import Content, decode_id, encode, encode_id, planned
+from lvmogp.storage.codec import Content, decode, decode_id, encode, encode_id, planned
 from lvmogp.tables.transforms import Logarithm, SquareRoot, Transform
 from lvmogp.typing import Array, Bool, Float, Int, Scalar
 
@@ -113,23 +113,16 @@ def through_json(content: Content) -> Content:
     return Content(content.tensors, json.loads(json.dumps(content.document, allow_nan=False)))
 
 
-def decode(tensors: dict[str, np.ndarray], document: Any, kind: Any) -> Any:
-    return planned(tensors, document, kind)(tensors)
-
-
 def returned(value: Any, kind: Any) -> Any:
     return decode(*through_json(encode(value, kind)), kind)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_everything_comes_back_bit_for_bit(dtype):
-    value = example(dtype)
-    found = returned(value, Everything)
-    assert_same(found, value)
-    assert isinstance(found.means, jax.Array)
-    assert isinstance(found.numbers, np.ndarray)
+    found = returned(example(dtype), Everything)
+    assert_same(found, example(dtype))
+    assert (type(found.means), type(found.numbers)) == (type(jnp.ones(1)), np.ndarray)
     assert list(found.bounds) == [2, None, 1]
-    assert found.means.dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -157,10 +150,6 @@ IDS = st.recursive(
 )
 
 
-def types_of(value: Any) -> Any:
-    return tuple(types_of(part) for part in value) if isinstance(value, tuple) else (type(value), str(value))
-
-
 @settings(max_examples=50, deadline=None)
 @case(datetime.datetime(2024, 2, 29, 12, 34, 56, 789, tzinfo=datetime.timezone(datetime.timedelta(hours=5.5))))
 @case("\ud800")
@@ -169,7 +158,7 @@ def types_of(value: Any) -> Any:
 def test_ids_come_back_with_their_type(value):
     found = decode_id(json.loads(json.dumps(encode_id(value), allow_nan=False)))
     assert found == value
-    assert types_of(found) == types_of(value)
+    assert encode_id(found) == encode_id(value)  # which tells 1 from 1.0 and True
 
 
 # What does not fit
@@ -206,14 +195,12 @@ UNFIT = [
     ("shape", {"Point": {}, "Line": {}}, "instead of one of"),
     ("shape.Line.ends", [], "shape.ends has 0 entries instead of 2"),
     ("shape.Line.later", 7, "shape.later is nothing that this version knows"),
-    ("kernel", {"spectral": {}}, "kernel is of unknown kind 'spectral'"),
     ("kernel.sum.terms", {}, "kernel.terms is no list"),
     ("kernel.sum.terms.1.linear.fixed", ["mass"], "Linear has no hyperparameter 'mass' to hold fixed"),
     ("transform", {"cube": {}}, "none of .'log', 'sqrt'."),
     ("colour", "GREEN", "colour holds 'GREEN', none of .'RED', 'BLUE'."),
     ("scale", "-0x1.8000000000000p+1", "scale holds values that are not positive"),
     ("scale", "3", "scale holds '3', which is no float"),
-    ("history.0", "0x2p0", "history.0 holds '0x2p0', which is no float"),
     ("bounds.0.0", 1, "bounds names something twice"),
 ]
 

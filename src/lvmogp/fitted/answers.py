@@ -11,11 +11,13 @@ import pandas as pd
 from lvmogp.conditions import closed_form, joint, predictive
 from lvmogp.conditions.condition import Condition, mean_noise
 from lvmogp.conditions.ensemble import ClosedForm, Ensemble
+from lvmogp.errors import SettingError
 from lvmogp.fitted.model import FittedModel, all_features, all_latents, find_condition
 from lvmogp.fitted.queries import Query
 from lvmogp.ground.compiling import compiled
-from lvmogp.kernels.covariances import Kernel, cross, diagonal
+from lvmogp.kernels.covariances import Kernel, cross, diagonal, leaves
 from lvmogp.kernels.psi_statistics import expected_cross, psi0
+from lvmogp.model.draws import aligned
 from lvmogp.tables.ids import Id
 from lvmogp.typing import Array, Float, HostFloat, HostInt
 
@@ -247,10 +249,11 @@ def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> Ho
     between[:n_trained, :n_trained] = np.tensordot(base, np.asarray(_correlations(kernel, latents, latents)), axes=1)
     for place, first in enumerate(added, n_trained):
         # Σ_k w_sk k(h_k, h_d)/√… is a sum over processes and particles at once.
-        to_trained = np.asarray(_correlations(kernel, first.latents, latents))
-        between[place, :n_trained] = np.einsum("sk,skd->d", first.weights, to_trained)
+        between[place, :n_trained] = np.einsum(
+            "sk,skd->d", first.weights, _correlations(kernel, first.latents, latents)
+        )
         for other, second in enumerate(added[: place - n_trained], n_trained):
-            pairs = np.asarray(_correlations(kernel, first.latents, second.latents))
+            pairs = _correlations(kernel, first.latents, second.latents)
             averages = np.einsum("sk,skl,sl->s", first.weights, pairs, second.weights)
             shared = first.weights.sum(axis=1) * second.weights.sum(axis=1)
             between[place, other] = np.sum(averages / base) / np.sum(shared / base)
@@ -265,7 +268,63 @@ def _correlations(
     """Return k_H(h, h')/√(k_H(h, h) k_H(h', h')) under each process."""
 
     def one(draw: tuple[Kernel, Array, Array]) -> Array:
-        scale = jnp.sqrt(jnp.outer(*(diagonal(draw[0], points) for points in draw[1:])))
-        return cross(*draw) / scale
+        own, here, there = draw
+        return cross(own, here, there) / jnp.sqrt(jnp.outer(diagonal(own, here), diagonal(own, there)))
 
     return jax.lax.map(one, (kernel, first, second))
+
+
+def inference_data(model: FittedModel) -> Any:
+    """Draws of a fitted model as ``arviz.InferenceData``: chains × draws, those of all chains cut to the shortest."""
+    if model.chains is None or model.chains.draws is None:
+        raise SettingError('there are no draws to hand to ArviZ; fit with inference="nuts"')
+    try:
+        import arviz
+    except ImportError:
+        raise SettingError('to_arviz needs ArviZ, which is not installed: pip install "lvmogp[arviz]"') from None
+    draws, statistics = model.chains.draws, model.chains.diagnostics.statistics
+    chain, noise = np.asarray(draws.chain), np.asarray(draws.noise_variance)
+    by_chain = [np.flatnonzero(chain == number) for number in np.unique(chain)]
+    places = np.stack([numbers[: min(map(len, by_chain))] for numbers in by_chain])  # chains × draws
+    columns = list(model.schema.columns or range(model.schema.n_columns))
+    latents: list[Any] = list(range(1, model.n_latent + 1))
+    if model.condition_features is not None:
+        latents += model.condition_features.coordinate_names
+    found: dict[str, tuple[HostFloat, list[str]]] = {
+        **_hyperparameters("input", draws.input_kernel, "column", len(columns)),
+        **_hyperparameters("latent", draws.latent_kernel, "latent", len(latents)),
+        "noise_variance": (noise[:, 0], []) if noise.shape[1] == 1 else (noise, ["condition"]),
+        "latents": (np.asarray(aligned(draws, model.posterior.parameters.latent_mean)), ["condition", "latent"]),
+    }
+    told = {  # by the names that ArviZ gives them
+        "lp": statistics.log_posterior,
+        "energy": statistics.energy,
+        "n_steps": statistics.n_leapfrogs,
+        "tree_depth": np.ceil(np.log2(statistics.n_leapfrogs + 1)).astype(int),
+        "acceptance_rate": statistics.acceptance,
+        "diverging": statistics.diverging.astype(bool),
+        "log_weight": np.asarray(draws.log_weight),
+    }
+    return arviz.from_dict(
+        posterior={name: values[places] for name, (values, _) in found.items()},
+        sample_stats={name: values[places] for name, values in told.items()},
+        coords={
+            "condition": [name if isinstance(name, str | int | float) else str(name) for name in model.ids],
+            "column": columns,
+            "latent": latents,
+        },
+        dims={name: own for name, (_, own) in found.items()},
+    )
+
+
+def _hyperparameters(side: str, kernel: Kernel, axis: str, size: int) -> dict[str, tuple[HostFloat, list[str]]]:
+    # Values and dimensions of all that vary between draws, by name; terms of a composite kernel are counted.
+    found = {}
+    terms = leaves(kernel)
+    for number, leaf in enumerate(terms, 1):
+        prefix = f"{side}_kernel" if len(terms) == 1 else f"{side}_kernel_{number}"
+        for field in ("lengthscale", "period", "shape", "variance"):
+            values = np.asarray(getattr(leaf, field, ()))
+            if values.size and not np.all(values == values[0]):
+                found[f"{prefix}_{field}"] = values, [axis] if values.shape[1:] == (size,) else []
+    return found

@@ -79,8 +79,7 @@ class Chains(NamedTuple):
 class AddedCondition(NamedTuple):
     """A condition added after the fit: its observations in the user's units, and what they say of it.
 
-    ``features`` are the values of its features, where it has any, and ``errors`` known standard deviations of the
-    measurements.
+    ``features`` are values of its features, if it has any, ``errors`` known standard deviations of the measurements.
     """
 
     inputs: Float[np.ndarray, "m Q_X"]

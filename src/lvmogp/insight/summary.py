@@ -211,9 +211,8 @@ def _rest(trained: FittedModel, observations: Observations, data: Data, left_out
     layout = layout_for_bounds(observations.conditions, data.n_conditions)
     present = layout.present * ~left_out[layout.row]
     counts = np.bincount(observations.conditions[~left_out], minlength=data.n_conditions)
-    arrays = (np.asarray(data.outputs) * present, present, counts.astype(float))
-    outputs, present, counts = (jnp.asarray(array) for array in arrays)
-    return dataclasses.replace(data, outputs=outputs, present=present, counts=counts)
+    outputs = jnp.asarray(np.asarray(data.outputs) * present)
+    return dataclasses.replace(data, outputs=outputs, present=jnp.asarray(present), counts=jnp.asarray(counts, float))
 
 
 # Summary

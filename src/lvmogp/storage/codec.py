@@ -74,11 +74,13 @@ def encode(value: Any, kind: Any) -> Content:
     return Content(tensors, _encoded(value, kind, "", tensors))
 
 
-def planned(arrays: Sizes, document: Any, kind: Any) -> Callable[[Tensors], Any]:
-    """Check everything but values, and return what builds the value of this type once the arrays are read.
+def decode(tensors: Tensors, document: Any, kind: Any) -> Any:
+    """Return the value of this type that arrays and a document hold; if they do not, raise ``ModelFileError``."""
+    return planned(tensors, document, kind)(tensors)
 
-    Both raise ``ModelFileError`` where arrays and document do not hold such a value.
-    """
+
+def planned(arrays: Sizes, document: Any, kind: Any) -> Callable[[Tensors], Any]:
+    """Check everything but values, and return what builds the tree once the arrays are read."""
     file = _File(arrays, set(), ChainMap())
     _decoded(document, kind, "", file)
     for unknown in sorted(arrays.keys() - file.placed):
@@ -150,8 +152,12 @@ def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray]) 
     if optional and value is None:
         return None
     if alternatives:
-        name = _name_of(value, alternatives, place)
-        return {name: _encoded(value, alternatives[name], place, tensors)}
+        for name, each in alternatives.items():
+            if type(value) is each or (each is Kernel and isinstance(value, Kernel)):
+                return {name: _encoded(value, each, place, tensors)}
+        if isinstance(value, Kernel):
+            raise SettingError(f"{type(value).__name__} is a kernel of your own, which a model file cannot hold")
+        raise TypeError(f"{place} should be one of {list(alternatives)}, not {value!r}")
     if origin is tuple:
         entries = enumerate(zip(_element_kinds(kind, len(value)), value, strict=True))
         return [_encoded(each, element, _below(place, number), tensors) for number, (element, each) in entries]
@@ -178,15 +184,6 @@ def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray]) 
     return {
         name: _encoded(getattr(value, name), each, _below(place, name), tensors) for name, each in _fields(kind).items()
     }
-
-
-def _name_of(value: Any, alternatives: dict[str, Any], place: str) -> str:
-    for name, kind in alternatives.items():
-        if type(value) is kind or (kind is Kernel and isinstance(value, Kernel)):
-            return name
-    if isinstance(value, Kernel):
-        raise SettingError(f"{type(value).__name__} is a kernel of your own, which a model file cannot hold")
-    raise TypeError(f"{place} should be one of {list(alternatives)}, not {value!r}")
 
 
 def encode_id(value: Any) -> Any:

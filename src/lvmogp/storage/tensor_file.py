@@ -23,8 +23,9 @@ from lvmogp.errors import ModelFileError
 from lvmogp.ground.writing import replace_file
 from lvmogp.storage.codec import Content, Sizes
 
-MODEL, CHECKPOINT = "model", "checkpoint"
+MODEL, CHECKPOINT = "lvmogp-model", "lvmogp-checkpoint"
 VERSION = 1
+_NAMES = {MODEL: "model", CHECKPOINT: "checkpoint"}
 # How safetensors calls the types of numbers that our files hold.
 _DTYPES = {"F64": "float64", "F32": "float32", "I64": "int64", "I32": "int32", "BOOL": "bool"}
 
@@ -41,7 +42,7 @@ def write(path: str | os.PathLike[str], content: Content, form: str = MODEL) -> 
     """Write a file, whole or not at all."""
     document = json.dumps(content.document, allow_nan=False)
     metadata = {
-        "format": f"lvmogp-{form}",
+        "format": form,
         "version": str(VERSION),
         "document": document,
         "header digest": digest_of_header(document, content.tensors),
@@ -51,30 +52,24 @@ def write(path: str | os.PathLike[str], content: Content, form: str = MODEL) -> 
     replace_file(Path(path), save(tensors, metadata))
 
 
-def read(path: str | os.PathLike[str], form: str = MODEL) -> Content:
-    """Read all that a file holds."""
-    with opened(path, form) as file:
-        return Content(file.tensors(), file.document)
-
-
 @contextmanager
 def opened(path: str | os.PathLike[str], form: str = MODEL) -> Iterator[OpenFile]:
     """Open a file and check its format, its version and the digest of its header."""
     source = Path(path)
     if not source.is_file():
-        raise ModelFileError(f"there is no {form} file at {source}")
+        raise ModelFileError(f"there is no {_NAMES[form]} file at {source}")
     try:
         with safetensors.safe_open(source, framework="numpy") as file:
             yield _checked(source, file, form)
     except (safetensors.SafetensorError, OSError) as error:
-        raise ModelFileError(f"{source} is not a {form} file, or it is damaged: {error}") from error
+        raise ModelFileError(f"{source} is not a {_NAMES[form]} file, or it is damaged: {error}") from error
 
 
 def _checked(source: Path, file: Any, form: str) -> OpenFile:
     metadata: dict[str, str] = file.metadata() or {}
     damaged = ModelFileError(f"{source} is damaged: its content does not match its digest; restore it from a copy")
-    if metadata.get("format") != f"lvmogp-{form}":
-        raise ModelFileError(f"{source} is a safetensors file, but not a {form} saved by lvmogp")
+    if metadata.get("format") != form:
+        raise ModelFileError(f"{source} is a safetensors file, but not a {_NAMES[form]} saved by lvmogp")
     version = metadata.get("version", "")
     if version != str(VERSION):
         raise ModelFileError(
