@@ -57,15 +57,12 @@ def test_right_intervals_are_seldom_called_wrong(n_conditions, shared):
     assert np.mean([each.uniformity < 0.05 for each in found]) <= 0.15
 
 
-TOO_LOW = "The observations lie above their predictions more often than not: predictions are too low."
-
-
 @pytest.mark.parametrize(
     ("wrong", "verdict", "words"),
     [
         ({"claimed": 0.5, "shared": 0.2}, "too narrow", "are too narrow. Try noise='per-condition', more inducing"),
         ({"claimed": 2.0, "shared": 0.2}, "too wide", "they are too wide. Try noise='per-condition', or log outputs"),
-        ({"shift": 0.8}, "too narrow", TOO_LOW),
+        ({"shift": 0.8}, "too narrow", "lie above their predictions more often than not: predictions are too low."),
     ],
 )
 def test_wrong_predictions_are_called_so(wrong, verdict, words):

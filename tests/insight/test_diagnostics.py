@@ -179,9 +179,8 @@ def test_observations_left_out_are_predicted_from_the_rest(case):
 
 def test_fewer_folds_leave_less_to_predict_from():
     model = fitted(**LEFT_OUT["long"])
-    errors = [insight.leave_out(model, n_folds=n_folds).rmse for n_folds in (2, 5, 1000)]
-    assert errors[1] == insight.leave_out(model).rmse
-    assert len(set(errors)) == 3
+    errors = [insight.leave_out(model, **folds).rmse for folds in ({}, {"n_folds": 5}, {"n_folds": 2})]
+    assert errors[0] == errors[1] != errors[2]
 
 
 def test_what_cannot_be_checked_by_leaving_out(waves):
@@ -214,7 +213,6 @@ def with_noise(model, standard_deviations):
 def test_remarks_tell_of_the_fit(waves):
     (restart,) = waves.outcome_.restarts
     apart = [restart._replace(bound=bound) for bound in (4.0, 1.0, np.nan)]
-    assert "not converge" not in " ".join(insight.remarks(waves))
     found = insight.remarks(
         with_outcome(waves, status=Status.ITERATION_LIMIT, jitter_latents=2e-4, restarts=(*apart, *apart[1:]))
     )
@@ -228,8 +226,7 @@ def test_remarks_tell_of_the_fit(waves):
 def test_remarks_tell_what_is_not_used(waves):
     text = " ".join(insight.remarks(waves))
     assert "Input 'idle' hardly matters (relevance 0.000)." in text
-    assert "Input 'x'" not in text
-    assert "atent" not in text
+    assert not any(words in text for words in ("Input 'x'", "atent", "not converge", "left out"))
     alike = insight.remarks(waves_of(latent_lengthscale=1e4))
     assert "The conditions hardly differ: no latent dimension is used." in alike
 
@@ -254,7 +251,6 @@ def test_remarks_tell_of_observations(waves):
     text = " ".join(insight.remarks(changed(waves, schema=seen._replace(outputs=shuffled))))
     assert "Observations left out are predicted no better than by their mean." in text
     assert "% of the observations left out: they are too narrow. Try noise='per-condition'" in text
-    assert "left out" not in " ".join(insight.remarks(waves))
     rest = seen.some((seen.conditions != 2) & (np.arange(22) > 1))
     assert insight.remarks(changed(waves, schema=rest))[-2:] == [
         "condition 'c' had no observation; only the prior speaks for that.",

@@ -249,9 +249,8 @@ def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> Ho
     between[:n_trained, :n_trained] = np.tensordot(base, np.asarray(_correlations(kernel, latents, latents)), axes=1)
     for place, first in enumerate(added, n_trained):
         # Σ_k w_sk k(h_k, h_d)/√… is a sum over processes and particles at once.
-        between[place, :n_trained] = np.einsum(
-            "sk,skd->d", first.weights, _correlations(kernel, first.latents, latents)
-        )
+        to_trained = _correlations(kernel, first.latents, latents)
+        between[place, :n_trained] = np.einsum("sk,skd->d", first.weights, to_trained)
         for other, second in enumerate(added[: place - n_trained], n_trained):
             pairs = _correlations(kernel, first.latents, second.latents)
             averages = np.einsum("sk,skl,sl->s", first.weights, pairs, second.weights)
