@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import datetime
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.storage.codec import Content
+from lvmogp.storage.tensor_file import MODEL, opened
 from lvmogp.tables.features import CATEGORY, Feature
 
 IDS = (("ω", 1), datetime.date(2020, 1, 2), 3, "a", 2.5)
@@ -78,6 +80,12 @@ def edited(content: Content, place: str, value: Any) -> Content:
         holder = holder[name]
     holder[last] = value
     return content
+
+
+def read(path: str | Path, form: str = MODEL) -> Content:
+    """All that a file holds."""
+    with opened(path, form) as file:
+        return Content(file.tensors(), file.document)
 
 
 def assert_same(found: Any, wanted: Any) -> None:

@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 import lvmogp.fitted.answers as answers
 import lvmogp.fitted.suggestions as suggestions
 from lvmogp.errors import DataError, ModelFileError, SettingError, warn
-from lvmogp.fitted.arviz_export import inference_data
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.fitted.calibration import calibration as calibration_of
 from lvmogp.fitted.model import FittedModel, Origin, absorbed, mapped_arrays, without_condition
@@ -469,7 +468,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         that found poorer explanations count for less in predictions, which ArviZ does not know: ``log_weight`` among
         the sample statistics says how much each counts.
         """
-        return inference_data(self._fitted())
+        return answers.inference_data(self._fitted())
 
     @in_double_precision
     def calibration(

@@ -140,14 +140,13 @@ def test_expected_variance_is_that_integrated_over_outcomes(kind, goal):
 def test_later_choices_count_on_the_earlier_ones(kind, goal):
     joints = dense(kind, goal)
     singles = [integrated(joints, [place]) for place in range(N)]
-    found = _chosen(particles_of(kind), CANDIDATES, targets(goal), 3)
-    first, second, third = found.places
+    (first, second, third), before, after, after_each = _chosen(particles_of(kind), CANDIDATES, targets(goal), 3)
     assert singles[first] <= 1.02 * min(singles)
     pairs = {place: integrated(joints, [first, place], 90) for place in range(N) if place != first}
     assert pairs[second] <= 1.03 * min(pairs.values())
-    np.testing.assert_allclose(found.after_each, singles, rtol=0.05)
-    np.testing.assert_allclose(found.after[:2], [singles[first], pairs[second]], rtol=0.08)
-    assert found.before > found.after[0] > found.after[1] > found.after[2] > 0
+    np.testing.assert_allclose(after_each, singles, rtol=0.05)
+    np.testing.assert_allclose(after[:2], [singles[first], pairs[second]], rtol=0.08)
+    assert before > after[0] > after[1] > after[2] > 0
     assert third not in (first, second)
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from test_estimator import X, Y
+from whole_models import read
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.__about__ import __version__
-from lvmogp.storage.tensor_file import read, write
+from lvmogp.storage.tensor_file import write
 
 # Of two starts, one by clustering and one at random, to the end.
 FIT = """

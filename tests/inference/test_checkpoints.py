@@ -14,13 +14,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from test_stochastic import many_conditions
+from whole_models import read
 
 from lvmogp import LVMOGPRegressor, StopFit
 from lvmogp.errors import ConvergenceWarning, LVMOGPWarning, NumericalError, SettingError
 from lvmogp.inference.minibatch.descent import Window
 from lvmogp.inference.restarts import MINIBATCHES
 from lvmogp.storage.checkpoints import Checkpoints, checkpoints, clear_checkpoints, fingerprint
-from lvmogp.storage.tensor_file import CHECKPOINT, read, write
+from lvmogp.storage.tensor_file import CHECKPOINT, write
 from lvmogp.typing import Float
 
 SMALL = {"n_latent": 1, "n_inducing_inputs": 6, "n_inducing_latents": 4, "random_state": 0}

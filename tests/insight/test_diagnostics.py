@@ -2,22 +2,13 @@
 
 import json
 
+import drawn_models as drawn
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from drawn_models import (
-    DenseCondition,
-    dense_ensemble,
-    fitted,
-    forgetting,
-    made_draws,
-    mixed,
-    nothing_seen,
-    trained_points,
-    with_draws,
-)
+from drawn_models import fitted, with_draws
 from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 from scipy.stats import norm
@@ -33,22 +24,25 @@ from lvmogp.insight import summary as insight
 from lvmogp.model.layouts import standardised
 
 
-def changed(model, **parts):
-    """A copy of the estimator whose model has other parts."""
-    copied = forgetting(model)
-    copied.model_ = model.model_._replace(**parts)
+def holding(model, inner):
+    """A copy of the estimator that holds another model."""
+    copied = drawn.forgetting(model)
+    copied.model_ = inner
     return copied
+
+
+def changed(model, **parts):
+    return holding(model, model.model_._replace(**parts))
 
 
 def waves_of(latent_lengthscale=1.4):
     """A model of named columns of which the second does nothing, having a very long lengthscale."""
-    model = forgetting(fitted("long", answers="fit", n_columns=2))
+    model = fitted("long", answers="fit", n_columns=2)
     own, columns = model.model_, ("x", "idle")
     kernels = {"input_kernel": rbf([0.6, 1e4], 1.1), "latent_kernel": rbf([latent_lengthscale], 0.9)}
     posterior = build(replace(own.posterior.parameters, **kernels), standardised(own.observations, own.scaling))
     schema = own.schema._replace(columns=columns, output_name="height")
-    model.model_ = fitted_model(schema, own.scaling, own.fit._replace(posterior=posterior))
-    return model
+    return holding(model, fitted_model(schema, own.scaling, own.fit._replace(posterior=posterior)))
 
 
 @pytest.fixture(scope="module")
@@ -92,15 +86,13 @@ def test_relevance_is_the_total_effect_of_each_coordinate(waves):
 
 def test_relevance_under_draws_is_the_mean_of_that_under_each():
     model = fitted("long", n_columns=2, n_latent=2)
-    draws = made_draws(model.model_, n_draws=3)
-    some = forgetting(model)
-    some.model_ = with_draws(model.model_, draws)
+    draws = drawn.made_draws(model.model_, n_draws=3)
     each = []
     for number in range(3):
         one = jax.tree.map(lambda leaf, number=number: leaf[number : number + 1], draws)
-        alone = forgetting(model)
-        alone.model_ = with_draws(model.model_, eqx.tree_at(lambda tree: tree.log_weight, one, jnp.zeros(1)))
-        each.append(relevance(alone))
+        alone = with_draws(model.model_, eqx.tree_at(lambda tree: tree.log_weight, one, jnp.zeros(1)))
+        each.append(relevance(holding(model, alone)))
+    some = holding(model, with_draws(model.model_, draws))
     assert_allclose(relevance(some), np.exp(np.asarray(draws.log_weight)) @ each, rtol=1e-6)
 
 
@@ -115,9 +107,8 @@ def test_relevance_needs_no_data(waves, tmp_path):
 def test_nothing_matters_where_all_predictions_are_alike(waves):
     posterior = waves.model_.posterior
     flat = eqx.tree_at(lambda fit: fit.mean, posterior, jnp.zeros_like(posterior.mean))
-    silent = forgetting(waves)
-    silent.model_ = with_draws(waves.model_._replace(fit=waves.model_.fit._replace(posterior=flat)), None)
-    assert list(relevance(silent)) == [0, 0, 0]
+    silent = with_draws(waves.model_._replace(fit=waves.model_.fit._replace(posterior=flat)), None)
+    assert list(relevance(holding(waves, silent))) == [0, 0, 0]
 
 
 # Noise
@@ -151,9 +142,9 @@ def left_out_by_hand(model):
     found = []
     for row, number in enumerate(seen.conditions):
         out = np.all(seen.inputs == seen.inputs[row], axis=1) if seen.is_grid else np.arange(len(x)) == row
-        dense = dense_ensemble(own._replace(schema=seen.some(~out)))
-        points = trained_points(dense, number, normal_nodes(128, dense.latents.shape[2]), np.full(128, 1 / 128))
-        mixture = mixed(dense, DenseCondition(points, nothing_seen(1)), x[row : row + 1])
+        dense = drawn.dense_ensemble(own._replace(schema=seen.some(~out)))
+        points = drawn.trained_points(dense, number, normal_nodes(128, dense.latents.shape[2]), np.full(128, 1 / 128))
+        mixture = drawn.mixed(dense, drawn.DenseCondition(points, drawn.nothing_seen(1)), x[row : row + 1])
         errors = 0.0 if seen.errors is None else (seen.errors[row] / own.scaling.output_scale) ** 2
         found.append((mixture.weights, mixture.means[:, 0], mixture.variances(include_noise=True)[:, 0] + errors))
     return found
@@ -188,9 +179,8 @@ def test_observations_left_out_are_predicted_from_the_rest(case):
 
 def test_fewer_folds_leave_less_to_predict_from():
     model = fitted(**LEFT_OUT["long"])
-    errors = [insight.leave_out(model, n_folds=n_folds).rmse for n_folds in (2, 5, 1000)]
-    assert errors[1] == insight.leave_out(model).rmse
-    assert len(set(errors)) == 3
+    errors = [insight.leave_out(model, **folds).rmse for folds in ({}, {"n_folds": 5}, {"n_folds": 2})]
+    assert errors[0] == errors[1] != errors[2]
 
 
 def test_what_cannot_be_checked_by_leaving_out(waves):
@@ -223,7 +213,6 @@ def with_noise(model, standard_deviations):
 def test_remarks_tell_of_the_fit(waves):
     (restart,) = waves.outcome_.restarts
     apart = [restart._replace(bound=bound) for bound in (4.0, 1.0, np.nan)]
-    assert "not converge" not in " ".join(insight.remarks(waves))
     found = insight.remarks(
         with_outcome(waves, status=Status.ITERATION_LIMIT, jitter_latents=2e-4, restarts=(*apart, *apart[1:]))
     )
@@ -237,8 +226,7 @@ def test_remarks_tell_of_the_fit(waves):
 def test_remarks_tell_what_is_not_used(waves):
     text = " ".join(insight.remarks(waves))
     assert "Input 'idle' hardly matters (relevance 0.000)." in text
-    assert "Input 'x'" not in text
-    assert "atent" not in text
+    assert not any(words in text for words in ("Input 'x'", "atent", "not converge", "left out"))
     alike = insight.remarks(waves_of(latent_lengthscale=1e4))
     assert "The conditions hardly differ: no latent dimension is used." in alike
 
@@ -248,10 +236,7 @@ def test_remarks_tell_what_is_not_used(waves):
     [
         (0.98, "The noise is 96 % of the variance of the output: the inputs and conditions explain little."),
         (1e-4, "The noise is nearly zero. With exact data that is right; otherwise the model follows the noise."),
-        (
-            [0.1, 5e-4, 0.1, 0.1, 0.1],
-            "The noise of condition 'b' is nearly zero; the model may follow the noise there.",
-        ),
+        ([0.1, 5e-4, 1, 1, 1], "The noise of condition 'b' is nearly zero; the model may follow the noise there."),
         (0.1, None),
     ],
 )
@@ -266,7 +251,6 @@ def test_remarks_tell_of_observations(waves):
     text = " ".join(insight.remarks(changed(waves, schema=seen._replace(outputs=shuffled))))
     assert "Observations left out are predicted no better than by their mean." in text
     assert "% of the observations left out: they are too narrow. Try noise='per-condition'" in text
-    assert "left out" not in " ".join(insight.remarks(waves))
     rest = seen.some((seen.conditions != 2) & (np.arange(22) > 1))
     assert insight.remarks(changed(waves, schema=rest))[-2:] == [
         "condition 'c' had no observation; only the prior speaks for that.",

@@ -94,7 +94,7 @@ def summary_of(model):
     """What diagnostics find, but for relevances and what is left out, which take long to compile."""
     effects = np.full(model.model_.schema.n_columns + model.n_latent_, 0.5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lvmogp.insight.relevance._total_effects", lambda _: effects)
+        patch.setattr("lvmogp.insight.summary._total_effects", lambda _: effects)
         patch.setattr("lvmogp.insight.summary.leave_out", lambda _: LeaveOut(1.5, 0.9, -1.0, 3.0, 26))
         return summary(model)._replace(remarks=REMARKS)
 

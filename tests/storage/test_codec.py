@@ -117,20 +117,11 @@ def returned(value: Any, kind: Any) -> Any:
     return decode(*through_json(encode(value, kind)), kind)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_everything_comes_back_bit_for_bit(dtype):
-    value = example(dtype)
-    found = returned(value, Everything)
-    assert_same(found, value)
-    assert isinstance(found.means, jax.Array)
-    assert isinstance(found.numbers, np.ndarray)
-    assert list(found.bounds) == [2, None, 1]
-    assert found.means.dtype == dtype
-
-
 @pytest.mark.parametrize(
     "change",
     [
+        {},
+        {"dtype": "float32"},
         {"shape": Point(1.0, 2.0)},
         *({"setting": setting} for setting in ("rbf", True, 1, 1.0, None, Constant(0.7, fixed="variance"))),
         {"transform": None},
@@ -142,8 +133,11 @@ def test_everything_comes_back_bit_for_bit(dtype):
     ],
     ids=str,
 )
-def test_alternatives_come_back(change):
-    assert_same(returned(example(**change), Everything), example(**change))
+def test_everything_comes_back_bit_for_bit(change):
+    found = returned(example(**change), Everything)
+    assert_same(found, example(**change))
+    assert list(found.bounds) == list(example(**change).bounds)
+    assert [isinstance(each, jax.Array) for each in (found.means, found.numbers)] == [True, False]
 
 
 IDS = st.recursive(
@@ -151,10 +145,6 @@ IDS = st.recursive(
     lambda parts: st.lists(parts, max_size=3).map(tuple),
     max_leaves=5,
 )
-
-
-def types_of(value: Any) -> Any:
-    return tuple(types_of(part) for part in value) if isinstance(value, tuple) else (type(value), str(value))
 
 
 @settings(max_examples=50, deadline=None)
@@ -165,15 +155,13 @@ def types_of(value: Any) -> Any:
 def test_ids_come_back_with_their_type(value):
     found = decode_id(json.loads(json.dumps(encode_id(value), allow_nan=False)))
     assert found == value
-    assert types_of(found) == types_of(value)
+    assert encode_id(found) == encode_id(value)  # which tells 1 from 1.0 and True
 
 
 # What does not fit
 
 
 ENCODED = through_json(encode(example(), Everything))
-
-
 UNFIT = [
     ("means", lambda values: values[:2], r"means has the shape \(2, 2\), where \(3, 2\) fits the rest"),
     ("means", lambda values: values.astype(int), "means holds int64"),
@@ -202,14 +190,11 @@ UNFIT = [
     ("shape", {"Point": {}, "Line": {}}, "instead of one of"),
     ("shape.Line.ends", [], "shape.ends has 0 entries instead of 2"),
     ("shape.Line.later", 7, "shape.later is nothing that this version knows"),
-    ("kernel", {"spectral": {}}, "kernel is of unknown kind 'spectral'"),
     ("kernel.sum.terms", {}, "kernel.terms is no list"),
     ("kernel.sum.terms.1.linear.fixed", ["mass"], "Linear has no hyperparameter 'mass' to hold fixed"),
-    ("transform", {"cube": {}}, "none of .'log', 'sqrt'."),
     ("colour", "GREEN", "colour holds 'GREEN', none of .'RED', 'BLUE'."),
     ("scale", "-0x1.8000000000000p+1", "scale holds values that are not positive"),
     ("scale", "3", "scale holds '3', which is no float"),
-    ("history.0", "0x2p0", "history.0 holds '0x2p0', which is no float"),
     ("bounds.0.0", 1, "bounds names something twice"),
 ]
 
@@ -249,9 +234,6 @@ def test_what_is_nested_without_end_is_refused():
     for document, kind in ((name, Hashable), (kernel, Kernel)):
         with pytest.raises(ModelFileError, match="more than 60 levels"):
             decode({}, document, kind)
-
-
-# What cannot be written
 
 
 class HomeMade(RBF):

@@ -11,11 +11,13 @@ import pandas as pd
 from lvmogp.conditions import closed_form, joint, predictive
 from lvmogp.conditions.condition import Condition, mean_noise
 from lvmogp.conditions.ensemble import ClosedForm, Ensemble
+from lvmogp.errors import SettingError
 from lvmogp.fitted.model import FittedModel, all_features, all_latents, find_condition
 from lvmogp.fitted.queries import Query
 from lvmogp.ground.compiling import compiled
-from lvmogp.kernels.covariances import Kernel, cross, diagonal
+from lvmogp.kernels.covariances import Kernel, cross, diagonal, leaves
 from lvmogp.kernels.psi_statistics import expected_cross, psi0
+from lvmogp.model.draws import aligned
 from lvmogp.tables.ids import Id
 from lvmogp.typing import Array, Float, HostFloat, HostInt
 
@@ -247,13 +249,13 @@ def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> Ho
     between[:n_trained, :n_trained] = np.tensordot(base, np.asarray(_correlations(kernel, latents, latents)), axes=1)
     for place, first in enumerate(added, n_trained):
         # Σ_k w_sk k(h_k, h_d)/√… is a sum over processes and particles at once.
-        to_trained = np.asarray(_correlations(kernel, first.latents, latents))
+        to_trained = _correlations(kernel, first.latents, latents)
         between[place, :n_trained] = np.einsum("sk,skd->d", first.weights, to_trained)
         for other, second in enumerate(added[: place - n_trained], n_trained):
-            own, theirs = first.weights, second.weights
-            pairs = _averaged(kernel, first.latents, jnp.asarray(own), second.latents, jnp.asarray(theirs))
-            shared = own.sum(axis=1) * theirs.sum(axis=1) / base
-            between[place, other] = np.sum(np.asarray(pairs) / base) / np.sum(shared)
+            pairs = _correlations(kernel, first.latents, second.latents)
+            averages = np.einsum("sk,skl,sl->s", first.weights, pairs, second.weights)
+            shared = first.weights.sum(axis=1) * second.weights.sum(axis=1)
+            between[place, other] = np.sum(averages / base) / np.sum(shared / base)
         between[:place, place] = between[place, :place]
     return between
 
@@ -262,21 +264,66 @@ def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> Ho
 def _correlations(
     kernel: Kernel, first: Float[Array, "S n Q_H"], second: Float[Array, "S m Q_H"]
 ) -> Float[Array, "S n m"]:
-    return jax.lax.map(lambda draw: _correlation(*draw), (kernel, first, second))
+    """Return k_H(h, h')/√(k_H(h, h) k_H(h', h')) under each process."""
+
+    def one(draw: tuple[Kernel, Array, Array]) -> Array:
+        own, here, there = draw
+        return cross(own, here, there) / jnp.sqrt(jnp.outer(diagonal(own, here), diagonal(own, there)))
+
+    return jax.lax.map(one, (kernel, first, second))
 
 
-def _correlation(kernel: Kernel, first: Float[Array, "n Q_H"], second: Float[Array, "m Q_H"]) -> Float[Array, "n m"]:
-    # k_H(h, h')/√(k_H(h, h) k_H(h', h'))
-    scale = jnp.sqrt(jnp.outer(diagonal(kernel, first), diagonal(kernel, second)))
-    return cross(kernel, first, second) / scale
+def inference_data(model: FittedModel) -> Any:
+    """Draws of a fitted model as ``arviz.InferenceData``: chains × draws, those of all chains cut to the shortest."""
+    if model.chains is None or model.chains.draws is None:
+        raise SettingError('there are no draws to hand to ArviZ; fit with inference="nuts"')
+    try:
+        import arviz
+    except ImportError:
+        raise SettingError('to_arviz needs ArviZ, which is not installed: pip install "lvmogp[arviz]"') from None
+    draws, statistics = model.chains.draws, model.chains.diagnostics.statistics
+    chain, noise = np.asarray(draws.chain), np.asarray(draws.noise_variance)
+    by_chain = [np.flatnonzero(chain == number) for number in np.unique(chain)]
+    places = np.stack([numbers[: min(map(len, by_chain))] for numbers in by_chain])  # chains × draws
+    columns = list(model.schema.columns or range(model.schema.n_columns))
+    latents: list[Any] = list(range(1, model.n_latent + 1))
+    if model.condition_features is not None:
+        latents += model.condition_features.coordinate_names
+    found: dict[str, tuple[HostFloat, list[str]]] = {
+        **_hyperparameters("input", draws.input_kernel, "column", len(columns)),
+        **_hyperparameters("latent", draws.latent_kernel, "latent", len(latents)),
+        "noise_variance": (noise[:, 0], []) if noise.shape[1] == 1 else (noise, ["condition"]),
+        "latents": (np.asarray(aligned(draws, model.posterior.parameters.latent_mean)), ["condition", "latent"]),
+    }
+    told = {  # by the names that ArviZ gives them
+        "lp": statistics.log_posterior,
+        "energy": statistics.energy,
+        "n_steps": statistics.n_leapfrogs,
+        "tree_depth": np.ceil(np.log2(statistics.n_leapfrogs + 1)).astype(int),
+        "acceptance_rate": statistics.acceptance,
+        "diverging": statistics.diverging.astype(bool),
+        "log_weight": np.asarray(draws.log_weight),
+    }
+    return arviz.from_dict(
+        posterior={name: values[places] for name, (values, _) in found.items()},
+        sample_stats={name: values[places] for name, values in told.items()},
+        coords={
+            "condition": [name if isinstance(name, str | int | float) else str(name) for name in model.ids],
+            "column": columns,
+            "latent": latents,
+        },
+        dims={name: own for name, (_, own) in found.items()},
+    )
 
 
-@compiled
-def _averaged(kernel: Kernel, *weighted: Float[Array, "S ..."]) -> Float[Array, " S"]:
-    """Return Σ_kl w_k w_l ρ(h_k, h_l) under each process, given h_k, w_k, h_l and w_l."""
-
-    def one(draw: tuple[Kernel, Array, Array, Array, Array]) -> Array:
-        own_kernel, here, own, there, other = draw
-        return own @ _correlation(own_kernel, here, there) @ other
-
-    return jax.lax.map(one, (kernel, *weighted))
+def _hyperparameters(side: str, kernel: Kernel, axis: str, size: int) -> dict[str, tuple[HostFloat, list[str]]]:
+    # Values and dimensions of all that vary between draws, by name; terms of a composite kernel are counted.
+    found = {}
+    terms = leaves(kernel)
+    for number, leaf in enumerate(terms, 1):
+        prefix = f"{side}_kernel" if len(terms) == 1 else f"{side}_kernel_{number}"
+        for field in ("lengthscale", "period", "shape", "variance"):
+            values = np.asarray(getattr(leaf, field, ()))
+            if values.size and not np.all(values == values[0]):
+                found[f"{prefix}_{field}"] = values, [axis] if values.shape[1:] == (size,) else []
+    return found

@@ -85,7 +85,6 @@ def calibration(given: Forecasts, levels: HostFloat) -> Calibration:
     if len(given.error) == 0:
         raise DataError("there are no held-out observations: y is empty or holds NaN only")
     distinct, clusters = np.unique(given.conditions, return_inverse=True)
-    clusters = clusters.reshape(-1)
     inside = np.abs(2 * given.probability_below[:, None] - 1) <= levels
     coverage = _coverage(inside, levels, clusters)
     by_condition = _by_condition(given, [given.names[number] for number in distinct], clusters, levels)
@@ -187,12 +186,10 @@ def _about_predictions(below: HostFloat, clusters: HostInt) -> list[str]:
 
 
 def _about_conditions(by_condition: pd.DataFrame, level: float) -> list[str]:
-    if len(by_condition) < 2:
-        return []
     counts = np.asarray(by_condition["n"])
     hits = np.rint(np.asarray(by_condition["coverage"]) * counts)
     chances = np.asarray(binom.cdf(hits, counts, level))  # of so few inside
     poor = by_condition.loc[chances < _FALSE_ALARMS_OF_CONDITIONS / len(counts), "condition"]
-    if len(poor) == 0:
+    if len(by_condition) < 2 or len(poor) == 0:
         return []
     return [f"Intervals are too narrow for {listed(list(poor))}: look at the data there, or try noise='per-condition'."]

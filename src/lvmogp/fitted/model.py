@@ -12,14 +12,7 @@ import numpy as np
 import scipy
 
 from lvmogp.__about__ import __version__
-from lvmogp.conditions.condition import (
-    Condition,
-    KnownLatents,
-    known_latents,
-    latent_gaussian,
-    mean_noise,
-    trained_condition,
-)
+from lvmogp.conditions import condition as conditions
 from lvmogp.conditions.curves import FewObservations, few_observations, no_observations
 from lvmogp.conditions.ensemble import Ensemble, ensemble_of_draws, ensemble_of_fit
 from lvmogp.conditions.infer import infer, infer_gaussian
@@ -86,8 +79,7 @@ class Chains(NamedTuple):
 class AddedCondition(NamedTuple):
     """A condition added after the fit: its observations in the user's units, and what they say of it.
 
-    ``features`` are the values of its features, where it has any, and ``errors`` known standard deviations of the
-    measurements.
+    ``features`` are values of its features, if it has any, ``errors`` known standard deviations of the measurements.
     """
 
     inputs: Float[np.ndarray, "m Q_X"]
@@ -95,7 +87,7 @@ class AddedCondition(NamedTuple):
     errors: Annotated[Float[np.ndarray, " m"], NOT_NEGATIVE] | None
     features: Annotated[Float[np.ndarray, " Q_F"], ANY_VALUE] | None
     method: Method
-    condition: Annotated[Condition, NOT_KEPT]
+    condition: Annotated[conditions.Condition, NOT_KEPT]
 
     def observations(self, number: int = 0) -> Observations:
         """Return the observations as those of a condition of this number."""
@@ -197,12 +189,12 @@ def mapped_arrays(model: FittedModel, function: Callable[[Any], Any]) -> FittedM
     )
 
 
-def find_condition(model: FittedModel, name: Id, *, unseen: str) -> Condition:
+def find_condition(model: FittedModel, name: Id, *, unseen: str) -> conditions.Condition:
     """Find a condition by its id; one never seen is an error, or with ``unseen="prior"`` the prior over latents."""
     if name in model.added:
         return model.added[name].condition
     if name in model.ids:
-        return trained_condition(model.ensemble, model.ids.index(name))
+        return conditions.trained_condition(model.ensemble, model.ids.index(name))
     if unseen == "prior":
         nothing = no_observations(model.schema.n_columns, model.ensemble.dtype)
         return infer(model.ensemble, nothing, known_of(model, features_of(model, name)))
@@ -223,22 +215,16 @@ def all_features(model: FittedModel) -> ConditionFeatures | None:
     return model.condition_features.with_trained({name: features_of(model, name) for name in model.all_ids})
 
 
-def known_of(model: FittedModel, features: HostFloat | None) -> KnownLatents:
+def known_of(model: FittedModel, features: HostFloat | None) -> conditions.KnownLatents:
     """Return which coordinates of a new condition are known from its features, if it has any."""
     if model.condition_features is None or features is None:
-        return known_latents(model.ensemble, model.n_latent)
-    return known_latents(model.ensemble, model.n_latent, model.condition_features.standardised(features))
+        return conditions.known_latents(model.ensemble, model.n_latent)
+    return conditions.known_latents(model.ensemble, model.n_latent, model.condition_features.standardised(features))
 
 
 def noise_variances(model: FittedModel) -> HostFloat:
     """Return the noise variance of each trained condition, standardised; of draws, their mean."""
     return model.ensemble.weights @ np.asarray(model.ensemble.noise, dtype=float)
-
-
-def added_latents(model: FittedModel, entry: AddedCondition) -> LatentGaussians:
-    """Return mean and variance of the latents of an added condition; of draws, once they are aligned."""
-    found = latent_gaussian(model.ensemble, entry.condition)
-    return LatentGaussians(found.mean, found.variance, known_of(model, entry.features).n_uncertain)
 
 
 def trained_latents(ensemble: Ensemble) -> LatentGaussians:
@@ -252,8 +238,11 @@ def trained_latents(ensemble: Ensemble) -> LatentGaussians:
 
 def all_latents(model: FittedModel) -> LatentGaussians:
     """Return mean and variance of the latents of all conditions, trained and added; of draws, once they are aligned."""
-    added = (added_latents(model, entry) for entry in model.added.values())
-    return of_all_conditions([trained_latents(model.ensemble), *added])
+    found = [trained_latents(model.ensemble)]
+    for entry in model.added.values():
+        own, known = conditions.latent_gaussian(model.ensemble, entry.condition), known_of(model, entry.features)
+        found.append(dataclasses.replace(own, n_uncertain=known.n_uncertain))
+    return of_all_conditions(found)
 
 
 def observations_of(
@@ -266,19 +255,11 @@ def observations_of(
 
 
 def with_condition(
-    model: FittedModel,
-    name: Id,
-    inputs: HostFloat,
-    outputs: HostFloat,
-    errors: HostFloat | None,
-    *,
-    features: HostFloat | None,
-    method: str,
+    model: FittedModel, name: Id, seen: Observations, *, features: HostFloat | None, method: str
 ) -> FittedModel:
     """Return the model with a condition added, or with more observations of one added earlier.
 
-    Outputs that are NaN do not count. ``errors`` are standard deviations of the measurements, if known. ``features``
-    are values of its features; without them, those known already.
+    Outputs that are NaN do not count. ``features`` are values of its features; without them, those known already.
     """
     if method not in get_args(Method):
         raise SettingError(f"method must be one of {list(get_args(Method))}, got {method!r}")
@@ -287,8 +268,7 @@ def with_condition(
             f"condition {name!r} was part of the training; its curve is already learnt. Use another name, or refit "
             "with the new points"
         )
-    seen = Observations(inputs, outputs, np.zeros(len(outputs), dtype=int), errors=errors).some(np.isfinite(outputs))
-    transform = model.scaling.transform
+    seen, transform = seen.some(np.isfinite(seen.outputs)), model.scaling.transform
     if transform is not None and not np.all(transform.takes(seen.outputs)):
         raise DataError(
             f"condition {name!r} has outputs that are {transform.fault}; "
@@ -377,7 +357,7 @@ def _all_parameters(model: FittedModel) -> Parameters:
         known = known_coordinates(values, known_mean, known_variance)
     noise = trained.noise_variance
     if len(noise) > 1:
-        added = [mean_noise(model.ensemble, entry.condition) for entry in model.added.values()]
+        added = [conditions.mean_noise(model.ensemble, entry.condition) for entry in model.added.values()]
         noise = jnp.concatenate([noise, jnp.asarray(added, noise.dtype)])
     return dataclasses.replace(
         trained, latent_mean=mean, latent_variance=variance, noise_variance=noise, inducing=None, known=known

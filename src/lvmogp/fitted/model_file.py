@@ -79,11 +79,16 @@ def load_model(path: str | os.PathLike[str]) -> tuple[FittedModel, dict[str, Any
     with opened(path) as file:
         try:
             stored = planned(file.sizes, file.document, StoredModel)(file.tensors())
+            _check(stored)
+            schema, scaling, fit, chains, features = stored.model[:5]
+            fit = fit._replace(outcome=fit.outcome._replace(parameters=fit.posterior.parameters, runners_up=()))
+            model = fitted_model(schema, scaling, fit, chains=chains, condition_features=features)
+            added = {name: _restored_condition(model, entry) for name, entry in stored.added.items()}
             settings = {  # kernels that users describe hold NumPy's arrays
                 name: jax.tree.map(np.asarray, value) if isinstance(value, Kernel) else value
                 for name, value in stored.settings.items()
             }
-            return _restored(stored), settings
+            return model._replace(added=added), settings
         except LVMOGPError as error:
             raise ModelFileError(f"{path} does not hold what a model file must hold: {error}") from error
         # Its digest is right, so this was made by another program, which may have put anything into it.
@@ -112,14 +117,6 @@ def _stored_condition(entry: AddedCondition) -> StoredCondition:
         return StoredCondition(entry, found.latents, found.noise, found.log_weights, None)
     mean, variance, noise = found.gaussian.mean, found.gaussian.variance, found.noise[:, :1]
     return StoredCondition(entry, mean[None], noise, jnp.zeros_like(noise), variance)
-
-
-def _restored(stored: StoredModel) -> FittedModel:
-    _check(stored)
-    schema, scaling, fit, chains, condition_features = stored.model[:5]
-    fit = fit._replace(outcome=fit.outcome._replace(parameters=fit.posterior.parameters, runners_up=()))
-    model = fitted_model(schema, scaling, fit, chains=chains, condition_features=condition_features)
-    return model._replace(added={name: _restored_condition(model, entry) for name, entry in stored.added.items()})
 
 
 def _restored_condition(model: FittedModel, stored: StoredCondition) -> AddedCondition:

@@ -12,6 +12,7 @@ from lvmogp.fitted.model import FittedModel, features_of, with_condition
 from lvmogp.tables.columns import as_pandas
 from lvmogp.tables.features import ConditionFeatures, read_feature_row, read_later_features
 from lvmogp.tables.ids import Id, RowIds, check_kinds, is_single_id, row_conditions
+from lvmogp.tables.observations import Observations
 from lvmogp.tables.reading import Inputs, in_columns_of, read_errors, read_inputs, read_outputs
 from lvmogp.typing import HostFloat, HostInt
 
@@ -76,12 +77,9 @@ def asked_rows(model: FittedModel, X: Any, conditions: Any, condition: str | Non
 
 def asked_inputs(model: FittedModel, X: Any, *, condition: str | None = None) -> Inputs:
     """Read inputs with the columns of those that the model was trained on."""
+    known = model.schema
     return read_inputs(
-        X,
-        condition=condition,
-        columns=model.schema.columns,
-        n_columns=model.schema.n_columns,
-        trained_dates=model.schema.date_columns,
+        X, condition=condition, columns=known.columns, n_columns=known.n_columns, trained_dates=known.date_columns
     )
 
 
@@ -115,8 +113,7 @@ def with_described(model: FittedModel, asked: Sequence[Id], features: dict[Id, H
     """Return the model with the new ones among the conditions asked about that are described."""
     for name, values in features.items():
         if name in asked and name not in model.all_ids:
-            nothing = np.empty((0, model.schema.n_columns)), np.empty(0), None
-            model = with_condition(model, name, *nothing, features=values, method="exact")
+            model = with_condition(model, name, model.schema.without_rows(), features=values, method="exact")
     return model
 
 
@@ -173,8 +170,8 @@ def with_observations(
     outputs = read_outputs(y, len(inputs)).reshape(-1)
     if len(outputs) != len(inputs):
         raise DataError(f"condition {name!r} needs one output for each of its {len(inputs)} rows, got {len(outputs)}")
-    errors = read_errors(y_std, outputs)
-    return with_condition(model, name, inputs, outputs, errors, features=features, method=method)
+    seen = Observations(inputs, outputs, np.zeros(len(outputs), dtype=int), errors=read_errors(y_std, outputs))
+    return with_condition(model, name, seen, features=features, method=method)
 
 
 def with_long_form(
@@ -191,8 +188,7 @@ def with_long_form(
     outputs = read_outputs(y, len(rows.ids))
     if outputs.ndim != 1:
         raise DataError("add_conditions takes long form: y must have one dimension")
-    errors = read_errors(y_std, outputs)
+    seen = Observations(rows.inputs, outputs, rows.ids.numbers, errors=read_errors(y_std, outputs))
     for name, own in names.items():
-        seen = rows.inputs[own], outputs[own], None if errors is None else errors[own]
-        model = with_condition(model, name, *seen, features=features.get(name), method=method)
+        model = with_condition(model, name, seen.some(own), features=features.get(name), method=method)
     return model

@@ -77,31 +77,26 @@ def suggest(
     counts = [*model.schema.counts.tolist(), *(len(entry.outputs) for entry in model.added.values())]
     wanted = _thinned(candidates if region is None else region)
     targets = jnp.asarray(scaling.inputs(wanted), particles.noise.dtype) if goal == "predictions" else None
-    chosen = _chosen(particles, scaling.inputs(candidates), targets, n)
+    places, before, after, after_each = _chosen(particles, scaling.inputs(candidates), targets, n)
     unit = scaling.output_scale if goal == "predictions" else 1.0
     return Suggestion(
         condition=name,
         goal=goal,
         n_measured=dict(zip(model.all_ids, counts, strict=True)).get(name, 0),
-        inputs=candidates[chosen.places],
-        sd_before=unit * float(np.sqrt(chosen.before)),
-        sd_after=unit * np.sqrt(chosen.after),
+        inputs=candidates[places],
+        sd_before=unit * float(np.sqrt(before)),
+        sd_after=unit * np.sqrt(after),
         candidates=candidates,
-        candidate_sd=unit * np.sqrt(chosen.after_each),
+        candidate_sd=unit * np.sqrt(after_each),
         columns=model.schema.input_names,
         date_columns=model.schema.date_columns,
     )
 
 
-class _Chosen(NamedTuple):
+def _chosen(
+    particles: Particles, candidates: HostFloat, targets: Any, n: int
+) -> tuple[list[int], float, HostFloat, HostFloat]:
     # Places among the candidates; variances before, after each choice, and after each candidate as the first choice.
-    places: list[int]
-    before: float
-    after: HostFloat
-    after_each: HostFloat
-
-
-def _chosen(particles: Particles, candidates: HostFloat, targets: Any, n: int) -> _Chosen:
     n_scenarios = 1 if n == 1 else _N_SCENARIOS
     dtype, n_columns = particles.log_weights.dtype, candidates.shape[1]
     nodes = jnp.asarray(unit_nodes(N_OUTCOMES, 2).reshape(n_scenarios, -1, 2), dtype)
@@ -126,11 +121,9 @@ def _chosen(particles: Particles, candidates: HostFloat, targets: Any, n: int) -
             decided = with_measurement(particles, decided, jnp.asarray(number), point, node)
     # Shares are multiplied, since scenarios differ from step to step.
     after = before * np.cumprod([shares[place] for shares, place in zip(shares_of_all, places, strict=True)])
-    return _Chosen(places, before, after, before * shares_of_all[0])
+    return places, before, after, before * shares_of_all[0]
 
 
 def _thinned(points: HostFloat) -> HostFloat:
     # A region is an average; more points than these change nothing.
-    if len(points) <= MOST_REGION_POINTS:
-        return points
     return points[np.sort(np.random.default_rng(0).permutation(len(points))[:MOST_REGION_POINTS])]

@@ -211,9 +211,8 @@ def _rest(trained: FittedModel, observations: Observations, data: Data, left_out
     layout = layout_for_bounds(observations.conditions, data.n_conditions)
     present = layout.present * ~left_out[layout.row]
     counts = np.bincount(observations.conditions[~left_out], minlength=data.n_conditions)
-    arrays = (np.asarray(data.outputs) * present, present, counts.astype(float))
-    outputs, present, counts = (jnp.asarray(array) for array in arrays)
-    return dataclasses.replace(data, outputs=outputs, present=present, counts=counts)
+    outputs = jnp.asarray(np.asarray(data.outputs) * present)
+    return dataclasses.replace(data, outputs=outputs, present=jnp.asarray(present), counts=jnp.asarray(counts, float))
 
 
 # Summary
@@ -259,8 +258,8 @@ def _plain(value: Any) -> Any:
 def summary(model: LVMOGPRegressor) -> Summary:
     """Return all there is to say about a fitted model, each thing computed once."""
     trained = fitted_model(model)
-    outcome, own_noise, relevance = trained.fit.outcome, noise(model), relevances(model)
-    found = Summary(
+    outcome, own_noise, relevance, left_out = trained.fit.outcome, noise(model), relevances(model), leave_out(model)
+    return Summary(
         n_observations=None if trained.observations is None else len(trained.observations.outputs),
         n_conditions=len(trained.ids),
         conditions_added=list(trained.added),
@@ -276,19 +275,16 @@ def summary(model: LVMOGPRegressor) -> Summary:
         input_relevance=relevance.inputs,
         latent_relevance=relevance.latents,
         feature_relevance=relevance.features,
-        leave_out=leave_out(model),
-        remarks=[],
-        n_draws=0 if trained.draws is None else trained.draws.n_draws,
-        output_transform=trained.scaling.transform_name,
-    )
-    return found._replace(
+        leave_out=left_out,
         remarks=[
             *_about_the_fit(outcome),
             *([] if trained.chains is None else trained.chains.diagnostics.remarks),
-            *_about_relevance(found),
-            *_about_noise(found.noise, trained.scaling.output_scale),
-            *_about_observations(found.leave_out, trained.observations),
-        ]
+            *_about_relevance(relevance, len(trained.ids)),
+            *_about_noise(own_noise, trained.scaling.output_scale),
+            *_about_observations(left_out, trained.observations),
+        ],
+        n_draws=0 if trained.draws is None else trained.draws.n_draws,
+        output_transform=trained.scaling.transform_name,
     )
 
 
@@ -320,17 +316,17 @@ def _about_the_fit(outcome: Outcome) -> Iterator[str]:
         )
 
 
-def _about_relevance(found: Summary) -> Iterator[str]:
-    for kind, table in (("Input", found.input_relevance), ("Feature", found.feature_relevance)):
+def _about_relevance(found: Relevances, n_conditions: int) -> Iterator[str]:
+    for kind, table in (("Input", found.inputs), ("Feature", found.features)):
         for name, relevance in table[table["relevance"] < _IRRELEVANT].itertuples(index=False):
             yield f"{kind} {name!r} hardly matters (relevance {relevance:.3f})."
-    unused = found.latent_relevance.loc[found.latent_relevance["relevance"] < _IRRELEVANT, "dimension"]
-    if found.n_conditions == 1 or len(unused) == 0:
+    unused = found.latents.loc[found.latents["relevance"] < _IRRELEVANT, "dimension"]
+    if n_conditions == 1 or len(unused) == 0:
         return
-    if len(unused) < found.n_latent:
-        numbers, n_used = ", ".join(map(str, unused)), found.n_latent - len(unused)
+    if len(unused) < len(found.latents):
+        numbers, n_used = ", ".join(map(str, unused)), len(found.latents) - len(unused)
         yield f"Latent dimension {numbers} is hardly used; n_latent={n_used} would do."
-    elif len(found.feature_relevance):
+    elif len(found.features):
         yield "The features tell all about the conditions: no latent dimension is used."
     else:
         yield "The conditions hardly differ: no latent dimension is used."

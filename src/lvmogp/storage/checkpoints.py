@@ -63,8 +63,7 @@ class Checkpoints(NamedTuple):
                         f"the checkpoints in {self.folder} belong to other data or settings; resume with those they "
                         "were written for, or name another folder"
                     )
-                build = planned(file.sizes, document.get("value"), kind)
-                return build(file.tensors())
+                return planned(file.sizes, document.get("value"), kind)(file.tensors())
         except ModelFileError as error:
             warn(f"a damaged checkpoint is passed over, and the fit goes on from what came before it: {error}")
             return None
@@ -87,7 +86,8 @@ def checkpoints(folder: str | os.PathLike[str], fingerprint: str, *, resume: boo
         raise SettingError(f"the folder for checkpoints {place} cannot be made: {error.strerror}") from error
     if not os.access(place, os.W_OK):
         raise SettingError(f"the folder for checkpoints {place} cannot be written to; name another one")
-    _clear(place, _UNFINISHED)
+    for path in place.glob(_UNFINISHED):
+        path.unlink(missing_ok=True)
     if not resume and any(place.glob(_FINISHED)):
         raise SettingError(
             f"{place} holds checkpoints of an earlier fit; resume that fit, name another folder, or delete them"
@@ -97,12 +97,7 @@ def checkpoints(folder: str | os.PathLike[str], fingerprint: str, *, resume: boo
 
 def clear_checkpoints(folder: Path) -> None:
     """Forget all checkpoints in a folder, once what they led to is safe."""
-    _clear(folder, _FINISHED)
-    _clear(folder, _UNFINISHED)
-
-
-def _clear(folder: Path, pattern: str) -> None:
-    for path in folder.glob(pattern):
+    for path in (*folder.glob(_FINISHED), *folder.glob(_UNFINISHED)):
         path.unlink(missing_ok=True)
 
 

@@ -15,7 +15,7 @@ import types
 from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -105,10 +105,6 @@ def _bare(kind: Any, rules: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...],
     return kind, rules, False
 
 
-def _is_array(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, AbstractArray)
-
-
 @cache
 def _alternatives(kind: Any) -> dict[str, Any]:
     """The types that a type stands for, by the names under which files have them; none where it is a single one."""
@@ -127,18 +123,13 @@ def _names(kind: Any) -> dict[str, Any]:
 
 @cache
 def _fields(kind: Any) -> dict[str, Any]:
-    """Type of each field of a container, with its rules as notes."""
+    """Type of each field of a container that files hold, with its rules as notes."""
     hints = get_type_hints(kind, include_extras=True)
-    if not dataclasses.is_dataclass(kind):
-        return {name: hints[name] for name in kind._fields}
-    declared = {field.name: field.metadata.get(RULE) for field in dataclasses.fields(kind)}
-    return {name: hints[name] if rule is None else Annotated[hints[name], rule] for name, rule in declared.items()}
-
-
-@cache
-def _kept(kind: Any) -> dict[str, Any]:
-    """The fields of a container that files hold."""
-    return {name: each for name, each in _fields(kind).items() if NOT_KEPT not in get_args(each)}
+    for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
+        if RULE in field.metadata:
+            hints[field.name] = Annotated[hints[field.name], field.metadata[RULE]]
+    kept = {name: each for name, each in hints.items() if get_origin(each) is not ClassVar}
+    return {name: each for name, each in kept.items() if NOT_KEPT not in get_args(each)}
 
 
 def _element_kinds(kind: Any, length: int) -> tuple[Any, ...]:
@@ -161,15 +152,12 @@ def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray]) 
     if optional and value is None:
         return None
     if alternatives:
-        name = _name_of(value, alternatives, place)
-        return {name: _encoded(value, alternatives[name], place, tensors)}
-    if _is_array(kind):
-        dtype = np.asarray(value).dtype.name
-        if dtype not in kind.dtypes or dtype not in _DTYPES:
-            raise TypeError(f"{place} should be {kind.__name__}, not of {dtype}")
-        tensors[place] = np.asarray(value, dtype=dtype, order="C")
-        _check(tensors[place], rules or (FINITE,), place)
-        return _ARRAY
+        for name, each in alternatives.items():
+            if type(value) is each or (each is Kernel and isinstance(value, Kernel)):
+                return {name: _encoded(value, each, place, tensors)}
+        if isinstance(value, Kernel):
+            raise SettingError(f"{type(value).__name__} is a kernel of your own, which a model file cannot hold")
+        raise TypeError(f"{place} should be one of {list(alternatives)}, not {value!r}")
     if origin is tuple:
         entries = enumerate(zip(_element_kinds(kind, len(value)), value, strict=True))
         return [_encoded(each, element, _below(place, number), tensors) for number, (element, each) in entries]
@@ -177,6 +165,13 @@ def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray]) 
         return _encoded(tuple(value.items()), tuple[tuple[get_args(kind)], ...], place, tensors)
     if origin is Literal or issubclass(kind, enum.Enum):
         return next(name for name, each in _names(kind).items() if each == value)
+    if issubclass(kind, AbstractArray):
+        dtype = np.asarray(value).dtype.name
+        if dtype not in kind.dtypes or dtype not in _DTYPES:
+            raise TypeError(f"{place} should be {kind.__name__}, not of {dtype}")
+        tensors[place] = np.asarray(value, dtype=dtype, order="C")
+        _check(tensors[place], rules or (FINITE,), place)
+        return _ARRAY
     if kind is Hashable:
         return encode_id(value)
     if kind is float:
@@ -187,17 +182,8 @@ def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray]) 
     if kind in (str, bool, int):
         return value
     return {
-        name: _encoded(getattr(value, name), each, _below(place, name), tensors) for name, each in _kept(kind).items()
+        name: _encoded(getattr(value, name), each, _below(place, name), tensors) for name, each in _fields(kind).items()
     }
-
-
-def _name_of(value: Any, alternatives: dict[str, Any], place: str) -> str:
-    for name, kind in alternatives.items():
-        if type(value) is kind or (kind is Kernel and isinstance(value, Kernel)):
-            return name
-    if isinstance(value, Kernel):
-        raise SettingError(f"{type(value).__name__} is a kernel of your own, which a model file cannot hold")
-    raise TypeError(f"{place} should be one of {list(alternatives)}, not {value!r}")
 
 
 def encode_id(value: Any) -> Any:
@@ -224,8 +210,6 @@ def _decoded(entry: Any, kind: Any, place: str, file: _File) -> Any:
         if name not in alternatives:
             raise ModelFileError(f"{place} is of unknown kind {name!r:.60}, none of {list(alternatives)}")
         return _decoded(inner, alternatives[name], place, file)
-    if _is_array(kind):
-        return _decoded_array(entry, kind, place, file, rules)
     if origin is tuple:
         return _decoded_tuple(entry, kind, place, file, rules)
     if origin is Mapping:
@@ -236,6 +220,8 @@ def _decoded(entry: Any, kind: Any, place: str, file: _File) -> Any:
         if not isinstance(entry, str) or entry not in _names(kind):
             raise ModelFileError(f"{place} holds {entry!r:.60}, none of {list(_names(kind))}")
         return _names(kind)[entry]
+    if issubclass(kind, AbstractArray):
+        return _decoded_array(entry, kind, place, file, rules)
     if kind is Hashable:
         return decode_id(entry, place)
     if kind in (str, bool, int, float):
@@ -324,7 +310,7 @@ def _decoded_scalar(entry: Any, kind: Any, place: str, file: _File, rules: tuple
 
 
 def _decoded_container(entry: Any, kind: Any, place: str, file: _File) -> Any:
-    fields = _kept(kind)
+    fields = _fields(kind)
     if not isinstance(entry, dict):
         raise ModelFileError(f"{place or 'the document'} is no table of names and values")
     entries = cast(dict[str, Any], entry)
@@ -333,7 +319,7 @@ def _decoded_container(entry: Any, kind: Any, place: str, file: _File) -> Any:
         raise ModelFileError(f"{_below(place, name):.200} {fault}")
     values = {name: _decoded(entries[name], each, _below(place, name), file) for name, each in fields.items()}
     try:
-        return None if file.tensors is None else kind(**dict.fromkeys(_fields(kind)) | values)
+        return None if file.tensors is None else kind(**dict.fromkeys(kind.__match_args__) | values)
     except (TypeError, ValueError) as error:
         raise ModelFileError(f"{place}: {error}") from error
 

@@ -52,12 +52,6 @@ def write(path: str | os.PathLike[str], content: Content, form: str = MODEL) -> 
     replace_file(Path(path), save(tensors, metadata))
 
 
-def read(path: str | os.PathLike[str], form: str = MODEL) -> Content:
-    """Read all that a file holds."""
-    with opened(path, form) as file:
-        return Content(file.tensors(), file.document)
-
-
 @contextmanager
 def opened(path: str | os.PathLike[str], form: str = MODEL) -> Iterator[OpenFile]:
     """Open a file and check its format, its version and the digest of its header."""
