@@ -100,9 +100,7 @@ def by_factors(
         # |I + A_H ⊗ A_X| = |I + A_X ⊗ A_H|, and B becomes Bᵀ.
         other = by_factors(latent_gram, input_gram, linear.T)
         by_latent, by_input, by_linear = other.d_quadratic
-        return other._replace(
-            d_log_det=(other.d_log_det[1], other.d_log_det[0]), d_quadratic=(by_input, by_latent, by_linear.T)
-        )
+        return other._replace(d_log_det=other.d_log_det[::-1], d_quadratic=(by_input, by_latent, by_linear.T))
     values, basis = jnp.linalg.eigh(latent_gram)
     values = jnp.maximum(values, 0)  # rounding can push the smallest below zero
     identity = jnp.eye(input_gram.shape[0], dtype=input_gram.dtype)

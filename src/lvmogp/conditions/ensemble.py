@@ -14,7 +14,7 @@ import numpy as np
 
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
-from lvmogp.model.draws import Draws, at_places, chosen_places, rotations
+from lvmogp.model.draws import Draws, rotations, thinned
 from lvmogp.model.layouts import Data, GridData, LikelihoodData, ScatteredData, likelihood_data
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import CurveMoments, Posterior, curve_moments
@@ -127,25 +127,20 @@ def ensemble_of_draws(draws: Draws, data: Data, start: Parameters) -> Ensemble:
     differences of large numbers.
     """
     conditioned = in_precision(likelihood_data(data, start), "float64")
-    draws = in_precision(at_places(draws, answering_places(draws, data, start)), "float64")
-    size = _elements(conditioned) * draws.n_draws
+    elements = _elements(conditioned)
+    most = np.clip(_ELEMENTS_ANSWERING // elements, _FEWEST_ANSWERING, _MOST_ANSWERING)
+    draws = in_precision(thinned(draws, int(most)), "float64")
     return Ensemble(
         log_weights=draws.log_weight,
         rotations=rotations(draws, jnp.asarray(start.latent_mean, jnp.float64)),
         latents=draws.latents,
         noise=jnp.broadcast_to(draws.noise_variance, draws.latents.shape[:2]),
         noise_prior=_noise_prior(draws),
-        processes=_processes_of_draws(draws, conditioned) if size <= _MOST_KEPT_ELEMENTS else None,
+        processes=_processes_of_draws(draws, conditioned) if elements * draws.n_draws <= _MOST_KEPT_ELEMENTS else None,
         source=Source(draws, conditioned),
         fit=None,
         n_columns=start.inducing_inputs.shape[1],
     )
-
-
-def answering_places(draws: Draws, data: Data, start: Parameters) -> HostInt:
-    """Return which of the draws answer."""
-    most = np.clip(_ELEMENTS_ANSWERING // _elements(likelihood_data(data, start)), _FEWEST_ANSWERING, _MOST_ANSWERING)
-    return chosen_places(draws, int(most))
 
 
 def _noise_prior(draws: Draws) -> NoisePrior:

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.algebra.constraints import POINTS, lower_triangular, positive
+from lvmogp.algebra.constraints import LOWER_TRIANGULAR, POINTS, positive
 from lvmogp.algebra.gaussians import kl_to_standard_normal
 from lvmogp.ground.rules import Below
 from lvmogp.kernels.covariances import Kernel
@@ -19,15 +19,15 @@ class KroneckerInducing(eqx.Module):
     """Explicit q(v) = N(vec M, Σ_H ⊗ Σ_X) over the whitened inducing variables, Σ = L Lᵀ (the paper's choice)."""
 
     mean: Float[Array, "M_X M_H"]
-    input_factor: Float[Array, "M_X M_X"] = lower_triangular()
-    latent_factor: Float[Array, "M_H M_H"] = lower_triangular()
+    input_factor: Float[Array, "M_X M_X"] = eqx.field(metadata=LOWER_TRIANGULAR)
+    latent_factor: Float[Array, "M_H M_H"] = eqx.field(metadata=LOWER_TRIANGULAR)
 
 
 class FullInducing(eqx.Module):
     """Explicit q(v) = N(vec M, L Lᵀ) over the whitened inducing variables, without any structure."""
 
     mean: Float[Array, "M_X M_H"]
-    factor: Float[Array, "MM MM"] = lower_triangular()
+    factor: Float[Array, "MM MM"] = eqx.field(metadata=LOWER_TRIANGULAR)
 
 
 Inducing = KroneckerInducing | FullInducing
@@ -48,15 +48,6 @@ class KnownCoordinates(eqx.Module):
     fixed: tuple[str, ...] = eqx.field(
         static=True, default=("values", "missing_condition", "missing_coordinate"), kw_only=True
     )
-
-    @property
-    def gaussians(self) -> LatentGaussians:
-        """The coordinates as Gaussians, of variance zero where they are known."""
-        places = (self.missing_condition, self.missing_coordinate)
-        return LatentGaussians(
-            self.values.at[places].set(self.missing_mean),
-            jnp.zeros_like(self.values).at[places].set(self.missing_variance),
-        )
 
 
 def known_coordinates(
@@ -97,12 +88,14 @@ class Parameters(eqx.Module):
         """q(H): the latents, then the coordinates of known features."""
         if self.known is None:
             return LatentGaussians(self.latent_mean, self.latent_variance)
-        described = self.known.gaussians
+        known, places = self.known, (self.known.missing_condition, self.known.missing_coordinate)
+        values = known.values.at[places].set(known.missing_mean)
+        variances = jnp.zeros_like(known.values).at[places].set(known.missing_variance)  # zero where they are known
         return LatentGaussians(
-            jnp.concatenate([self.latent_mean, described.mean], axis=1),
-            jnp.concatenate([self.latent_variance, described.variance], axis=1),
+            jnp.concatenate([self.latent_mean, values], axis=1),
+            jnp.concatenate([self.latent_variance, variances], axis=1),
             # Which coordinates are missing is no part of a program; that none is, is.
-            n_uncertain=None if self.known.missing_mean.size else self.latent_mean.shape[1],
+            n_uncertain=None if known.missing_mean.size else self.latent_mean.shape[1],
         )
 
     @property
