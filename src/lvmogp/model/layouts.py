@@ -34,11 +34,14 @@ class GridData(eqx.Module):
 
     inputs: Float[Array, "N Q_X"]
     outputs: Float[Array, "N D"]
-    error_variance: Scalar | None = None
-    squares: Float[Array, " D"] = eqx.field(init=False)
+    squares: Float[Array, " D"]
+    error_variance: Scalar | None
 
-    def __post_init__(self) -> None:
-        self.squares = jnp.einsum("nd,nd->d", self.outputs, self.outputs)  # one program, where a sum of squares is two
+    def __init__(
+        self, inputs: Float[Array, "N Q_X"], outputs: Float[Array, "N D"], error_variance: Scalar | None = None
+    ) -> None:
+        self.inputs, self.outputs, self.error_variance = inputs, outputs, error_variance
+        self.squares = jnp.einsum("nd,nd->d", outputs, outputs)  # one program, where a sum of squares is two
 
     def noise(self, of_conditions: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Return σ² + s², the noise variance of an observation, given that of its condition."""

@@ -53,7 +53,10 @@ def fitted_values(point: ChainParameters, data: LikelihoodData) -> Float[Array, 
     layout = data.observed if isinstance(data, SparseData) else data
 
     def log_density(outputs: Array) -> Scalar:
-        moved = dataclasses.replace(layout, outputs=outputs)
+        if isinstance(layout, GridData):
+            moved = GridData(layout.inputs, outputs, layout.error_variance)  # which knows the squares of its outputs
+        else:
+            moved = dataclasses.replace(layout, outputs=outputs)
         whole: Any = dataclasses.replace(data, observed=moved) if isinstance(data, SparseData) else moved
         return log_likelihood(point, whole)
 
