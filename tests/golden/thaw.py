@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 

@@ -33,9 +33,8 @@ class Constraint(NamedTuple):
 
 
 def _pack_triangular(factor: HostFloat) -> HostFloat:
-    size = factor.shape[0]
     with_log_diagonal = np.tril(factor, -1) + np.diag(np.log(np.diagonal(factor)))
-    return with_log_diagonal[np.tril_indices(size)]
+    return with_log_diagonal[np.tril_indices(len(factor))]
 
 
 def _unpack_triangular(packed: Float[Array, " packed"]) -> Float[Array, "m m"]:

@@ -165,9 +165,6 @@ def _unpack_backward(_: None, cotangent: Array) -> tuple[Array]:
 unpack_symmetric.defvjp(lambda packed: (unpack_symmetric(packed), None), _unpack_backward)
 
 
-# Sums of products over observations, slice by slice, with reverse rules made by hand
-
-
 def in_slices(function: Callable[..., tuple[Array, ...]], most: int, *arrays: Array) -> tuple[Array, ...]:
     """A function of the rows of arrays, whose number is halved until it is at most ``most``; backwards computed again.
 

@@ -127,20 +127,25 @@ def ensemble_of_draws(draws: Draws, data: Data, start: Parameters) -> Ensemble:
     differences of large numbers.
     """
     conditioned = in_precision(likelihood_data(data, start), "float64")
-    elements = _elements(conditioned)
-    most = np.clip(_ELEMENTS_ANSWERING // elements, _FEWEST_ANSWERING, _MOST_ANSWERING)
-    draws = in_precision(thinned(draws, int(most)), "float64")
+    draws = in_precision(answering(draws, data, start), "float64")
+    size = _elements(conditioned) * draws.n_draws
     return Ensemble(
         log_weights=draws.log_weight,
         rotations=rotations(draws, jnp.asarray(start.latent_mean, jnp.float64)),
         latents=draws.latents,
         noise=jnp.broadcast_to(draws.noise_variance, draws.latents.shape[:2]),
         noise_prior=_noise_prior(draws),
-        processes=_processes_of_draws(draws, conditioned) if elements * draws.n_draws <= _MOST_KEPT_ELEMENTS else None,
+        processes=_processes_of_draws(draws, conditioned) if size <= _MOST_KEPT_ELEMENTS else None,
         source=Source(draws, conditioned),
         fit=None,
         n_columns=start.inducing_inputs.shape[1],
     )
+
+
+def answering(draws: Draws, data: Data, start: Parameters) -> Draws:
+    """Return as many of the draws as answer."""
+    most = np.clip(_ELEMENTS_ANSWERING // _elements(likelihood_data(data, start)), _FEWEST_ANSWERING, _MOST_ANSWERING)
+    return thinned(draws, int(most))
 
 
 def _noise_prior(draws: Draws) -> NoisePrior:

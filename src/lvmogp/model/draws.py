@@ -63,8 +63,6 @@ def rotations(draws: Draws, reference: Float[Array, "D Q_L"]) -> Float[Array, "d
     """
     n_latent, n_coordinates = reference.shape[1], draws.latents.shape[2]
     turned = jnp.broadcast_to(jnp.eye(n_coordinates, dtype=reference.dtype), (draws.n_draws, *[n_coordinates] * 2))
-    if n_latent == 0:
-        return turned
     # The R that makes ‖H_s R − μ‖ smallest is the product of both sides' singular vectors of H_sᵀ μ.
     products = jnp.einsum("sdp,dq->spq", draws.latents[:, :, :n_latent], reference)
     left, _, right = jnp.linalg.svd(products, full_matrices=False)

@@ -18,11 +18,10 @@ import jax.numpy as jnp
 from lvmogp.algebra import linalg
 from lvmogp.algebra.evidence import dense_evidence, kronecker_evidence
 from lvmogp.algebra.gaussians import LOG_2PI
-from lvmogp.algebra.linalg import triangular_inverse, vec, whiten, whiten_both_sides
 from lvmogp.ground.precision import in_precision
 from lvmogp.kernels import psi_statistics
 from lvmogp.kernels.covariances import Kernel, cross, diagonal, gram
-from lvmogp.kernels.psi_statistics import LatentGaussians, psi0, psi1, psi2
+from lvmogp.kernels.psi_statistics import LatentGaussians, psi0, psi1, psi2, weighted_covariance, weighted_psi2
 from lvmogp.model.layouts import Data, GridData, LongData
 from lvmogp.model.parameters import KroneckerInducing, Parameters
 from lvmogp.typing import Array, Float, Scalar
@@ -42,7 +41,7 @@ class Basis(eqx.Module):
 
     def features(self, points: Float[Array, "n Q"]) -> Float[Array, "n m"]:
         """Rows (L⁻¹ k_u(x))ᵀ: a(x) of inputs, c(h) of given latents."""
-        return whiten(self.factor, cross(self.kernel, self.points, points)).T
+        return linalg.whiten(self.factor, cross(self.kernel, self.points, points)).T
 
 
 class LatentMoments(eqx.Module):
@@ -70,7 +69,7 @@ def bases(parameters: Parameters) -> tuple[Basis, Basis]:
 
 def whitened_mean(latent_basis: Basis, latents: LatentGaussians) -> Float[Array, "D M_H"]:
     """Rows ⟨c(h_d)⟩ᵀ = Ψ_d L_H⁻ᵀ."""
-    return whiten(latent_basis.factor, psi1(latent_basis.kernel, latent_basis.points, latents).T).T
+    return linalg.whiten(latent_basis.factor, psi1(latent_basis.kernel, latent_basis.points, latents).T).T
 
 
 def latent_moments(latent_basis: Basis, latents: LatentGaussians) -> LatentMoments:
@@ -85,7 +84,7 @@ def latent_moments(latent_basis: Basis, latents: LatentGaussians) -> LatentMomen
     return LatentMoments(
         prior_variance=psi0(latent_basis.kernel, latents),
         mean=mean,
-        second=mean[:, :, None] * mean[:, None, :] + whiten_both_sides(latent_basis.factor, covariance),
+        second=mean[:, :, None] * mean[:, None, :] + linalg.whiten_both_sides(latent_basis.factor, covariance),
     )
 
 
@@ -150,7 +149,7 @@ class LongQuadratic(eqx.Module):
 
     def evidence(self) -> tuple[Scalar, Scalar]:
         """Return log|I + G| and bᵀ(I + G)⁻¹b by a Cholesky factor of size M_X · M_H."""
-        return dense_evidence(self.dense_gram(), vec(self.linear))
+        return dense_evidence(self.dense_gram(), linalg.vec(self.linear))
 
     def dense_gram(self) -> Float[Array, "MM MM"]:
         """Return G = Σ_d T_d ⊗ A_d, as one matrix product over conditions."""
@@ -204,10 +203,10 @@ def _grid_quadratic(parameters: Parameters, data: GridData, *, careful: bool) ->
         linear = projections @ weighted
     # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ, with care Σ_d ⟨c⟩⟨c⟩ᵀ/σ_d² + L_H⁻¹ (Σ_d Cov_d/σ_d²) L_H⁻ᵀ (equation 50)
     if careful:
-        spread = whiten_both_sides(factor, psi_statistics.weighted_covariance(kernel, points, latents, precision))
+        spread = linalg.whiten_both_sides(factor, weighted_covariance(kernel, points, latents, precision))
         latent_gram = latent_features.T @ weighted + spread
     else:
-        latent_gram = whiten_both_sides(factor, psi_statistics.weighted_psi2(kernel, points, latents, precision))
+        latent_gram = linalg.whiten_both_sides(factor, weighted_psi2(kernel, points, latents, precision))
     # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H
     signal = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * (psi0(kernel, latents) @ precision)
     residual = signal - jnp.trace(input_gram) * jnp.trace(latent_gram)
@@ -223,7 +222,7 @@ def _long_quadratic(parameters: Parameters, data: LongData, *, careful: bool) ->
     if careful:
         seconds, whitener = latent_moments(latent_basis, latents).second, jnp.eye(len(points))  # T_d, I
     else:
-        seconds, whitener = psi2(kernel, points, latents), triangular_inverse(latent_basis.factor)  # Φ_d, L_H⁻¹
+        seconds, whitener = psi2(kernel, points, latents), linalg.triangular_inverse(latent_basis.factor)  # Φ_d, L_H⁻¹
     linear = sums.projections.T @ whitened_mean(latent_basis, latents)  # B
     # Σ_d (ψ_d tr K_d − tr T_d tr A_d), tr T_d = tr(Φ_d K_H⁻¹)
     traces = jnp.tensordot(seconds, whitener.T @ whitener) @ jnp.trace(sums.grams, axis1=1, axis2=2)

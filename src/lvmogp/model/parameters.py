@@ -49,6 +49,15 @@ class KnownCoordinates(eqx.Module):
         static=True, default=("values", "missing_condition", "missing_coordinate"), kw_only=True
     )
 
+    @property
+    def gaussians(self) -> LatentGaussians:
+        """The coordinates as Gaussians, of variance zero where they are known."""
+        places = (self.missing_condition, self.missing_coordinate)
+        return LatentGaussians(
+            self.values.at[places].set(self.missing_mean),
+            jnp.zeros_like(self.values).at[places].set(self.missing_variance),
+        )
+
 
 def known_coordinates(
     values: HostFloat, mean: Float[Array, "D Q_F"], variance: Float[Array, "D Q_F"]
@@ -88,14 +97,12 @@ class Parameters(eqx.Module):
         """q(H): the latents, then the coordinates of known features."""
         if self.known is None:
             return LatentGaussians(self.latent_mean, self.latent_variance)
-        known, places = self.known, (self.known.missing_condition, self.known.missing_coordinate)
-        values = known.values.at[places].set(known.missing_mean)
-        variances = jnp.zeros_like(known.values).at[places].set(known.missing_variance)  # zero where they are known
+        described = self.known.gaussians
         return LatentGaussians(
-            jnp.concatenate([self.latent_mean, values], axis=1),
-            jnp.concatenate([self.latent_variance, variances], axis=1),
+            jnp.concatenate([self.latent_mean, described.mean], axis=1),
+            jnp.concatenate([self.latent_variance, described.variance], axis=1),
             # Which coordinates are missing is no part of a program; that none is, is.
-            n_uncertain=None if known.missing_mean.size else self.latent_mean.shape[1],
+            n_uncertain=None if self.known.missing_mean.size else self.latent_mean.shape[1],
         )
 
     @property
