@@ -139,13 +139,3 @@ def test_a_fixed_field_fixes_all_below_it():
     vector, fixed_leaves, _ = split(tree)
     assert_allclose(vector, np.zeros(5))
     assert_allclose(np.concatenate([np.ravel(leaf) for leaf in fixed_leaves]), [0.5, 0.5, 1.0, 3.0])
-
-
-def test_the_gradient_of_a_logarithm_is_the_value_times_the_gradient():
-    vector, fixed_leaves, structure = split(Mixed(jnp.array([2.0]), jnp.array([3.0]), jnp.array([[5.0]])))
-
-    def objective(vector):
-        tree = join(vector, fixed_leaves, structure)
-        return 7 * tree.anywhere[0] + 11 * tree.above_zero[0] + 13 * tree.factor[0, 0]
-
-    assert_allclose(jax.jit(jax.grad(objective))(vector), [7, 11 * 3, 13 * 5], rtol=1e-14)
