@@ -65,8 +65,7 @@ def jittered_at_once(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], 
 def _jittered_factor_jvp(primals, tangents):
     (matrix,), (d_matrix,) = primals, tangents
     lower, jitter = jittered_factor(matrix)
-    size = matrix.shape[0]
-    d_jittered = d_matrix + jitter * jnp.trace(d_matrix) / size * jnp.eye(size, dtype=matrix.dtype)
+    d_jittered = d_matrix + jitter * jnp.trace(d_matrix) / len(matrix) * jnp.eye(len(matrix), dtype=matrix.dtype)
     # dL = L Φ(L⁻¹ dA L⁻ᵀ), Φ keeps the lower triangle and halves the diagonal.
     inner = whiten_both_sides(lower, (d_jittered + d_jittered.T) / 2)
     halved = jnp.tril(inner) - jnp.diag(jnp.diagonal(inner)) / 2
