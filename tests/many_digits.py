@@ -45,7 +45,9 @@ def exact(
         root = _inverse_factor(np.eye(len(linear)) + gram)
         covariance = root.T @ root
         mean = covariance @ linear
-        bound = constant + np.sum(_log(np.diag(root))) + linear @ mean / 2 - _latent_divergence(parameters)
+        mu, s = _digits(parameters.latent_mean), _digits(parameters.latent_variance)
+        divergence = np.sum(mu**2 + s - _log(s) - 1) / 2
+        bound = constant + np.sum(_log(np.diag(root))) + linear @ mean / 2 - divergence
 
         # Mean (⟨c⟩ ⊗ a)ᵀm; variance ψk − tr(T) aᵀa + tr((T ⊗ aaᵀ)(mmᵀ + S)) − mean².
         second_moment = np.outer(mean, mean) + covariance
@@ -90,9 +92,3 @@ def _latent_features(parameters: Parameters, jitter: float) -> tuple[list[np.nda
         psi2 = variance**2 * _exp(-np.sum(apart**2 / (4 * scale) + (mu - middle) ** 2 / (scale + 2 * s), axis=2))
         seconds.append(whitener @ psi2 @ whitener.T / mp.sqrt(np.prod(1 + 2 * s / scale)))
     return firsts, seconds
-
-
-def _latent_divergence(parameters: Parameters) -> mp.mpf:
-    # ½ Σ (μ² + s − log s − 1)
-    mean, variance = _digits(parameters.latent_mean), _digits(parameters.latent_variance)
-    return np.sum(mean**2 + variance - _log(variance) - 1) / 2

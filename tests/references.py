@@ -21,9 +21,6 @@ NODES = 40
 Observations = list[tuple[np.ndarray, np.ndarray]]
 
 
-# Kernels on points, broadcast over leading axes.
-
-
 def kernel_values(kernel: Kernel, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """k(x, y) for arrays of points whose leading axes broadcast."""
     if isinstance(kernel, Sum):
@@ -59,9 +56,6 @@ def jittered_gram(kernel: Kernel, points: np.ndarray) -> np.ndarray:
     return gram + JITTER * np.mean(np.diag(gram)) * np.eye(len(points))
 
 
-# Expectations under q(h_d), by brute quadrature.
-
-
 def hermite(n_nodes: int, n_dimensions: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Nodes of a standard normal distribution with their masses."""
     nodes, masses = np.polynomial.hermite_e.hermegauss(n_nodes)
@@ -83,9 +77,6 @@ def latent_expectations(parameters: Parameters, n_nodes: int = NODES) -> tuple[n
     return np.array(psi0), np.array(psi1), np.array(psi2)
 
 
-# q(u) from the whitened q(v).
-
-
 def grams(parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
     """K_uu^X and K_uu^H."""
     input_gram = jittered_gram(parameters.input_kernel, np.asarray(parameters.inducing_inputs))
@@ -101,16 +92,9 @@ def unwhitened(parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
     """Mean vec M and covariance Σ^U of u = (L_H ⊗ L_X) v, with the Kronecker product formed."""
     input_gram, latent_gram = grams(parameters)
     unwhiten = np.kron(np.linalg.cholesky(latent_gram), np.linalg.cholesky(input_gram))
-    inducing = parameters.inducing
-    if isinstance(inducing, FullInducing):
-        factor = np.asarray(inducing.factor)
-    else:
-        factor = np.kron(np.asarray(inducing.latent_factor), np.asarray(inducing.input_factor))
-    factor = unwhiten @ factor
+    inducing, is_full = parameters.inducing, isinstance(parameters.inducing, FullInducing)
+    factor = unwhiten @ (inducing.factor if is_full else np.kron(inducing.latent_factor, inducing.input_factor))
     return unwhiten @ stacked(np.asarray(inducing.mean)), factor @ factor.T
-
-
-# Divergences.
 
 
 def log_det(matrix: np.ndarray) -> float:
@@ -128,9 +112,6 @@ def latent_kl(parameters: Parameters) -> float:
     """KL(q(H) ‖ p(H)), one condition after the other."""
     pairs = zip(np.asarray(parameters.latent_mean), np.asarray(parameters.latent_variance), strict=True)
     return sum(gaussian_kl(mean, np.diag(variance), np.eye(len(mean))) for mean, variance in pairs)
-
-
-# The paper's bound.
 
 
 def missing_data_formulation(parameters: Parameters, observations: Observations, n_nodes: int = NODES) -> float:
@@ -162,9 +143,6 @@ def noise_of(parameters: Parameters, condition: int) -> float:
     """σ_d², shared or not."""
     noise = np.asarray(parameters.noise_variance)
     return noise[0] if len(noise) == 1 else noise[condition]
-
-
-# The optimal q(v), densely.
 
 
 def dense_quadratic(parameters: Parameters, observations: Observations) -> tuple[float, np.ndarray, np.ndarray]:
@@ -208,9 +186,6 @@ def with_optimal_inducing(parameters: Parameters, observations: Observations) ->
     mean, variance = optimal_inducing(parameters, observations)
     inducing = FullInducing(jnp.asarray(mean), jnp.asarray(np.linalg.cholesky(variance)))
     return dataclasses.replace(parameters, inducing=inducing)
-
-
-# The exact model at fixed latents.
 
 
 def log_normal(values: np.ndarray, variance: np.ndarray) -> float:

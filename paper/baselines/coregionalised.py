@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.algebra.constraints import lower_triangular, positive
+from lvmogp.algebra.constraints import LOWER_TRIANGULAR, positive
 from lvmogp.algebra.evidence import dense_evidence, kronecker_evidence, kronecker_shrinkage
 from lvmogp.algebra.gaussians import LOG_2PI
 from lvmogp.algebra.linalg import whiten
@@ -64,7 +64,7 @@ class OneHot(Relation):
 class FullRank(Relation):
     """Any covariance: B = LLᵀ, the coregionalisation matrix of full rank."""
 
-    factor: Float[Array, "D D"] = lower_triangular()
+    factor: Float[Array, "D D"] = eqx.field(metadata=LOWER_TRIANGULAR)
 
     def matrix(self) -> Float[Array, "D D"]:
         """B."""

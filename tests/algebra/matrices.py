@@ -5,8 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.testing import assert_allclose
 
-BY_DIFFERENCES = {"order": 1, "modes": ("fwd", "rev"), "eps": 1e-5, "atol": 1e-7, "rtol": 1e-7}
-
 
 def semidefinite(rng, size, rank):
     root = rng.normal(size=(size, rank))

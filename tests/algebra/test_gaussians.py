@@ -9,14 +9,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import brentq
 from scipy.stats import multivariate_normal, norm
 
-from lvmogp.algebra.gaussians import (
-    kl_kronecker_to_standard_normal,
-    kl_to_standard_normal,
-    log_density,
-    mixture_quantile,
-    mixture_scores,
-    normal_distribution,
-)
+from lvmogp.algebra import gaussians
 
 
 def dense_kl_to_standard_normal(mean, covariance):
@@ -27,20 +20,20 @@ def dense_kl_to_standard_normal(mean, covariance):
 def test_divergences_equal_the_dense_formula(rng):
     mean, variance = rng.normal(size=(3, 2)), rng.uniform(0.1, 2.0, size=(3, 2))
     expected = sum(dense_kl_to_standard_normal(m, np.diag(s)) for m, s in zip(mean, variance, strict=True))
-    assert_allclose(kl_to_standard_normal(jnp.asarray(mean), jnp.asarray(variance)), expected, rtol=1e-13)
+    assert_allclose(gaussians.kl_to_standard_normal(jnp.asarray(mean), jnp.asarray(variance)), expected, rtol=1e-13)
 
     mean, input_factor, latent_factor = rng.normal(size=(2, 3)), random_factor(rng, 2), random_factor(rng, 3)
     covariance = np.kron(latent_factor @ latent_factor.T, input_factor @ input_factor.T)
-    result = kl_kronecker_to_standard_normal(*map(jnp.asarray, (mean, input_factor, latent_factor)))
+    result = gaussians.kl_kronecker_to_standard_normal(*map(jnp.asarray, (mean, input_factor, latent_factor)))
     assert_allclose(result, dense_kl_to_standard_normal(mean.T.ravel(), covariance), rtol=1e-13)
 
 
 def test_densities_and_distributions_equal_those_of_scipy(rng):
     residual, factor = rng.normal(size=4), random_factor(rng, 4)
     expected = multivariate_normal(np.zeros(4), factor @ factor.T).logpdf(residual)
-    assert_allclose(log_density(jnp.asarray(residual), jnp.asarray(factor)), expected, rtol=1e-12)
+    assert_allclose(gaussians.log_density(jnp.asarray(residual), jnp.asarray(factor)), expected, rtol=1e-12)
     scores = np.linspace(-30, 8, 20)  # into the tail, where one less the other side would be zero
-    assert_allclose(normal_distribution(jnp.asarray(scores)), norm.cdf(scores), rtol=1e-12)
+    assert_allclose(gaussians.normal_distribution(jnp.asarray(scores)), norm.cdf(scores), rtol=1e-12)
 
 
 # Mixtures: five components an entry, a different mixture for each of four entries.
@@ -55,7 +48,7 @@ def mixture_cdf(value, means, variances, weights):
     return np.sum(weights * norm.cdf(value, means, np.sqrt(variances)), axis=0)
 
 
-quantile, scores = jax.jit(mixture_quantile), jax.jit(mixture_scores)
+quantile, scores = jax.jit(gaussians.mixture_quantile), jax.jit(gaussians.mixture_scores)
 
 
 def test_mixtures_equal_sums_of_scipy(rng):

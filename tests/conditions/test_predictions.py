@@ -35,7 +35,7 @@ import lvmogp.conditions.closed_form as closed_form
 import lvmogp.conditions.ensemble as ensemble_module
 import lvmogp.conditions.predictive as predictive
 from lvmogp import LVMOGPRegressor
-from lvmogp.conditions.ensemble import answering_places, chunks, ensemble_of_fit
+from lvmogp.conditions.ensemble import answering, chunks, ensemble_of_fit
 from lvmogp.conditions.search import normal_nodes
 from lvmogp.errors import DataError, LVMOGPWarning, SettingError
 from lvmogp.model.layouts import standardised
@@ -285,10 +285,10 @@ def test_as_many_draws_answer_as_the_data_allow(form, size, monkeypatch):
     if form == "sparse":
         monkeypatch.setattr("lvmogp.model.layouts._MOST_SCATTERED", 10)
     data = standardised(trained.observations, trained.scaling)
-    assert len(answering_places(draws, data, parameters)) == 512
+    assert answering(draws, data, parameters).n_draws == 512
     for elements, expected in ((size * 400, 400), (1, 256)):
         monkeypatch.setattr(ensemble_module, "_ELEMENTS_ANSWERING", elements)
-        assert len(answering_places(draws, data, parameters)) == expected
+        assert answering(draws, data, parameters).n_draws == expected
     if form == "grid":
         assert with_draws(trained, draws).ensemble.n_processes == 256
 

@@ -9,28 +9,8 @@ from jax.test_util import check_grads
 from numpy.testing import assert_allclose
 
 from lvmogp.errors import SettingError
-from lvmogp.kernels.covariances import (
-    KERNELS,
-    RBF,
-    Constant,
-    Kernel,
-    Linear,
-    Matern12,
-    Matern32,
-    Matern52,
-    Periodic,
-    Product,
-    RationalQuadratic,
-    Sum,
-    complete,
-    cross,
-    diagonal,
-    gram,
-    leaves,
-    named,
-    plain_kernel,
-    rank,
-)
+from lvmogp.kernels import RBF, Constant, Kernel, Linear, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
+from lvmogp.kernels.covariances import Product, Sum, complete, cross, diagonal, gram, leaves, named, plain_kernel, rank
 
 SCALES = [0.7, 1.9]
 
@@ -98,14 +78,11 @@ def test_a_kernel_looks_only_at_its_columns(rng):
     assert_same(all_grams(some, [points] * len(some)), expected)
 
 
-def test_sums_and_products_are_flat_and_equal_loops(rng):
+def test_sums_and_products_are_flat():
     kernels = RBF(0.7), Linear(1.5), Constant(0.3)
     total, product = kernels[0] + (kernels[1] + kernels[2]), kernels[0] * (kernels[1] * kernels[2])
-    assert isinstance(total, Sum)
-    assert isinstance(product, Product)
+    assert (type(total), type(product)) == (Sum, Product)
     assert total.terms == product.terms == kernels
-    *grams, of_sum, of_product = all_grams((*kernels, total, product), [rng.normal(size=(4, 2))] * 5)
-    assert_same([of_sum, of_product], [sum(grams), np.prod(grams, axis=0)], 1e-13)
 
 
 @pytest.mark.parametrize("kind", [RBF, Matern12, Matern32, Matern52, RationalQuadratic, Periodic])
@@ -156,7 +133,7 @@ def test_numbers_stay_numpy_until_the_fit():
 
 def test_kernels_have_names():
     for name in ("constant", "linear", "matern12", "matern32", "matern52", "rational-quadratic", "rbf"):
-        assert type(named(name)) is KERNELS[name]
+        assert type(named(name)) is type(WITH_SKLEARN[name][0])
     kernel = RBF() + Linear()
     assert named(kernel) is kernel
     for name in ("periodic", "gauss"):

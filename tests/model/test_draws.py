@@ -1,6 +1,7 @@
 """Draws: alignment by turning each draw as near as possible to a reference, thinning, a subset that covers all."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -37,31 +38,22 @@ def test_alignment_is_that_of_scipy_and_leaves_features_as_they_are(rng, n_laten
         np.testing.assert_allclose(aligned(draws, jnp.asarray(reference))[number], latents @ expected, atol=1e-12)
 
 
-def test_thinned_draws_of_equal_weight_are_evenly_spaced(rng):
-    draws = some_draws(rng, n_draws=9)
-    draws = eqx.tree_at(lambda tree: tree.log_weight, draws, jnp.full(9, -np.log(9)))
-    few = thinned(draws, 3)
-    np.testing.assert_array_equal(few.latents, draws.latents[np.array([1, 4, 7])])
-    np.testing.assert_array_equal(few.latent_kernel.lengthscale, draws.latent_kernel.lengthscale[np.array([1, 4, 7])])
-    np.testing.assert_allclose(np.exp(few.log_weight), 1 / 3)
-    assert thinned(draws, 9) is draws
-
-
-def test_thinned_draws_are_as_many_of_each_chain_as_it_counts(rng):
-    draws = some_draws(rng, n_draws=100)
-    chain = np.repeat([0, 1, 2], [40, 30, 30])
-    weight = np.array([1.0, 0.5, 1e-9])[chain]
-    draws = eqx.tree_at(
-        lambda tree: (tree.chain, tree.log_weight),
-        draws,
-        (jnp.asarray(chain), jnp.asarray(np.log(weight / weight.sum()))),
-    )
-    few = thinned(draws, 22)
-    np.testing.assert_array_equal(np.bincount(few.chain), [16, 6])  # 40 · 1 to 30 · ½
-    np.testing.assert_allclose(np.exp(few.log_weight), 1 / 22)
-    # One that is nearly all stands for itself several times.
-    heavy = eqx.tree_at(lambda tree: tree.log_weight, draws, jnp.log(jnp.full(100, 1e-6).at[70].set(1 - 99e-6)))
-    np.testing.assert_array_equal(thinned(heavy, 5).latents, jnp.repeat(draws.latents[70:71], 5, axis=0))
+@pytest.mark.parametrize(
+    ("weight", "most", "places"),
+    [
+        (np.ones(9), 3, [1, 4, 7]),  # evenly spaced
+        (np.repeat([1.0, 0.5, 1e-9], [8, 6, 6]), 5, [1, 3, 5, 7, 11]),  # 8 · 1 to 6 · ½
+        (np.full(9, 1e-6) + np.eye(9)[7], 5, [7] * 5),  # one that is nearly all stands for itself several times
+    ],
+)
+def test_thinned_draws_are_as_many_of_each_chain_as_it_counts(rng, weight, most, places):
+    draws, log_weight = some_draws(rng, n_draws=len(weight)), jnp.log(weight / np.sum(weight))
+    draws = eqx.tree_at(lambda tree: tree.log_weight, draws, log_weight)
+    few = thinned(draws, most)
+    for found, expected in ((few.latents, draws.latents), (few.latent_kernel, draws.latent_kernel)):
+        jax.tree.map(lambda one, other: np.testing.assert_array_equal(one, other[np.array(places)]), found, expected)
+    np.testing.assert_allclose(np.exp(few.log_weight), 1 / most)
+    assert thinned(draws, len(weight)) is draws
 
 
 def test_a_subset_covers_all_conditions(rng):

@@ -4,7 +4,6 @@ GPy keeps q(U) un-whitened, with covariances W Wᵀ + diag(d) for inputs and for
 as a function of those values, so that JAX differentiates what GPy differentiates by hand.
 """
 
-import functools
 import warnings
 from operator import attrgetter
 from typing import NamedTuple
@@ -56,9 +55,6 @@ def common_values(noise: np.ndarray) -> Values:
     }
 
 
-# Ours from GPy's values.
-
-
 def our_parameters(values: Values) -> Parameters:
     values = {name: jnp.asarray(value) for name, value in values.items()}
     inputs = basis(RBF(values["kern.lengthscale"], values["kern.variance"]), values["Z"])
@@ -88,9 +84,6 @@ def whitened_factor(points: Basis, root: jax.Array, diagonal: jax.Array) -> jax.
 def our_bound(values: Values, data: Data) -> tuple[jax.Array, Values]:
     """The explicit bound and its gradient with respect to GPy's values."""
     return jax.value_and_grad(lambda values: explicit(our_parameters(values), data).total)(values)
-
-
-# The same models in GPy.
 
 
 def gpy():
@@ -151,21 +144,10 @@ def long_pair() -> Pair:
     return Pair(model, values, long_data(inputs, outputs, conditions, D))
 
 
-PAIRS = {
-    "grid, shared noise": grid_pair,
-    "long, noise per condition": long_pair,
-}
-
-
-@functools.cache
-def pair_named(name: str) -> Pair:
-    with threadpool_limits(1):  # small matrices on a busy machine: threads cost ten times what they give
-        return PAIRS[name]()
-
-
-@pytest.fixture(params=PAIRS)
+@pytest.fixture(scope="module", params=[grid_pair, long_pair])
 def pair(request: pytest.FixtureRequest) -> Pair:
-    return pair_named(request.param)
+    with threadpool_limits(1):  # small matrices on a busy machine: threads cost ten times what they give
+        return request.param()
 
 
 def test_bound_and_gradient_are_gpys(pair: Pair):

@@ -9,17 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from small_models import grid_as_long, replace, small_parameters
 
 from lvmogp.ground.padding import block_layout
-from lvmogp.model.layouts import (
-    GridData,
-    LongData,
-    ScatteredData,
-    SparseData,
-    likelihood_data,
-    long_data,
-    scattered,
-    some_blocks,
-    standardised,
-)
+from lvmogp.model import layouts
+from lvmogp.model.layouts import GridData, LongData, ScatteredData, SparseData, likelihood_data, long_data, scattered
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import scaling_of
 from lvmogp.tables.transforms import Logarithm
@@ -59,11 +50,6 @@ def test_blocks_hold_every_row_once_and_are_padded_least(counts):
             costs.append(blocks * (size + block_cost))
         n_blocks, size = layout.row.shape
         assert n_blocks * (size + block_cost) == min(costs)
-
-
-def test_data_sets_of_similar_size_share_their_shapes():
-    shapes = {block_layout(shuffled_conditions([64] * count), count).row.shape for count in range(33, 41)}
-    assert shapes == {(40, 64)}
 
 
 def rows_of(data: LongData) -> list:
@@ -113,7 +99,7 @@ def test_some_blocks_hold_whole_rows_of_their_conditions(rng):
     conditions = np.repeat(np.arange(4), [300, 5, 40, 700])
     inputs, outputs, errors = (rng.standard_normal(shape) for shape in ((1045, 2), 1045, 1045))
     data = long_data(inputs, outputs, conditions, 4, error_variances=errors)
-    some = some_blocks(data, 400, seed=0)
+    some = layouts.some_blocks(data, 400, seed=0)
     known = {tuple(x): (y, e, d) for x, y, e, d in zip(inputs, outputs, errors, conditions, strict=True)}
     found = rows_of(some)
     assert [(y, error) for _, _, y, error in found] == [known[x][:2] for _, x, _, _ in found]
@@ -122,8 +108,8 @@ def test_some_blocks_hold_whole_rows_of_their_conditions(rng):
     assert len(pairs) == some.n_conditions
     assert_array_equal(some.counts, np.bincount([number for number, *_ in found]))
     assert 300 <= some.n_observations <= 500
-    assert some_blocks(data, 10_000, seed=0).n_observations == 1045
-    assert len(some_blocks(data, 1, seed=0).present) == 1
+    assert layouts.some_blocks(data, 10_000, seed=0).n_observations == 1045
+    assert len(layouts.some_blocks(data, 1, seed=0).present) == 1
 
 
 # Observations in standardised units
@@ -141,7 +127,7 @@ def complete(rng):
 def test_a_complete_grid_is_found_in_rows_of_any_order(complete, with_errors):
     seen = complete if with_errors else complete._replace(errors=None)
     scaling = scaling_of(seen.inputs, seen.outputs)
-    data = standardised(seen, scaling)
+    data = layouts.standardised(seen, scaling)
     assert isinstance(data, GridData)
     assert data.outputs.shape == (5, 3)
     assert_array_equal(data.counts, [5, 5, 5])
@@ -171,7 +157,7 @@ def test_a_grid_with_a_cell_out_of_place_is_read_as_long_form(complete, change):
     if change == "unseen":
         seen = seen._replace(ids=(0, 1, 2, 3))
     scaling = scaling_of(seen.inputs, seen.outputs, transform=Logarithm())
-    data = standardised(seen, scaling)
+    data = layouts.standardised(seen, scaling)
     assert isinstance(data, LongData)
     errors = (seen.errors / seen.outputs / scaling.output_scale) ** 2
     values = scaling.inputs(seen.inputs), scaling.outputs(seen.outputs), errors

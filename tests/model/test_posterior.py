@@ -1,7 +1,6 @@
 """The factorised model against dense solves, the paper's formulas and Monte Carlo."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -52,18 +51,11 @@ compiled_marginals, compiled_grid_marginals, compiled_grid_means = (
 )
 
 
-class Trained(NamedTuple):
+@pytest.fixture(params=[(grid_case, SHARED), (long_case, PER_CONDITION)], ids=["grid", "long"])
+def trained(request: pytest.FixtureRequest) -> tuple[Case, Parameters]:
     """Observations, and parameters without a q(v)."""
-
-    case: Case
-    parameters: Parameters
-
-
-@pytest.fixture(params=["grid, shared noise", "long, noise per condition"])
-def trained(request: pytest.FixtureRequest) -> Trained:
-    if request.param.startswith("grid"):
-        return Trained(grid_case(), small_parameters(2, noise=SHARED))
-    return Trained(long_case(), small_parameters(2, noise=PER_CONDITION))
+    case, noise = request.param
+    return case(), small_parameters(2, noise=noise)
 
 
 @compiled
@@ -91,17 +83,14 @@ def as_matrix(covariance: Covariance) -> np.ndarray:
     return blocks.reshape(M_H, M_H, M_X, M_X).transpose(0, 2, 1, 3).reshape(M_H * M_X, M_H * M_X)
 
 
-# q(v), and predictions of the trained conditions with it.
-
-
-def test_optimal_inducing_variables_are_the_dense_solve(trained: Trained):
-    model, shapes = fitted(trained.parameters, trained.case.data)
-    mean, variance = references.optimal_inducing(trained.parameters, trained.case.observations)
+def test_optimal_inducing_variables_are_the_dense_solve(trained: tuple[Case, Parameters]):
+    case, parameters = trained
+    model, shapes = fitted(parameters, case.data)
+    mean, variance = references.optimal_inducing(parameters, case.observations)
     assert_allclose(model.mean, mean, rtol=1e-9, atol=1e-11)
     assert_allclose(as_matrix(model.covariance), variance, rtol=1e-9, atol=1e-11)
-    on_grid = isinstance(trained.case.data, GridData)
-    assert isinstance(model.covariance, KroneckerCovariance if on_grid else DenseCovariance)
-    optimal = references.with_optimal_inducing(trained.parameters, trained.case.observations)
+    assert isinstance(model.covariance, KroneckerCovariance if isinstance(case.data, GridData) else DenseCovariance)
+    optimal = references.with_optimal_inducing(parameters, case.observations)
     expected = references.reference_prediction(optimal, POINTS)
     assert_allclose(at_points(model, shapes), expected, rtol=1e-8, atol=1e-10)
 
@@ -158,9 +147,6 @@ def test_curves_are_in_the_precision_of_the_model():
     assert_allclose(found.spread, expected.spread, rtol=1e-3, atol=1e-4)
 
 
-# The two forms of S.
-
-
 @pytest.mark.parametrize("form", ["kronecker", "dense"])
 def test_covariances_of_both_forms_do_what_their_matrix_does(form: str):
     rng = np.random.default_rng(11)
@@ -184,22 +170,15 @@ def test_covariances_of_both_forms_do_what_their_matrix_does(form: str):
     assert_allclose(covariance.precision() @ matrix, np.eye(M_X * M_H), atol=1e-7)
 
 
-# Absorbing new data.
-
-
-def split_in_two(case: Case) -> tuple[Data, Data]:
-    """The first two conditions, and the last two."""
-    if not isinstance(case.data, GridData):
-        return as_long(case.observations[:2]), as_long(case.observations[2:])
-    inputs, outputs = case.data.inputs, case.data.outputs
-    return GridData(inputs, outputs[:, :2]), GridData(inputs, outputs[:, 2:])
-
-
-def test_posterior_updated_with_new_conditions_is_that_of_all_data(trained: Trained):
-    early, late = split_in_two(trained.case)
-    first, second = (of_conditions(trained.parameters, part) for part in (np.arange(2), np.arange(2, 4)))
+def test_posterior_updated_with_new_conditions_is_that_of_all_data(trained: tuple[Case, Parameters]):
+    case, parameters = trained
+    halves = np.arange(2), np.arange(2, 4)
+    early, late = as_long(case.observations[:2]), as_long(case.observations[2:])
+    if isinstance(case.data, GridData):
+        early, late = (GridData(case.data.inputs, case.data.outputs[:, half]) for half in halves)
+    first, second = (of_conditions(parameters, half) for half in halves)
     found = fitted_in_two_steps(first, early, second, late)
-    mean, variance = references.optimal_inducing(trained.parameters, trained.case.observations)
+    mean, variance = references.optimal_inducing(parameters, case.observations)
     assert_allclose(found.mean, mean, rtol=1e-8, atol=1e-10)
     assert_allclose(as_matrix(found.covariance), variance, rtol=1e-8, atol=1e-10)
 

@@ -9,7 +9,7 @@ from drawn_models import KINDS, dense_ensemble, of_kind
 from numpy.testing import assert_allclose
 
 from lvmogp.ground.compiling import compiled
-from lvmogp.model.process import DenseExplained, Process, explained_of_sums
+from lvmogp.model.process import DenseExplained, Process, at_inputs, explained_of_sums
 
 RNG = np.random.default_rng(61)
 X, OTHER_X = RNG.uniform(-2, 2, (4, 2)), RNG.uniform(-2, 2, (3, 2))
@@ -24,7 +24,7 @@ def views(process: Process, x, other_x, h, other_h) -> dict[str, jax.Array]:
     a, b = process.inputs(x), process.inputs(other_x)
     c, d = process.latents(h), process.latents(other_h)
     here = explained.at_latent(c[0])
-    there, rows = explained.at_inputs(jnp.concatenate([a, b]))
+    there, rows = at_inputs(explained, jnp.concatenate([a, b]))
     left, right = (jnp.einsum("k,nr,kc->nrc", WEIGHTS, *pair) for pair in ((a, c), (b, d)))
     of_fit = {} if isinstance(explained, DenseExplained) else {"sums": explained_of_sums(process, left, right)}
     return {

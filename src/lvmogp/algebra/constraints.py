@@ -1,7 +1,7 @@
 """Maps between constrained values and the free vector that optimisers move in.
 
 A container declares how each field is constrained where it declares the field (:func:`positive`, ``POINTS``,
-:func:`lower_triangular`), and which of its fields are held fixed in a static field named ``fixed``.
+``LOWER_TRIANGULAR``), and which of its fields are held fixed in a static field named ``fixed``.
 Unconstrained values exist only inside ``fit``.
 """
 
@@ -33,9 +33,8 @@ class Constraint(NamedTuple):
 
 
 def _pack_triangular(factor: HostFloat) -> HostFloat:
-    size = factor.shape[0]
     with_log_diagonal = np.tril(factor, -1) + np.diag(np.log(np.diagonal(factor)))
-    return with_log_diagonal[np.tril_indices(size)]
+    return with_log_diagonal[np.tril_indices(len(factor))]
 
 
 def _unpack_triangular(packed: Float[Array, " packed"]) -> Float[Array, "m m"]:
@@ -49,17 +48,13 @@ _REAL = Constraint()
 _POSITIVE = Constraint(jnp.exp, np.log, limits=(-16.0, 16.0))
 # Metadata of a field of points in space, one a row, that move in steps of the distance between neighbours.
 POINTS = {_KEY: Constraint(are_points=True)}
-_LOWER_TRIANGULAR = Constraint(_unpack_triangular, _pack_triangular)
+# Metadata of a field holding a lower triangular matrix with a positive diagonal.
+LOWER_TRIANGULAR = {_KEY: Constraint(_unpack_triangular, _pack_triangular)}
 
 
 def positive(**field_options: Any) -> Any:
     """Declare a field of positive numbers."""
     return eqx.field(metadata={_KEY: _POSITIVE, RULE: POSITIVE}, **field_options)
-
-
-def lower_triangular(**field_options: Any) -> Any:
-    """Declare a field holding a lower triangular matrix with a positive diagonal."""
-    return eqx.field(metadata={_KEY: _LOWER_TRIANGULAR}, **field_options)
 
 
 def _declaration(root: Any, path: tuple[Any, ...]) -> tuple[Constraint, bool]:
@@ -71,10 +66,8 @@ def _declaration(root: Any, path: tuple[Any, ...]) -> tuple[Constraint, bool]:
             constraint = field.metadata.get(_KEY, _REAL)
             fixed = fixed or key.name in getattr(node, "fixed", ())
             node = getattr(node, key.name)
-        elif isinstance(key, jax.tree_util.SequenceKey):
-            node = node[key.idx]
         else:
-            raise TypeError(f"parameters are built of modules and tuples only, not of {type(key).__name__}")
+            node = node[key.idx]  # of a tuple
     return constraint, fixed
 
 
@@ -134,13 +127,10 @@ def natural_steps(vector: Float[Array, " free"], structure: FreeStructure) -> Ho
     steps, values = np.ones(vector.shape), np.asarray(vector)
     for constraint, place, shape in structure.pieces:
         if constraint.are_points:
-            steps[place] = _spacing(values[place].reshape(shape))
+            # The median distance to the nearest other point, at most a unit; coincident points do not count.
+            points = values[place].reshape(shape)
+            distances = cdist(points, points)
+            nearest = np.min(np.where(distances > 0, distances, np.inf), axis=1)
+            nearest = nearest[np.isfinite(nearest)]
+            steps[place] = np.clip(np.median(nearest), _SMALLEST_STEP, 1.0) if len(nearest) else 1.0
     return steps
-
-
-def _spacing(rows: HostFloat) -> float:
-    # Median distance to the nearest other point, at most a unit; coincident points do not count.
-    distances = cdist(rows, rows)
-    nearest = np.min(np.where(distances > 0, distances, np.inf), axis=1)
-    nearest = nearest[np.isfinite(nearest)]
-    return float(np.clip(np.median(nearest), _SMALLEST_STEP, 1.0)) if len(nearest) else 1.0

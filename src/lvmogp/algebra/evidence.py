@@ -100,13 +100,11 @@ def by_factors(
         # |I + A_H ⊗ A_X| = |I + A_X ⊗ A_H|, and B becomes Bᵀ.
         other = by_factors(latent_gram, input_gram, linear.T)
         by_latent, by_input, by_linear = other.d_quadratic
-        return other._replace(
-            d_log_det=(other.d_log_det[1], other.d_log_det[0]), d_quadratic=(by_input, by_latent, by_linear.T)
-        )
+        return other._replace(d_log_det=other.d_log_det[::-1], d_quadratic=(by_input, by_latent, by_linear.T))
     values, basis = jnp.linalg.eigh(latent_gram)
     values = jnp.maximum(values, 0)  # rounding can push the smallest below zero
-    identity = jnp.eye(input_gram.shape[0], dtype=input_gram.dtype)
-    factors = jnp.linalg.cholesky(identity + values[:, None, None] * input_gram)
+    scaled = values[:, None, None] * input_gram
+    factors = jnp.linalg.cholesky(jnp.eye(len(input_gram), dtype=input_gram.dtype) + scaled)
     whiteners = jax.vmap(triangular_inverse)(factors)
     inverses = jnp.swapaxes(whiteners, 1, 2) @ whiteners  # P_j⁻¹
     rotated = linear @ basis  # r_j as columns
@@ -144,8 +142,7 @@ def dense_evidence(gram: Float[Array, "m m"], linear: Float[Array, " m"]) -> tup
 @dense_evidence.defjvp
 def _dense_evidence_jvp(primals, tangents):
     (gram, linear), (d_gram, d_linear) = primals, tangents
-    identity = jnp.eye(gram.shape[0], dtype=gram.dtype)
-    factor = jnp.linalg.cholesky(gram + identity)
+    factor = jnp.linalg.cholesky(gram + jnp.eye(gram.shape[0], dtype=gram.dtype))
     whitener = triangular_inverse(factor)
     whitened = whitener @ linear
     solution = whitened @ whitener  # α = P⁻¹b

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtri
 
 from lvmogp.algebra.linalg import whiten
-from lvmogp.typing import Array, Bool, Float, Scalar
+from lvmogp.typing import Array, Float, Scalar
 
 LOG_2PI = math.log(2 * math.pi)
 _MOST_QUANTILE_STEPS = 100
@@ -98,10 +98,7 @@ def mixture_quantile(
         nothing_between = (better <= lower) | (better >= upper)
         return lower, upper, better, done | (inside & small) | nothing_between, step + 1
 
-    def unfinished(state: tuple[Array, ...]) -> Bool[Array, ""]:
-        *_, done, step = state
-        return jnp.any(~done) & (step < _MOST_QUANTILE_STEPS)
-
     start = jnp.clip(mean + deviation * target, lower, upper)
     begin = lower, upper, start, lower >= upper, jnp.zeros((), int)
-    return sign * jax.lax.while_loop(unfinished, improve, begin)[2]
+    found = jax.lax.while_loop(lambda state: jnp.any(~state[3]) & (state[4] < _MOST_QUANTILE_STEPS), improve, begin)
+    return sign * found[2]

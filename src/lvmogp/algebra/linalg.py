@@ -16,8 +16,6 @@ from lvmogp.typing import Array, Bool, Float, Scalar
 
 # Triangular matrices of up to this size are inverted by one solve.
 _SOLVED_AT_ONCE = 64
-
-
 # Jitters that are tried in turn, relative to the mean of the diagonal: at least what rounding needs, at most one per
 # cent. Written out: a power of ten that is computed differs in its last digit from one processor to the next.
 _JITTERS = {"float64": (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2), "float32": (1e-5, 1e-4, 1e-3, 1e-2)}
@@ -47,15 +45,11 @@ def _attempt(matrix: Float[Array, "m m"], jitter: Scalar) -> tuple[Float[Array, 
 def jittered_in_turn(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Scalar]:
     """One rung of the ladder after the other until one holds: nearly always the first."""
     rungs = jnp.asarray(_JITTERS[matrix.dtype.name], matrix.dtype)
-
-    def next_attempt(state):
-        _, _, rung = state
-        return *_attempt(matrix, rungs[rung + 1]), rung + 1
-
-    def failed(state):
-        return ~state[1] & (state[2] < len(rungs) - 1)
-
-    lower, _, rung = jax.lax.while_loop(failed, next_attempt, (*_attempt(matrix, rungs[0]), 0))
+    lower, _, rung = jax.lax.while_loop(
+        lambda state: ~state[1] & (state[2] < len(rungs) - 1),
+        lambda state: (*_attempt(matrix, rungs[state[2] + 1]), state[2] + 1),
+        (*_attempt(matrix, rungs[0]), 0),
+    )
     return lower, rungs[rung]
 
 
@@ -71,8 +65,7 @@ def jittered_at_once(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], 
 def _jittered_factor_jvp(primals, tangents):
     (matrix,), (d_matrix,) = primals, tangents
     lower, jitter = jittered_factor(matrix)
-    size = matrix.shape[0]
-    d_jittered = d_matrix + jitter * jnp.trace(d_matrix) / size * jnp.eye(size, dtype=matrix.dtype)
+    d_jittered = d_matrix + jitter * jnp.trace(d_matrix) / len(matrix) * jnp.eye(len(matrix), dtype=matrix.dtype)
     # dL = L Φ(L⁻¹ dA L⁻ᵀ), Φ keeps the lower triangle and halves the diagonal.
     inner = whiten_both_sides(lower, (d_jittered + d_jittered.T) / 2)
     halved = jnp.tril(inner) - jnp.diag(jnp.diagonal(inner)) / 2
@@ -161,10 +154,6 @@ def unpack_symmetric(packed: Float[Array, "*D pairs"]) -> Float[Array, "*D m m"]
     return packed[..., np.maximum(place, place.T)]
 
 
-def _unpack_forward(packed: Array) -> tuple[Array, None]:
-    return unpack_symmetric(packed), None
-
-
 def _unpack_backward(_: None, cotangent: Array) -> tuple[Array]:
     size = cotangent.shape[-1]
     rows, columns = np.triu_indices(size)
@@ -172,15 +161,10 @@ def _unpack_backward(_: None, cotangent: Array) -> tuple[Array]:
     return (both * (packed_counts(size) / 2).astype(both.dtype),)  # on the diagonal both are the same place
 
 
-unpack_symmetric.defvjp(_unpack_forward, _unpack_backward)
+unpack_symmetric.defvjp(lambda packed: (unpack_symmetric(packed), None), _unpack_backward)
 
 
-# Sums of products over observations, slice by slice, with reverse rules made by hand
-
-
-def in_slices(
-    function: Callable[..., tuple[Array, ...]], most: int, *arrays: Float[Array, "n ..."]
-) -> tuple[Array, ...]:
+def in_slices(function: Callable[..., tuple[Array, ...]], most: int, *arrays: Array) -> tuple[Array, ...]:
     """A function of the rows of arrays, whose number is halved until it is at most ``most``; backwards computed again.
 
     So nothing of the size of what is in between is ever held. That is also quicker: memory beyond some 30 MB is taken

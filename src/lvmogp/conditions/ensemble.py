@@ -14,7 +14,7 @@ import numpy as np
 
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
-from lvmogp.model.draws import Draws, at_places, chosen_places, rotations
+from lvmogp.model.draws import Draws, rotations, thinned
 from lvmogp.model.layouts import Data, GridData, LikelihoodData, ScatteredData, likelihood_data
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import CurveMoments, Posterior, curve_moments
@@ -127,7 +127,7 @@ def ensemble_of_draws(draws: Draws, data: Data, start: Parameters) -> Ensemble:
     differences of large numbers.
     """
     conditioned = in_precision(likelihood_data(data, start), "float64")
-    draws = in_precision(at_places(draws, answering_places(draws, data, start)), "float64")
+    draws = in_precision(answering(draws, data, start), "float64")
     size = _elements(conditioned) * draws.n_draws
     return Ensemble(
         log_weights=draws.log_weight,
@@ -142,10 +142,10 @@ def ensemble_of_draws(draws: Draws, data: Data, start: Parameters) -> Ensemble:
     )
 
 
-def answering_places(draws: Draws, data: Data, start: Parameters) -> HostInt:
-    """Return which of the draws answer."""
+def answering(draws: Draws, data: Data, start: Parameters) -> Draws:
+    """Return as many of the draws as answer."""
     most = np.clip(_ELEMENTS_ANSWERING // _elements(likelihood_data(data, start)), _FEWEST_ANSWERING, _MOST_ANSWERING)
-    return chosen_places(draws, int(most))
+    return thinned(draws, int(most))
 
 
 def _noise_prior(draws: Draws) -> NoisePrior:

@@ -42,7 +42,7 @@ from lvmogp.ground.padding import doubled
 from lvmogp.inference.optimise import maximise
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.posterior import Posterior, curve_moments, marginals
-from lvmogp.model.process import Process
+from lvmogp.model.process import Process, at_inputs
 from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 # One process is searched thoroughly; of many, errors average out.
@@ -65,7 +65,7 @@ def latent_and_noise(
 
 def log_posterior(process: Process, seen: FewObservations, known: KnownLatents, prior: NoisePrior) -> Target:
     """Return log p(θ) + log p(y | θ) as a function of θ, up to a constant (equations 19, 40 and 43)."""
-    explained, inputs = process.explained.at_inputs(seen.features(process))
+    explained, inputs = at_inputs(process.explained, seen.features(process))
     gram = seen.gram_with(process, seen)
 
     def target(theta: Float[Array, " T"]) -> Scalar:

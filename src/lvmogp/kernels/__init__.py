@@ -12,14 +12,4 @@ from lvmogp.kernels.covariances import (
     RationalQuadratic,
 )
 
-__all__ = [
-    "RBF",
-    "Constant",
-    "Kernel",
-    "Linear",
-    "Matern12",
-    "Matern32",
-    "Matern52",
-    "Periodic",
-    "RationalQuadratic",
-]
+__all__ = ["RBF", "Constant", "Kernel", "Linear", "Matern12", "Matern32", "Matern52", "Periodic", "RationalQuadratic"]

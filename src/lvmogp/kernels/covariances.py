@@ -5,6 +5,7 @@ A kernel says how two points covary (:meth:`Kernel.evaluate`); :func:`gram`, :fu
 """
 
 import dataclasses
+import itertools
 import math
 from abc import abstractmethod
 from typing import Annotated, Any
@@ -46,12 +47,7 @@ def _columns(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     columns = np.atleast_1d(value)
-    if (
-        columns.ndim != 1
-        or columns.size == 0
-        or columns.dtype.kind not in "iu"
-        or len(set(columns.tolist())) < len(columns)
-    ):
+    if columns.ndim != 1 or columns.dtype.kind not in "iu" or not 0 < len(set(columns.tolist())) == len(columns):
         raise SettingError(f"columns must be different column numbers, got {value!r}")
     return tuple(columns.tolist())
 
@@ -74,28 +70,27 @@ class Kernel(eqx.Module):
         """Covariance of the values at two points."""
 
     def __add__(self, other: Any) -> "Kernel":
-        return Sum((*_terms(self, Sum), *_terms(other, Sum))) if isinstance(other, Kernel) else NotImplemented
+        return _together(Sum, self, other)
 
     def __mul__(self, other: Any) -> "Kernel":
-        return (
-            Product((*_terms(self, Product), *_terms(other, Product))) if isinstance(other, Kernel) else NotImplemented
-        )
+        return _together(Product, self, other)
 
 
 class Composite(Kernel):
     """Kernels put together to one."""
 
-    terms: eqx.AbstractVar[tuple[Kernel, ...]]
+    terms: tuple[Kernel, ...]
 
 
-def _terms(kernel: Kernel, kind: type[Composite]) -> tuple[Kernel, ...]:
-    return kernel.terms if isinstance(kernel, kind) else (kernel,)
+def _together(kind: type[Composite], first: Kernel, second: Any) -> Kernel:
+    if not isinstance(second, Kernel):
+        return NotImplemented
+    terms = (kernel.terms if isinstance(kernel, kind) else (kernel,) for kernel in (first, second))
+    return kind(tuple(itertools.chain(*terms)))
 
 
 class Sum(Composite):
     """Sum of kernels, k₁(x, y) + k₂(x, y) + …."""
-
-    terms: tuple[Kernel, ...]
 
     def evaluate(self, first: Float[Array, " Q"], second: Float[Array, " Q"]) -> Scalar:
         """Sum of the terms' covariances."""
@@ -104,8 +99,6 @@ class Sum(Composite):
 
 class Product(Composite):
     """Product of kernels, k₁(x, y) · k₂(x, y) · …."""
-
-    terms: tuple[Kernel, ...]
 
     def evaluate(self, first: Float[Array, " Q"], second: Float[Array, " Q"]) -> Scalar:
         """Product of the terms' covariances."""
@@ -280,8 +273,7 @@ def plain_kernel(kernel: Kernel) -> dict[str, Any]:
     if isinstance(kernel, Composite):
         return {"kind": known[type(kernel)], "terms": [plain_kernel(term) for term in kernel.terms]}
     plain: dict[str, Any] = {"kind": known[type(kernel)]}
-    for name in [field.name for field in dataclasses.fields(kernel)]:
-        value = getattr(kernel, name)
+    for name, value in vars(kernel).items():
         is_plain = value is None or isinstance(value, tuple)
         plain[name] = value if is_plain else np.asarray(value, dtype=float).tolist()
     return plain

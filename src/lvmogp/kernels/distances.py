@@ -30,7 +30,9 @@ def _tangent(primals: tuple[Array, ...], tangents: tuple) -> tuple[Array, Array]
     d_total = jnp.zeros((first.shape[0], second.shape[0]), first.dtype)
     if not (isinstance(d_first, SymbolicZero) and isinstance(d_precision, SymbolicZero)):
         # dp (a − b)² + 2p(a − b)·da = [Σ_q (a² dp + 2pa da), −2(a dp + p da), dp]·[1, b, b²], as one product
-        by_first, by_precision = _instantiated(d_first, first), _instantiated(d_precision, precision)
+        by_first, by_precision = (
+            jnp.zeros_like(first) if isinstance(own, SymbolicZero) else own for own in (d_first, d_precision)
+        )
         own = jnp.sum(first * (first * by_precision + 2 * precision * by_first), axis=1, keepdims=True)
         inner = -2 * (first * by_precision + precision * by_first)
         powers = jnp.concatenate([jnp.ones_like(second[:, :1]), second, second**2], axis=1)
@@ -40,10 +42,6 @@ def _tangent(primals: tuple[Array, ...], tangents: tuple) -> tuple[Array, Array]
         weights = jnp.concatenate([-2 * precision * first, 2 * precision], axis=1)
         d_total += weights @ jnp.concatenate([d_second, second * d_second], axis=1).T
     return weighted_distances(first, precision, second), d_total
-
-
-def _instantiated(tangent: Array | SymbolicZero, like: Array) -> Array:
-    return jnp.zeros_like(like) if isinstance(tangent, SymbolicZero) else tangent
 
 
 weighted_distances.defjvp(_tangent, symbolic_zeros=True)

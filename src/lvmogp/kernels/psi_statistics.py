@@ -145,30 +145,23 @@ def weighted_psi2(
         shrink, apart, points = _rbf_pairs(kernel, inducing, some)
         return jnp.square(kernel.variance) * jnp.exp(-apart) * gaussian_sums(own * jnp.exp(shrink), *points)
 
-    return _weighted_sum(summed, latents, weights, inducing.shape[0])
+    return unpack_symmetric(_weighted_sum(summed, latents, weights, inducing.shape[0]))
 
 
 def weighted_covariance(
     kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians, weights: Float[Array, " D"]
 ) -> Float[Array, "M_H M_H"]:
     """Σ_d w_d Cov_d."""
-    size = inducing.shape[0]
-    rows, columns = np.triu_indices(size)
 
-    def summed(some: LatentGaussians, own: Float[Array, " _"]) -> Float[Array, " pairs"]:
-        return own @ feature_covariance(kernel, inducing, some)[:, rows, columns]
+    def summed(some: LatentGaussians, own: Float[Array, " _"]) -> Float[Array, "M_H M_H"]:
+        return jnp.tensordot(own, feature_covariance(kernel, inducing, some), axes=1)
 
-    return _weighted_sum(summed, latents, weights, size)
+    return _weighted_sum(summed, latents, weights, inducing.shape[0])
 
 
-def _weighted_sum(
-    summed: Callable[[LatentGaussians, Float[Array, " _"]], Float[Array, " pairs"]],
-    latents: LatentGaussians,
-    weights: Float[Array, " D"],
-    size: int,
-) -> Float[Array, "M_H M_H"]:
-    # Sum packed symmetric matrices in slices of conditions, so that memory does not grow with D · M_H²; ``summed`` adds
-    # up some conditions, given their latents and weights.
+def _weighted_sum(summed: Callable[..., Array], latents: LatentGaussians, weights: Array, size: int) -> Array:
+    # Slices of conditions, so that memory does not grow with D · M_H²; ``summed`` adds up some conditions, given their
+    # latents and weights.
     elements = _ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR
     slice_size = max(1, elements // (size * size))
     n_sliced = (weights.shape[0] - 1) // slice_size * slice_size  # the others, at least one, begin the sum
@@ -177,12 +170,10 @@ def _weighted_sum(
         slices = jax.tree.map(lambda leaf: leaf[:n_sliced].reshape(-1, slice_size, *leaf.shape[1:]), (latents, weights))
         again = jax.checkpoint(summed)  # type: ignore[reportPrivateImportUsage]
         total, _ = jax.lax.scan(lambda total, some: (total + again(*some), None), total, slices)
-    return unpack_symmetric(total)
+    return total
 
 
-def _rbf_pairs(
-    kernel: RBF, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians
-) -> tuple[Float[Array, " D"], Float[Array, " pairs"], tuple[Array, Array, Array]]:
+def _rbf_pairs(kernel: RBF, inducing: Array, latents: LatentGaussians) -> tuple[Array, Array, tuple[Array, ...]]:
     # Φ_d = σ⁴ exp(shrink_d − apart − r²) by the upper triangle, with z̄ = (z + z')/2:
     # σ⁴ Π_q (1 + 2s_q/ℓ_q²)^−½ exp(−(z_q − z'_q)²/4ℓ_q² − (μ_q − z̄_q)²/(ℓ_q² + 2s_q))
     mean, variance = _of_columns(kernel, latents)

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from lvmogp.algebra.gaussians import kl_kronecker_to_standard_normal
 from lvmogp.algebra.linalg import vec
-from lvmogp.model.expected_likelihood import Quadratic, quadratic
+from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import Data
-from lvmogp.model.parameters import Inducing, KroneckerInducing, Parameters
+from lvmogp.model.parameters import KroneckerInducing, Parameters
 from lvmogp.typing import Scalar
 
 # Variance of the function, as a share of its prior variance, that a search takes for unexplained.
@@ -56,8 +56,15 @@ def explicit(parameters: Parameters, data: Data) -> Bound:
     inducing = parameters.inducing
     if inducing is None:
         raise TypeError("the explicit bound needs a q(v) in parameters.inducing; the collapsed bound needs none")
-    expected = quadratic(parameters, data)
-    second_moment, divergence = _of_inducing(expected, inducing)
+    expected, mean = quadratic(parameters, data), vec(inducing.mean)
+    # ⟨vᵀGv⟩ = mᵀGm + tr(GΣ) and KL(q(v) ‖ N(0, I)) under q(v) = N(m, Σ)
+    if isinstance(inducing, KroneckerInducing):
+        divergence = kl_kronecker_to_standard_normal(inducing.mean, inducing.input_factor, inducing.latent_factor)
+        second_moment = expected.kronecker_second_moment(inducing)
+    else:  # Σ = 1 ⊗ LLᵀ is of Kronecker form too
+        gram, factor = expected.dense_gram(), inducing.factor
+        divergence = kl_kronecker_to_standard_normal(mean[:, None], factor, jnp.ones((1, 1), factor.dtype))
+        second_moment = mean @ gram @ mean + jnp.sum((gram @ factor) * factor)
     explained = 2 * jnp.sum(expected.linear * inducing.mean) - second_moment
     fit = expected.constant.log_likelihood(explained) - divergence
     return Bound(fit, parameters.kl_latents, expected.constant.signal)
@@ -71,14 +78,3 @@ def collapsed_objective(parameters: Parameters, data: Data) -> Scalar:
 def explicit_objective(parameters: Parameters, data: Data) -> Scalar:
     """The explicit bound as one number to search by."""
     return explicit(parameters, data).penalised
-
-
-def _of_inducing(expected: Quadratic, inducing: Inducing) -> tuple[Scalar, Scalar]:
-    # ⟨vᵀGv⟩ = mᵀGm + tr(GΣ) and KL(q(v) ‖ N(0, I)) under q(v) = N(m, Σ)
-    if isinstance(inducing, KroneckerInducing):
-        divergence = kl_kronecker_to_standard_normal(inducing.mean, inducing.input_factor, inducing.latent_factor)
-        return expected.kronecker_second_moment(inducing), divergence
-    gram, mean, factor = expected.dense_gram(), vec(inducing.mean), inducing.factor
-    # Σ = 1 ⊗ LLᵀ is of Kronecker form too.
-    divergence = kl_kronecker_to_standard_normal(mean[:, None], factor, jnp.ones((1, 1), factor.dtype))
-    return mean @ gram @ mean + jnp.sum((gram @ factor) * factor), divergence

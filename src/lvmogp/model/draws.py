@@ -42,27 +42,16 @@ class Draws(eqx.Module):
 
 
 def thinned(draws: Draws, most: int) -> Draws:
-    """At most so many draws: all of them, or some of the same weight (:func:`chosen_places`)."""
-    return at_places(draws, chosen_places(draws, most))
-
-
-def chosen_places(draws: Draws, most: int) -> HostInt:
-    """Places of at most so many draws: as many of a chain as it counts, evenly spaced.
+    """At most so many draws: all of them, or some of the same weight, as many of a chain as it counts, evenly spaced.
 
     They are chosen by systematic resampling, without chance; one that counts for much may be chosen several times.
     """
     if draws.n_draws <= most:
-        return np.arange(draws.n_draws)
-    shares = np.cumsum(np.exp(np.asarray(draws.log_weight, dtype=float)))
-    return np.searchsorted(shares / shares[-1], (np.arange(most) + 0.5) / most)
-
-
-def at_places(draws: Draws, places: HostInt) -> Draws:
-    """The draws at places that :func:`chosen_places` found."""
-    if len(places) == draws.n_draws:
         return draws
+    shares = np.cumsum(np.exp(np.asarray(draws.log_weight, dtype=float)))
+    places = np.searchsorted(shares / shares[-1], (np.arange(most) + 0.5) / most)
     kept = jax.tree.map(lambda leaf: leaf[places], draws)
-    log_weight = jnp.full((len(places),), -np.log(len(places)), draws.log_weight.dtype)
+    log_weight = jnp.full((most,), -np.log(most), draws.log_weight.dtype)
     return eqx.tree_at(lambda tree: tree.log_weight, kept, log_weight)
 
 
@@ -74,8 +63,6 @@ def rotations(draws: Draws, reference: Float[Array, "D Q_L"]) -> Float[Array, "d
     """
     n_latent, n_coordinates = reference.shape[1], draws.latents.shape[2]
     turned = jnp.broadcast_to(jnp.eye(n_coordinates, dtype=reference.dtype), (draws.n_draws, *[n_coordinates] * 2))
-    if n_latent == 0:
-        return turned
     # The R that makes ‖H_s R − μ‖ smallest is the product of both sides' singular vectors of H_sᵀ μ.
     products = jnp.einsum("sdp,dq->spq", draws.latents[:, :, :n_latent], reference)
     left, _, right = jnp.linalg.svd(products, full_matrices=False)

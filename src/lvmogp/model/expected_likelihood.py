@@ -15,29 +15,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from lvmogp.algebra import linalg
 from lvmogp.algebra.evidence import dense_evidence, kronecker_evidence
 from lvmogp.algebra.gaussians import LOG_2PI
-from lvmogp.algebra.linalg import (
-    block_products,
-    cholesky,
-    in_slices,
-    triangular_inverse,
-    vec,
-    whiten,
-    whiten_both_sides,
-    whitened_products,
-)
 from lvmogp.ground.precision import in_precision
+from lvmogp.kernels import psi_statistics
 from lvmogp.kernels.covariances import Kernel, cross, diagonal, gram
-from lvmogp.kernels.psi_statistics import (
-    LatentGaussians,
-    feature_covariance,
-    psi0,
-    psi1,
-    psi2,
-    weighted_covariance,
-    weighted_psi2,
-)
+from lvmogp.kernels.psi_statistics import LatentGaussians, psi0, psi1, psi2, weighted_covariance, weighted_psi2
 from lvmogp.model.layouts import Data, GridData, LongData
 from lvmogp.model.parameters import KroneckerInducing, Parameters
 from lvmogp.typing import Array, Float, Scalar
@@ -57,7 +41,7 @@ class Basis(eqx.Module):
 
     def features(self, points: Float[Array, "n Q"]) -> Float[Array, "n m"]:
         """Rows (L⁻¹ k_u(x))ᵀ: a(x) of inputs, c(h) of given latents."""
-        return whiten(self.factor, cross(self.kernel, self.points, points)).T
+        return linalg.whiten(self.factor, cross(self.kernel, self.points, points)).T
 
 
 class LatentMoments(eqx.Module):
@@ -74,12 +58,18 @@ class LatentMoments(eqx.Module):
 
 def basis(kernel: Kernel, points: Float[Array, "m Q"]) -> Basis:
     """Factorise the gram matrix of the inducing points."""
-    return Basis(kernel, points, cholesky(gram(kernel, points)))
+    return Basis(kernel, points, linalg.cholesky(gram(kernel, points)))
+
+
+def bases(parameters: Parameters) -> tuple[Basis, Basis]:
+    """Factorise the gram matrices of the inducing inputs and of the inducing latents."""
+    inputs = basis(parameters.input_kernel, parameters.inducing_inputs)
+    return inputs, basis(parameters.latent_kernel, parameters.inducing_latents)
 
 
 def whitened_mean(latent_basis: Basis, latents: LatentGaussians) -> Float[Array, "D M_H"]:
     """Rows ⟨c(h_d)⟩ᵀ = Ψ_d L_H⁻ᵀ."""
-    return whiten(latent_basis.factor, psi1(latent_basis.kernel, latent_basis.points, latents).T).T
+    return linalg.whiten(latent_basis.factor, psi1(latent_basis.kernel, latent_basis.points, latents).T).T
 
 
 def latent_moments(latent_basis: Basis, latents: LatentGaussians) -> LatentMoments:
@@ -90,11 +80,11 @@ def latent_moments(latent_basis: Basis, latents: LatentGaussians) -> LatentMomen
     """
     latent_basis, latents = in_precision((latent_basis, latents), "float64")
     mean = whitened_mean(latent_basis, latents)
-    covariance = feature_covariance(latent_basis.kernel, latent_basis.points, latents)
+    covariance = psi_statistics.feature_covariance(latent_basis.kernel, latent_basis.points, latents)
     return LatentMoments(
         prior_variance=psi0(latent_basis.kernel, latents),
         mean=mean,
-        second=mean[:, :, None] * mean[:, None, :] + whiten_both_sides(latent_basis.factor, covariance),
+        second=mean[:, :, None] * mean[:, None, :] + linalg.whiten_both_sides(latent_basis.factor, covariance),
     )
 
 
@@ -114,16 +104,10 @@ class ConstantTerm(eqx.Module):
     def log_likelihood(self, explained: Scalar) -> Scalar:
         """Add ½⟨2bᵀv − vᵀGv⟩, what v explains, to the constant; NaN where rounding errors made it up."""
         total = -(self.count * LOG_2PI - self.log_precision + self.squares + self.residual) / 2
-        return nan_if_unsound(total + explained / 2, self.count, self.squares - explained, self.residual)
-
-
-def nan_if_unsound(bound: Scalar, n_observations: Scalar, *never_negative: Scalar) -> Scalar:
-    """A bound, or NaN where a sum that is never negative comes out so: rounding errors have taken its place.
-
-    A large prior variance, or hardly any noise, multiplies them until they look like a gain that any search would take.
-    """
-    least = jnp.min(jnp.stack(never_negative))
-    return jnp.where(least < -_HARMLESS_ERROR * n_observations, jnp.nan, bound)
+        # Neither is ever negative. A large prior variance, or hardly any noise, multiplies rounding errors until they
+        # look like a gain that any search would take.
+        least = jnp.minimum(self.squares - explained, self.residual)
+        return jnp.where(least < -_HARMLESS_ERROR * self.count, jnp.nan, total + explained / 2)
 
 
 class GridQuadratic(eqx.Module):
@@ -165,7 +149,7 @@ class LongQuadratic(eqx.Module):
 
     def evidence(self) -> tuple[Scalar, Scalar]:
         """Return log|I + G| and bᵀ(I + G)⁻¹b by a Cholesky factor of size M_X · M_H."""
-        return dense_evidence(self.dense_gram(), vec(self.linear))
+        return dense_evidence(self.dense_gram(), linalg.vec(self.linear))
 
     def dense_gram(self) -> Float[Array, "MM MM"]:
         """Return G = Σ_d T_d ⊗ A_d, as one matrix product over conditions."""
@@ -183,17 +167,12 @@ class LongQuadratic(eqx.Module):
         projected = jnp.einsum("xh,dxy,yk->dhk", mapped, self.input_grams, mapped)
         mean_part = jnp.sum(projected * self.latent_seconds)
         input_factor, latent_factor = inducing.input_factor, self.whitener.T @ inducing.latent_factor  # L_H⁻ᵀ chol Σ_H
-        inputs = _inner(self.input_grams, input_factor @ input_factor.T)
-        latents = _inner(self.latent_seconds, latent_factor @ latent_factor.T)
+        inputs = jnp.tensordot(self.input_grams, input_factor @ input_factor.T)  # tr(A_d Σ_X)
+        latents = jnp.tensordot(self.latent_seconds, latent_factor @ latent_factor.T)
         return mean_part + inputs @ latents
 
 
 Quadratic = GridQuadratic | LongQuadratic
-
-
-def _inner(matrices: Float[Array, "D m m"], matrix: Float[Array, "m m"]) -> Float[Array, " D"]:
-    # tr(A_d B) of symmetric matrices.
-    return matrices.reshape(matrices.shape[0], -1) @ matrix.reshape(-1)
 
 
 def quadratic(parameters: Parameters, data: Data, *, careful: bool = False) -> Quadratic:
@@ -203,16 +182,13 @@ def quadratic(parameters: Parameters, data: Data, *, careful: bool = False) -> Q
     noise multiplies what is lost. Where ``careful``, features are whitened before they are squared and only the
     covariance of uncertain ones afterwards (equation 50), which loses hardly any digits and takes longer.
     """
-    input_basis = basis(parameters.input_kernel, parameters.inducing_inputs)
-    latent_basis = basis(parameters.latent_kernel, parameters.inducing_latents)
     if isinstance(data, GridData):
-        return _grid_quadratic(parameters, data, input_basis, latent_basis, careful=careful)
-    return _long_quadratic(parameters, data, input_basis, latent_basis, careful=careful)
+        return _grid_quadratic(parameters, data, careful=careful)
+    return _long_quadratic(parameters, data, careful=careful)
 
 
-def _grid_quadratic(
-    parameters: Parameters, data: GridData, input_basis: Basis, latent_basis: Basis, *, careful: bool
-) -> GridQuadratic:
+def _grid_quadratic(parameters: Parameters, data: GridData, *, careful: bool) -> GridQuadratic:
+    input_basis, latent_basis = bases(parameters)
     latents, factor = parameters.latents, latent_basis.factor
     kernel, points = latent_basis.kernel, latent_basis.points
     precision = 1 / data.noise(parameters.noise_per_condition)
@@ -221,16 +197,16 @@ def _grid_quadratic(
     weighted = precision[:, None] * latent_features
     # A_X = AᵀA and B = AᵀY diag(1/σ_d²) ⟨c⟩, beginning with the thinner product with Y.
     if len(points) <= len(input_basis.points):
-        input_gram, linear = whitened_products(input_basis.factor, covariance, data.outputs @ weighted)
+        input_gram, linear = linalg.whitened_products(input_basis.factor, covariance, data.outputs @ weighted)
     else:
-        input_gram, projections = whitened_products(input_basis.factor, covariance, data.outputs)
+        input_gram, projections = linalg.whitened_products(input_basis.factor, covariance, data.outputs)
         linear = projections @ weighted
     # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ, with care Σ_d ⟨c⟩⟨c⟩ᵀ/σ_d² + L_H⁻¹ (Σ_d Cov_d/σ_d²) L_H⁻ᵀ (equation 50)
     if careful:
-        spread = whiten_both_sides(factor, weighted_covariance(kernel, points, latents, precision))
+        spread = linalg.whiten_both_sides(factor, weighted_covariance(kernel, points, latents, precision))
         latent_gram = latent_features.T @ weighted + spread
     else:
-        latent_gram = whiten_both_sides(factor, weighted_psi2(kernel, points, latents, precision))
+        latent_gram = linalg.whiten_both_sides(factor, weighted_psi2(kernel, points, latents, precision))
     # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H
     signal = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * (psi0(kernel, latents) @ precision)
     residual = signal - jnp.trace(input_gram) * jnp.trace(latent_gram)
@@ -239,18 +215,17 @@ def _grid_quadratic(
     return GridQuadratic(constant, linear, input_gram, latent_gram)
 
 
-def _long_quadratic(
-    parameters: Parameters, data: LongData, input_basis: Basis, latent_basis: Basis, *, careful: bool
-) -> LongQuadratic:
+def _long_quadratic(parameters: Parameters, data: LongData, *, careful: bool) -> LongQuadratic:
+    input_basis, latent_basis = bases(parameters)
     kernel, points, latents = latent_basis.kernel, latent_basis.points, parameters.latents
     sums = condition_sums(input_basis, data, parameters.noise_per_condition)
     if careful:
         seconds, whitener = latent_moments(latent_basis, latents).second, jnp.eye(len(points))  # T_d, I
     else:
-        seconds, whitener = psi2(kernel, points, latents), triangular_inverse(latent_basis.factor)  # Φ_d, L_H⁻¹
+        seconds, whitener = psi2(kernel, points, latents), linalg.triangular_inverse(latent_basis.factor)  # Φ_d, L_H⁻¹
     linear = sums.projections.T @ whitened_mean(latent_basis, latents)  # B
     # Σ_d (ψ_d tr K_d − tr T_d tr A_d), tr T_d = tr(Φ_d K_H⁻¹)
-    traces = _inner(seconds, whitener.T @ whitener) @ jnp.trace(sums.grams, axis1=1, axis2=2)
+    traces = jnp.tensordot(seconds, whitener.T @ whitener) @ jnp.trace(sums.grams, axis1=1, axis2=2)
     signal = psi0(kernel, latents) @ sums.prior_variances
     log_precision, squares = jnp.sum(sums.log_precisions), jnp.sum(sums.squares)
     constant = ConstantTerm(jnp.sum(data.counts), log_precision, squares, signal, signal - traces)
@@ -272,7 +247,6 @@ class ConditionSums(eqx.Module):
 
 def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]) -> ConditionSums:
     """Accumulate long data by condition, as batched matrix products of its blocks (equation 45)."""
-    (_, block_size, n_columns), n_inducing = data.inputs.shape, input_basis.points.shape[0]
     # Without errors of the measurements all observations of a condition weigh the same, which is taken out of the sums.
     places, common, logs = data.present, 1 / noise, -data.counts * jnp.log(noise)
     if data.error_variances is not None:
@@ -282,17 +256,16 @@ def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]
     outputs = data.outputs * places
 
     def sums_of_blocks(inputs: Array, places: Array, outputs: Array) -> tuple[Array, Array, Array]:
-        points = inputs.reshape(-1, n_columns)
+        points = inputs.reshape(-1, inputs.shape[-1])
         covariances = cross(input_basis.kernel, points, input_basis.points).reshape(*places.shape, -1)
-        grams, projections = block_products(input_basis.factor, covariances * places[..., None], outputs)
+        grams, projections = linalg.block_products(input_basis.factor, covariances * places[..., None], outputs)
         prior = diagonal(input_basis.kernel, points).reshape(places.shape) * places**2
         return grams, projections, jnp.sum(prior, axis=1)
 
     # Blocks are a small number times a power of two (padding.rounded_up), so that halves are whole.
-    most = (_ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR) // (
-        block_size * n_inducing
-    )
-    grams, projections, priors = in_slices(sums_of_blocks, most, data.inputs, places, outputs)
+    elements = _ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR
+    most = elements // (data.inputs.shape[1] * len(input_basis.points))
+    grams, projections, priors = linalg.in_slices(sums_of_blocks, most, data.inputs, places, outputs)
     return ConditionSums(
         grams=data.sum_by_condition(grams) * common[:, None, None],
         projections=data.sum_by_condition(projections) * common[:, None],

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from lvmogp.algebra.constraints import POINTS, lower_triangular, positive
+from lvmogp.algebra.constraints import LOWER_TRIANGULAR, POINTS, positive
 from lvmogp.algebra.gaussians import kl_to_standard_normal
 from lvmogp.ground.rules import Below
 from lvmogp.kernels.covariances import Kernel
@@ -19,15 +19,15 @@ class KroneckerInducing(eqx.Module):
     """Explicit q(v) = N(vec M, Σ_H ⊗ Σ_X) over the whitened inducing variables, Σ = L Lᵀ (the paper's choice)."""
 
     mean: Float[Array, "M_X M_H"]
-    input_factor: Float[Array, "M_X M_X"] = lower_triangular()
-    latent_factor: Float[Array, "M_H M_H"] = lower_triangular()
+    input_factor: Float[Array, "M_X M_X"] = eqx.field(metadata=LOWER_TRIANGULAR)
+    latent_factor: Float[Array, "M_H M_H"] = eqx.field(metadata=LOWER_TRIANGULAR)
 
 
 class FullInducing(eqx.Module):
     """Explicit q(v) = N(vec M, L Lᵀ) over the whitened inducing variables, without any structure."""
 
     mean: Float[Array, "M_X M_H"]
-    factor: Float[Array, "MM MM"] = lower_triangular()
+    factor: Float[Array, "MM MM"] = eqx.field(metadata=LOWER_TRIANGULAR)
 
 
 Inducing = KroneckerInducing | FullInducing

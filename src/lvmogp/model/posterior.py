@@ -19,12 +19,12 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 
 from lvmogp.algebra.evidence import kronecker_shrinkage
-from lvmogp.algebra.linalg import cholesky, packed_counts, vec
+from lvmogp.algebra.linalg import packed_counts, vec
 from lvmogp.ground.precision import in_precision
 from lvmogp.ground.rules import Along
-from lvmogp.kernels.covariances import diagonal, gram
+from lvmogp.kernels.covariances import diagonal
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.expected_likelihood import Basis, GridQuadratic, Quadratic, latent_moments, quadratic
+from lvmogp.model.expected_likelihood import Basis, GridQuadratic, Quadratic, bases, latent_moments, quadratic
 from lvmogp.model.layouts import Data
 from lvmogp.model.parameters import KroneckerInducing, Parameters
 from lvmogp.typing import Array, Float, Int
@@ -124,15 +124,8 @@ def posterior(parameters: Parameters, data: Data) -> Posterior:
     else:
         mean = inducing.mean
         covariance = DenseCovariance(inducing.factor @ inducing.factor.T, mean.shape[0])
-    return Posterior(parameters, *gram_factors(parameters), mean, covariance)
-
-
-def gram_factors(parameters: Parameters) -> tuple[Float[Array, "M_X M_X"], Float[Array, "M_H M_H"]]:
-    """Return the Cholesky factors of the gram matrices of inducing inputs and inducing latents."""
-    return (
-        cholesky(gram(parameters.input_kernel, parameters.inducing_inputs)),
-        cholesky(gram(parameters.latent_kernel, parameters.inducing_latents)),
-    )
+    inputs, latents = bases(parameters)
+    return Posterior(parameters, inputs.factor, latents.factor, mean, covariance)
 
 
 def optimal_inducing(expected: Quadratic) -> tuple[Float[Array, "M_X M_H"], Covariance]:

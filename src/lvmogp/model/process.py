@@ -50,8 +50,7 @@ class Features(eqx.Module):
 # What the data say comes in three forms that answer the same questions, in terms of the features of inputs and latents:
 # - ``mean`` of f(·, h) at inputs;
 # - ``covariance``, ``variance``: what they take from the prior covariance of f(·, h) and f(·, h'), or at each input;
-# - ``at_latent``: the same of f(·, h) alone, for which the features of the latent are a single one;
-# - ``at_inputs``: the same at given inputs, for many latents, with the features that these inputs have there.
+# - ``at_latent``: the same of f(·, h) alone, for which the features of the latent are a single one.
 
 
 class KroneckerExplained(eqx.Module):
@@ -75,10 +74,6 @@ class KroneckerExplained(eqx.Module):
     def at_latent(self, latent: Row) -> "KroneckerExplained":
         """Return Bc and Wc² as columns."""
         return KroneckerExplained((self.weights @ latent)[:, None], (self.shrinkage @ latent**2)[:, None])
-
-    def at_inputs(self, inputs: Float[Array, "m R"]) -> tuple["KroneckerExplained", Float[Array, "m R"]]:
-        """Return itself: its sums are as short as they can be."""
-        return self, inputs
 
 
 class InducingExplained(eqx.Module):
@@ -110,11 +105,6 @@ class InducingExplained(eqx.Module):
         """Return Mc and Σ_jk c_j c_k (I − S)_jk."""
         return InducingExplained((self.weights @ latent)[:, None], self._contracted(latent, latent)[None, None])
 
-    def at_inputs(self, inputs: Float[Array, "m M_X"]) -> tuple["InducingExplained", Float[Array, "m m"]]:
-        """Return AM and A(I − S)_jkAᵀ, in which the inputs are unit vectors."""
-        blocks = jnp.einsum("mx,jkxy,ny->jkmn", inputs, self.missing, inputs)
-        return InducingExplained(inputs @ self.weights, blocks), jnp.eye(inputs.shape[0], dtype=inputs.dtype)
-
 
 class DenseExplained(eqx.Module):
     """By the factor LLᵀ of the covariance K + diag σ² of all observations (equation 37).
@@ -145,12 +135,17 @@ class DenseExplained(eqx.Module):
         """Return L⁻¹ diag c and c ∘ α."""
         return DenseExplained(self.whitener * latent, self.solution * latent)
 
-    def at_inputs(self, inputs: Float[Array, "m n"]) -> tuple["DenseExplained", Float[Array, "m n"]]:
-        """Return itself: nothing can be summed before the latents are known."""
-        return self, inputs
-
 
 Explained = KroneckerExplained | InducingExplained | DenseExplained
+
+
+def at_inputs(explained: Explained, inputs: Float[Array, "m R"]) -> tuple[Explained, Float[Array, "m _"]]:
+    """Return what data say at given inputs, for many latents, with the features that these inputs have there."""
+    if not isinstance(explained, InducingExplained):
+        return explained, inputs  # nothing else can be summed before the latents are known
+    # AM and A(I − S)_jkAᵀ, in which the inputs are unit vectors
+    blocks = jnp.einsum("mx,jkxy,ny->jkmn", inputs, explained.missing, inputs)
+    return InducingExplained(inputs @ explained.weights, blocks), jnp.eye(inputs.shape[0], dtype=inputs.dtype)
 
 
 class Process(eqx.Module):
@@ -172,12 +167,9 @@ def process_of_fit(model: Posterior) -> Process:
         explained = KroneckerExplained(turns[0].T @ model.mean @ turns[1], 1 - covariance.variances)
     else:
         identity, other = (jnp.eye(size, dtype=model.mean.dtype) for size in model.mean.shape)
-        explained = InducingExplained(
-            model.mean, other[:, :, None, None] * identity - covariance.blocks
-        )  # δ_jk I − S_jk
-    inputs, latents = (
-        Features(own.kernel, own.points, whitener) for own, whitener in zip(bases, whiteners, strict=True)
-    )
+        missing = other[:, :, None, None] * identity - covariance.blocks  # δ_jk I − S_jk
+        explained = InducingExplained(model.mean, missing)
+    inputs, latents = (Features(own.kernel, own.points, mixing) for own, mixing in zip(bases, whiteners, strict=True))
     return Process(inputs, latents, explained)
 
 

@@ -26,8 +26,9 @@ from lvmogp.inference.minibatch.distributed import AXIS, mesh, on_devices
 from lvmogp.inference.minibatch.minibatches import Feed, Minibatch, ahead, minibatch
 from lvmogp.inference.minibatch.steps import AdamMoments, Grams, Problem, State, covariance_of, step, with_conditions
 from lvmogp.inference.optimise import Status, StopFit
+from lvmogp.model.expected_likelihood import bases
 from lvmogp.model.parameters import Parameters
-from lvmogp.model.posterior import Posterior, gram_factors
+from lvmogp.model.posterior import Posterior
 from lvmogp.typing import Array, Float, Scalar
 
 STEPS_PER_WINDOW = 50
@@ -234,4 +235,5 @@ def _averaged(average: State, state: State, share: Scalar) -> State:
 def _posterior(state: State, problem: Problem) -> Posterior:
     state, problem = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), (state, problem))
     parameters = with_conditions(join(state.vector, problem.fixed_leaves, problem.structure), state.table)
-    return Posterior(parameters, *gram_factors(parameters), state.mean, state.covariance)
+    inputs, latents = bases(parameters)
+    return Posterior(parameters, inputs.factor, latents.factor, state.mean, state.covariance)
