@@ -260,20 +260,22 @@ def test_columns_of_whole_numbers_booleans_and_plain_dates_are_inputs():
 
 
 def test_new_inputs_are_matched_to_the_training_columns_by_name():
-    read = read_inputs(pd.DataFrame({"b": [2.0], "a": [1.0]}), columns=("a", "b"), n_columns=2)
+    schema = read_training(pd.DataFrame({"a": [0.0], "b": [0.0]}), [0.0], None)
+    read = read_inputs(pd.DataFrame({"b": [2.0], "a": [1.0]}), schema=schema)
     assert_array_equal(read.values, [[1.0, 2.0]])
     assert read.columns == ("a", "b")
-    assert_array_equal(read_inputs([[1.0, 2.0]], columns=("a", "b"), trained_dates=("a",)).values, [[1.0, 2.0]])
+    assert_array_equal(read_inputs([[1.0, 2.0]], schema=schema._replace(date_columns=("a",))).values, [[1.0, 2.0]])
     for columns in (["a", "c"], ["a"], ["a", "b", "c"]):
         frame = pd.DataFrame(np.ones((1, len(columns))), columns=columns)
-        refused(r"X must have the columns \['a', 'b'\], got \['a'", read_inputs, frame, columns=("a", "b"))
+        refused(r"X must have the columns \['a', 'b'\], got \['a'", read_inputs, frame, schema=schema)
     words = "X has 3 features, but LVMOGPRegressor is expecting 2 features as input, as it was fitted with"
-    refused(words, read_inputs, np.zeros((1, 3)), n_columns=2)
+    refused(words, read_inputs, np.zeros((1, 3)), schema=schema)
 
 
 def test_dates_in_the_place_of_numbers_fail_in_words():
-    for column, trained, words in (
-        ([1.0], ("when",), "held dates when the model was fitted, but holds numbers now"),
-        (pd.to_datetime(["2020-01-01"]), (), "held numbers when the model was fitted, but holds dates now"),
+    numbers, dates = (pd.DataFrame({"when": column}) for column in ([1.0], pd.to_datetime(["2020-01-01"])))
+    for new, trained, words in (
+        (numbers, dates, "held dates when the model was fitted, but holds numbers now"),
+        (dates, numbers, "held numbers when the model was fitted, but holds dates now"),
     ):
-        refused(words, read_inputs, pd.DataFrame({"when": column}), columns=("when",), trained_dates=trained)
+        refused(words, read_inputs, new, schema=read_training(trained, [0.0], None))

@@ -76,13 +76,7 @@ def asked_rows(model: FittedModel, X: Any, conditions: Any, condition: str | Non
 
 def asked_inputs(model: FittedModel, X: Any, *, condition: str | None = None) -> Inputs:
     """Read inputs with the columns of those that the model was trained on."""
-    return read_inputs(
-        X,
-        condition=condition,
-        columns=model.schema.columns,
-        n_columns=model.schema.n_columns,
-        trained_dates=model.schema.date_columns,
-    )
+    return read_inputs(X, condition=condition, schema=model.schema)
 
 
 def asked_id(model: FittedModel, name: Any) -> Id:

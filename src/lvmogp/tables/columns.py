@@ -1,6 +1,7 @@
 """Numbers out of tables and arrays of any make, or words for why not."""
 
 import datetime
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
@@ -91,19 +92,14 @@ def numeric_array(values: Any, name: str) -> HostFloat:
     """Return an array of real numbers as floats."""
     if issparse(values):
         raise DataError(f"{name} is sparse, which is not supported; pass a dense array, {name}.toarray()")
-    try:
-        array = np.asarray(_unmasked(values))
-        _check_real(array.dtype, name)
-        if array.dtype.kind in "Mm":
-            raise TypeError
-        return array.astype(float)
-    except DataError:
-        raise
-    except (TypeError, ValueError, OverflowError):
-        dtype = getattr(values, "dtype", None)
-        shown = f"{values!r:.60}" if dtype is None else f"of {dtype}"
-        kind = type(values).__name__
-        raise DataError(f"{name} must hold real numbers in a rectangular array, got {kind} {shown}") from None
+    array = _unmasked(values)
+    with suppress(TypeError, ValueError, OverflowError):
+        array = np.asarray(array)
+        if array.dtype.kind not in "cMm":
+            return array.astype(float)
+    _check_real(getattr(array, "dtype", None), name)
+    shown = f"of {values.dtype}" if hasattr(values, "dtype") else f"{values!r:.60}"
+    raise DataError(f"{name} must hold real numbers in a rectangular array, got {type(values).__name__} {shown}")
 
 
 def numeric_outputs(y: Any) -> HostFloat:

@@ -276,8 +276,11 @@ def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
 def _encoded_levels(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
     # A level that no trained condition has is refused, or counts as missing. Levels are compared as text, since that is
     # what files hold.
-    whole = all(isinstance(level, int) for level in feature.levels)
-    found = [None if gap else _text(value, whole=whole) for value, gap in zip(column, column.isna(), strict=True)]
+    found = [None if gap else plain_id(value) for value, gap in zip(column, column.isna(), strict=True)]
+    if all(isinstance(level, int) for level in feature.levels):
+        # Of a column with gaps pandas makes floats, of which whole numbers must know nothing.
+        found = [int(level) if isinstance(level, float) and level.is_integer() else level for level in found]
+    found = [None if level is None else str(level) for level in found]
     number = {str(level): place for place, level in enumerate(feature.levels)}
     strange = next((level for level in found if level is not None and level not in number), None)
     if strange is not None and strict:
@@ -292,9 +295,3 @@ def _encoded_levels(feature: Feature, column: pd.Series, *, strict: bool) -> Hos
         )
     rows = np.vstack([np.eye(len(number)), np.full(len(number), np.nan)])  # the last stands for what is missing
     return rows[[len(number) if level is None else number.get(level, len(number)) for level in found]]
-
-
-def _text(level: Any, *, whole: bool) -> str:
-    # Of a column with gaps pandas makes floats, of which levels that are whole numbers must know nothing.
-    plain = plain_id(level)
-    return str(int(plain) if whole and isinstance(plain, float) and plain.is_integer() else plain)

@@ -9,8 +9,7 @@ equal: 1 and 1.0 are, 1 and "1" are not, nor are a date and midnight of that day
 import datetime
 import difflib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -34,16 +33,11 @@ _MISSING = "a condition id is missing (None or NaN); drop those rows or give the
 _OBJECTS_OF_ONE_KIND = ("string", "integer", "boolean")
 
 
-@dataclass(frozen=True, eq=False)
-class RowIds:
+class RowIds(NamedTuple):
     """The id of each row as a number into the different ids, which are in the order of first appearance."""
 
     distinct: tuple[Id, ...]
     numbers: HostInt
-
-    def __len__(self) -> int:
-        """Count the rows."""
-        return len(self.numbers)
 
     def numbers_in(self, known: Sequence[Id]) -> HostInt:
         """Return the number of each row's id in ``known``, −1 where it is unknown."""
@@ -167,8 +161,8 @@ def row_conditions(conditions: Any, n_rows: int) -> RowIds:
         return RowIds((plain_id(conditions),), np.zeros(n_rows, dtype=int))
     check_sequence(conditions)
     ids = row_ids(conditions)
-    if len(ids) != n_rows:
-        raise DataError(f"conditions has {len(ids)} entries for {n_rows} rows of X; give one id, or one a row")
+    if len(ids.numbers) != n_rows:
+        raise DataError(f"conditions has {len(ids.numbers)} entries for {n_rows} rows of X; give one id, or one a row")
     return ids
 
 

@@ -136,13 +136,7 @@ class Observations(NamedTuple):
         return joined([chunk.some(rng.random(chunk.n_rows) < chances[chunk.conditions]) for chunk in self.chunks()])
 
     def as_store(self) -> "Observations":
-        """Return what a user hands in as a store, once its arrays are known to fit together, with ids as plain values.
-
-        Raises
-        ------
-        DataError
-            If shapes, types or numbers do not fit, in words.
-        """
+        """Return what a user hands in as a store, with ids as plain values, once its arrays are known to fit."""
         shapes = [np.shape(values) for values in self[:3]]
         if [len(shape) for shape in shapes] != [2, 1, 1] or len({0, *(shape[0] for shape in shapes)}) != 2:
             raise DataError(

@@ -23,17 +23,10 @@ class Inputs(NamedTuple):
     date_columns: tuple[str, ...] = ()
 
 
-def read_inputs(
-    X: Any,
-    *,
-    condition: str | None = None,
-    columns: tuple[str, ...] | None = None,
-    n_columns: int | None = None,
-    trained_dates: tuple[str, ...] | None = None,
-) -> Inputs:
-    """Check a table of inputs; a condition column named ``condition`` is taken out of it.
+def read_inputs(X: Any, *, condition: str | None = None, schema: Observations | None = None) -> Inputs:
+    """Check a table of inputs, from which a column named ``condition`` is taken out.
 
-    ``columns``, ``n_columns`` and ``trained_dates`` are those of the training inputs, which a new table must have.
+    ``schema`` describes the training data, whose columns a new table must have.
     """
     table = as_pandas(X)
     if isinstance(table, pd.DataFrame):
@@ -51,18 +44,6 @@ def read_inputs(
             f"condition={condition!r} names a column, so X must be a pandas or polars DataFrame, got "
             f"{type(X).__name__}; or pass conditions= beside a plain array"
         )
-    _check_values(inputs)
-    if columns is not None and inputs.columns is not None:
-        inputs = _as_trained(inputs, columns, inputs.date_columns if trained_dates is None else trained_dates)
-    if n_columns is not None and inputs.values.shape[1] != n_columns:
-        raise DataError(
-            f"X has {inputs.values.shape[1]} features, but LVMOGPRegressor is expecting {n_columns} features as input, "
-            "as it was fitted with"
-        )
-    return inputs
-
-
-def _check_values(inputs: Inputs) -> None:
     values = inputs.values
     if values.ndim != 2:
         raise DataError(
@@ -79,16 +60,24 @@ def _check_values(inputs: Inputs) -> None:
             f"X holds {len(bad)} NaN or infinite values, the first in row {row}, column {name!r}; inputs must be "
             "finite (only outputs may be missing)"
         )
+    return inputs if schema is None else _as_trained(inputs, schema)
 
 
-def _as_trained(inputs: Inputs, columns: tuple[str, ...], dates: tuple[str, ...]) -> Inputs:
-    own = inputs.columns or ()
-    if sorted(own) != sorted(columns):
-        raise DataError(f"X must have the columns {list(columns)}, got {list(own)}")
-    for name in sorted(set(inputs.date_columns) ^ set(dates)):
-        before, now = ("dates", "numbers") if name in dates else ("numbers", "dates")
-        raise DataError(f"column {name!r} of X held {before} when the model was fitted, but holds {now} now")
-    return inputs._replace(values=inputs.values[:, [own.index(column) for column in columns]], columns=columns)
+def _as_trained(inputs: Inputs, schema: Observations) -> Inputs:
+    own, columns, dates = inputs.columns, schema.columns, schema.date_columns
+    if own is not None and columns is not None:
+        if sorted(own) != sorted(columns):
+            raise DataError(f"X must have the columns {list(columns)}, got {list(own)}")
+        for name in sorted(set(inputs.date_columns) ^ set(dates)):
+            before, now = ("dates", "numbers") if name in dates else ("numbers", "dates")
+            raise DataError(f"column {name!r} of X held {before} when the model was fitted, but holds {now} now")
+        return inputs._replace(values=inputs.values[:, [own.index(column) for column in columns]], columns=columns)
+    if inputs.values.shape[1] != schema.n_columns:
+        raise DataError(
+            f"X has {inputs.values.shape[1]} features, but LVMOGPRegressor is expecting {schema.n_columns} features as "
+            "input, as it was fitted with"
+        )
+    return inputs
 
 
 def read_outputs(y: Any, n_rows: int) -> HostFloat:

@@ -6,7 +6,7 @@ import numpy as np
 
 from lvmogp.errors import DataError
 from lvmogp.ground.rules import POSITIVE
-from lvmogp.tables.transforms import Transform, check_outputs
+from lvmogp.tables.transforms import Transform
 from lvmogp.typing import Array, Float, HostFloat
 
 # Squares of what lies beyond are infinite or zero in double precision.
@@ -103,7 +103,11 @@ class ColumnMoments(NamedTuple):
 
 def column_moments(inputs: HostFloat, outputs: HostFloat, *, transform: Transform | None = None) -> ColumnMoments:
     """Return the moments of the inputs and of the outputs, after their transform if there is one."""
-    check_outputs(transform, outputs)
+    if transform is not None and (n_bad := int(np.sum(~transform.takes(outputs)))):
+        raise DataError(
+            f'output_transform="{transform.name}" needs {transform.demand}, but {n_bad} of {len(outputs)} are '
+            f"{transform.fault}; leave it out, or shift the outputs"
+        )
     inputs, outputs = inputs.astype(float, copy=False), outputs.astype(float, copy=False)
     values = outputs if transform is None else transform.forward(outputs)
     means, squares = [], []

@@ -14,7 +14,6 @@ import numpy as np
 from jax.scipy.stats import norm
 
 from lvmogp.algebra.gaussians import normal_distribution
-from lvmogp.errors import DataError
 from lvmogp.typing import Array, Float, HostFloat
 
 # Terms of a series whose rest is below a thousandth where it matters most, at a mean of zero.
@@ -102,17 +101,17 @@ class SquareRoot(eqx.Module):
 
     def mean(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
         """⟨max(g, 0)²⟩, which is m² + v less the part below zero."""
-        below, above, *_ = _parts_of_powers(mean, variance)
+        below, _, above, _ = _parts_of_powers(mean, variance)
         return jnp.where(mean > 0, mean**2 + variance - below, above)
 
     def excess(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
         """(m − 1)(m + 1) + v less the part below zero."""
-        below, above, *_ = _parts_of_powers(mean, variance)
+        below, _, above, _ = _parts_of_powers(mean, variance)
         return jnp.where(mean > 0, (mean - 1) * (mean + 1) + variance - below, above - 1)
 
     def variance(self, mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> Float[Array, "*n"]:
         """4m²v + 2v² of g², less what the parts below zero have in it; each form where it loses no digits."""
-        below, above, fourth_below, fourth_above = _parts_of_powers(mean, variance)
+        below, fourth_below, above, fourth_above = _parts_of_powers(mean, variance)
         lost = fourth_below + below**2 - 2 * (mean**2 + variance) * below
         return jnp.where(mean > 0, 4 * mean**2 * variance + 2 * variance**2 - lost, fourth_above - above**2)
 
@@ -134,7 +133,7 @@ class SquareRoot(eqx.Module):
 
 
 def _parts_of_powers(mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> tuple[Array, Array, Array, Array]:
-    """⟨g²⟩ over g < 0 and over g > 0, and ⟨g⁴⟩ over both.
+    """⟨g²⟩ and ⟨g⁴⟩ over g < 0, then over g > 0.
 
     With a = m/√v, those over g < 0 are v [(a² + 1) Φ(−a) − aφ(a)] and v² [(a⁴ + 6a² + 3) Φ(−a) − (a³ + 5a) φ(a)].
     """
@@ -147,8 +146,7 @@ def _parts_of_powers(mean: Float[Array, "*n"], variance: Float[Array, "*n"]) -> 
         fourth = (score**4 + 6 * score**2 + 3) * whole + (score**3 + 5 * score) * density
         return variance * jnp.maximum(square, 0), variance**2 * jnp.maximum(fourth, 0)
 
-    (square_below, fourth_below), (square_above, fourth_above) = above(-score), above(score)
-    return square_below, square_above, fourth_below, fourth_above
+    return *above(-score), *above(score)
 
 
 def _slopes_of_square(mean: Float[Array, " n"], deviation: Float[Array, " n"]) -> list[Float[Array, " n"]]:
@@ -169,15 +167,3 @@ def _slopes_of_square(mean: Float[Array, " n"], deviation: Float[Array, " n"]) -
 Transform = Logarithm | SquareRoot
 # By the names that users give; with None the output itself is modelled.
 TRANSFORMS: dict[str | None, Transform | None] = {None: None, "log": Logarithm(), "sqrt": SquareRoot()}
-
-
-def check_outputs(transform: Transform | None, outputs: HostFloat) -> None:
-    """Refuse outputs that the transform cannot take."""
-    if transform is None:
-        return
-    n_bad = int(np.sum(~transform.takes(outputs)))
-    if n_bad:
-        raise DataError(
-            f'output_transform="{transform.name}" needs {transform.demand}, but {n_bad} of {len(outputs)} are '
-            f"{transform.fault}; leave it out, or shift the outputs"
-        )
