@@ -1,17 +1,11 @@
 """Checkpoints: whole or not there at all, the last few kept, damage told of, and fits that go on bit for bit."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import numpy as np
-import pandas as pd
 import pytest
 from test_stochastic import many_conditions
 
@@ -334,36 +328,3 @@ def test_a_fit_with_restarts_goes_on_at_the_last_that_ended_and_repeats_a_damage
     with pytest.warns(LVMOGPWarning, match="latents1kernel0-000000001"):
         assert_same(with_restarts(on_progress=seen.append, **keeping), whole)
     assert {progress.restart for progress in seen} == {2}
-
-
-# A process that is killed
-
-
-@pytest.mark.long
-def test_a_killed_process_loses_nothing_that_was_written(tmp_path):
-    inputs, outputs, conditions = observations()
-    frame = pd.DataFrame({"x": inputs[:, 0], "y": outputs, "id": [f"c{each}" for each in conditions]})
-    frame.to_parquet(tmp_path / "data.parquet", row_group_size=200)
-    kept, model = tmp_path / "kept", tmp_path / "killed.lvmogp"
-    roles = ["--output", "y", "--condition", "id", "--model", str(model), "--inference", "stochastic", "--quiet"]
-    sizes = ["--latents", "1", "--inducing-inputs", "6", "--inducing-latents", "4", "--batch-size", "64"]
-    files = [str(tmp_path / "data.parquet"), "--checkpoint", str(kept), "--checkpoint-seconds", "0"]
-    command = [sys.executable, "-m", "lvmogp", "fit", *files, *roles, *sizes, "--max-iter", "500"]
-    killed = subprocess.Popen(command)
-    try:
-        until = time.monotonic() + 120
-        while len(list(kept.glob("steps-*.checkpoint"))) < 2:
-            assert killed.poll() is None, "the fit ended before it could be killed"
-            assert time.monotonic() < until, "no second checkpoint within two minutes"
-            time.sleep(0.005)
-    finally:
-        killed.kill()
-    assert killed.wait() == -signal.SIGKILL
-    assert not model.exists()
-    written = int(newest(kept).name.split("-")[1].split(".")[0])
-    assert 100 <= written < 500
-
-    subprocess.run([*command, "--resume"], check=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
-    (restart,) = LVMOGPRegressor.load(model).outcome_.restarts
-    assert restart.n_iterations == 500
-    assert list(kept.iterdir()) == []  # once the model is safe

@@ -74,13 +74,6 @@ def test_blocks_hold_each_observation_once_with_its_condition(rng, n_conditions,
 # Their bounds.
 
 
-def shared_of(parameters: Parameters) -> Parameters:
-    """What all conditions share, as the parameters of none."""
-    own_noise, nothing = len(parameters.noise_variance) > 1, jnp.zeros((0, parameters.latent_mean.shape[1]))
-    noise = jnp.zeros(0) if own_noise else parameters.noise_variance
-    return replace(parameters, latent_mean=nothing, latent_variance=nothing, noise_variance=noise)
-
-
 def all_rows(observations) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     inputs, outputs = (np.concatenate(parts) for parts in zip(*observations, strict=True))
     return inputs, outputs, np.repeat(np.arange(len(observations)), [len(values) for _, values in observations])

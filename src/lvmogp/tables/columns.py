@@ -105,8 +105,6 @@ def numeric_array(values: Any, name: str) -> HostFloat:
 def numeric_outputs(y: Any) -> HostFloat:
     """Return the outputs as floats, NaN where nothing was observed."""
     if isinstance(y, pd.DataFrame):
-        if y.columns.has_duplicates:
-            raise DataError("two columns of y have the same name; each condition needs a name of its own")
         for name, dtype in y.dtypes.items():
             _check_real(dtype, f"column {str(name)!r} of y")
             if not pd.api.types.is_numeric_dtype(dtype):

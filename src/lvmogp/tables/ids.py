@@ -9,7 +9,8 @@ equal: 1 and 1.0 are, 1 and "1" are not, nor are a date and midnight of that day
 import datetime
 import difflib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,11 +34,16 @@ _MISSING = "a condition id is missing (None or NaN); drop those rows or give the
 _OBJECTS_OF_ONE_KIND = ("string", "integer", "boolean")
 
 
-class RowIds(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class RowIds:
     """The id of each row as a number into the different ids, which are in the order of first appearance."""
 
     distinct: tuple[Id, ...]
     numbers: HostInt
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.numbers)
 
     def numbers_in(self, known: Sequence[Id]) -> HostInt:
         """Return the number of each row's id in ``known``, −1 where it is unknown."""
@@ -144,15 +150,13 @@ def is_single_id(conditions: Any) -> bool:
 
 def check_sequence(conditions: Any) -> None:
     """Refuse what is neither one id nor a sequence of ids."""
-    shown = None
     if isinstance(conditions, np.ndarray) and conditions.ndim != 1:
         shown = f"an array of shape {conditions.shape}"
-    elif not is_single_id(conditions) and (
-        isinstance(conditions, _NO_SEQUENCES) or not isinstance(conditions, Iterable)
-    ):
+    elif is_single_id(conditions) or (isinstance(conditions, Iterable) and not isinstance(conditions, _NO_SEQUENCES)):
+        return
+    else:
         shown = f"{type(conditions).__name__} {conditions!r:.60}"
-    if shown is not None:
-        raise DataError(f"conditions must be one id, or one id a row, got {shown}")
+    raise DataError(f"conditions must be one id, or one id a row, got {shown}")
 
 
 def row_conditions(conditions: Any, n_rows: int) -> RowIds:
@@ -161,8 +165,8 @@ def row_conditions(conditions: Any, n_rows: int) -> RowIds:
         return RowIds((plain_id(conditions),), np.zeros(n_rows, dtype=int))
     check_sequence(conditions)
     ids = row_ids(conditions)
-    if len(ids.numbers) != n_rows:
-        raise DataError(f"conditions has {len(ids.numbers)} entries for {n_rows} rows of X; give one id, or one a row")
+    if len(ids) != n_rows:
+        raise DataError(f"conditions has {len(ids)} entries for {n_rows} rows of X; give one id, or one a row")
     return ids
 
 

@@ -92,11 +92,22 @@ def read_outputs(y: Any, n_rows: int) -> HostFloat:
     return values
 
 
-def read_errors(y_std: Any, outputs: HostFloat) -> HostFloat | None:
-    """Return standard deviations of measurements, from one number for all or one per output; any where none is."""
+def read_errors(y_std: Any, outputs: HostFloat, y: Any = None) -> HostFloat | None:
+    """Return standard deviations of measurements, from one number for all or one per output; any where none is.
+
+    Columns of a table are matched by name to those of ``y``, the table that the outputs were read from.
+    """
     if y_std is None:
         return None
-    values = numeric_array(as_pandas(y_std), "y_std")
+    y_std = as_pandas(y_std)
+    if isinstance(y, pd.DataFrame) and isinstance(y_std, pd.DataFrame) and y_std.shape[1] == y.shape[1]:
+        if set(y_std.columns) != set(y.columns):
+            strange = next(name for name in y_std.columns if name not in set(y.columns))
+            raise DataError(
+                f"y_std has a column {strange!r} that y has not; name its columns as those of y, or pass it as an array"
+            )
+        y_std = y_std[list(y.columns)]
+    values = numeric_array(y_std, "y_std")
     if values.shape == (len(outputs), 1) and outputs.ndim == 1:
         values = values[:, 0]
     if values.ndim > 0 and values.shape != outputs.shape:
@@ -112,19 +123,6 @@ def read_errors(y_std: Any, outputs: HostFloat) -> HostFloat | None:
             f"measurement has no error but the noise, and at most {LARGEST:g}"
         )
     return np.array(values)
-
-
-def in_columns_of(y: Any, y_std: Any) -> Any:
-    """Return errors of the outputs in the order of their columns: two tables are matched by the names of these."""
-    y_std = as_pandas(y_std)
-    if not (isinstance(y, pd.DataFrame) and isinstance(y_std, pd.DataFrame)) or y_std.shape[1] != y.shape[1]:
-        return y_std
-    if set(y_std.columns) != set(y.columns):
-        strange = next(name for name in y_std.columns if name not in set(y.columns))
-        raise DataError(
-            f"y_std has a column {strange!r} that y has not; name its columns as those of y, or pass it as an array"
-        )
-    return y_std[list(y.columns)]
 
 
 def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = None, y_std: Any = None) -> Observations:
@@ -161,7 +159,7 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
         numbers = named.numbers_in(ids)[rows]
         if len(rows) < n_rows:
             warn(f"{n_rows - len(rows)} of {n_rows} rows have no output (NaN) and count as not observed")
-    errors, name = read_errors(in_columns_of(y, y_std) if is_grid else y_std, outputs), getattr(y, "name", None)
+    errors, name = read_errors(y_std, outputs, y), getattr(y, "name", None)
     return Observations(
         inputs.values[rows],
         outputs[cells],
