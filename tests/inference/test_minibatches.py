@@ -167,13 +167,3 @@ def test_grams_are_the_partial_traces_of_the_quadratic_form():
     gram = np.asarray(compiled_quadratic(parameters, as_long(observations)).dense_gram()).reshape(3, 4, 3, 4)
     np.testing.assert_allclose(found.inputs, np.einsum("hxhy->xy", gram), rtol=1e-10)
     np.testing.assert_allclose(found.latents, np.einsum("hxkx->hk", gram), rtol=1e-10)
-
-
-def test_on_a_grid_the_grams_give_the_optimal_covariance(rng):
-    parameters = small_parameters(2)
-    inputs = rng.uniform(-2, 2, (7, 2))
-    observations = [(inputs, rng.normal(size=7)) for _ in range(4)]
-    batch = batch_of(observations, np.arange(28))
-    _, grams = expected_and_grams(parameters, observations, some_inducing(parameters), batch)
-    _, wanted = references.optimal_inducing(parameters, observations)
-    np.testing.assert_allclose(dense(covariance_of(grams)), wanted, rtol=1e-7, atol=1e-10)

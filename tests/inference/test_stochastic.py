@@ -44,7 +44,6 @@ def small_problem(counts: np.ndarray = COUNTS) -> tuple[State, Problem]:
     return begin(shared, jnp.asarray(table), Schedule()).state, problem
 
 
-@pytest.mark.long
 def test_on_a_grid_natural_steps_lead_to_the_optimal_q(rng):
     inputs = rng.uniform(-2, 2, (7, 2))
     observations = [(inputs, rng.normal(size=7)) for _ in range(4)]

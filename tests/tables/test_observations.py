@@ -47,10 +47,6 @@ def test_chunks_and_some_rows_are_those_of_the_arrays(seen):
 @pytest.mark.parametrize("transform", TRANSFORMS.values())
 def test_moments_in_one_pass_are_those_of_the_whole(seen, transform):
     found = scaling_from(seen.moments(transform), transform=transform)
-    values = seen.outputs if transform is None else transform.forward(seen.outputs)
-    assert_allclose(found.input_mean, seen.inputs.mean(axis=0), rtol=1e-12)
-    assert_allclose(found.input_scale, seen.inputs.std(axis=0), rtol=1e-12)
-    assert_allclose([found.output_mean, found.output_scale], [values.mean(), values.std()], rtol=1e-12)
     at_once = scaling_of(seen.inputs, seen.outputs, transform=transform)
     assert_allclose(np.hstack(found[:4]), np.hstack(at_once[:4]), rtol=1e-12)
     assert found.transform is transform

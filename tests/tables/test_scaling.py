@@ -11,18 +11,9 @@ from lvmogp.tables.transforms import TRANSFORMS, Logarithm, SquareRoot
 BACKWARD = {None: lambda values: values, "log": np.exp, "sqrt": np.square}
 
 
-@pytest.fixture
-def inputs(rng):
-    return rng.normal(size=(50, 3)) * [1.0, 1e-6, 1e6] + [0.0, 5.0, -3.0]
-
-
-@pytest.fixture
-def outputs(rng):
-    return 7.0 + 0.3 * rng.normal(size=50)
-
-
 @pytest.mark.parametrize("name", BACKWARD)
-def test_outputs_are_transformed_then_standardised_and_come_back(inputs, outputs, name):
+def test_outputs_are_transformed_then_standardised_and_come_back(rng, name):
+    inputs, outputs = rng.normal(size=(50, 3)) * [1.0, 1e-6, 1e6] + [0.0, 5.0, -3.0], 7.0 + 0.3 * rng.normal(size=50)
     scaling = scaling_of(inputs, outputs, transform=TRANSFORMS[name])
     standardised = scaling.outputs(outputs)
     assert_allclose([standardised.mean(), standardised.std()], [0, 1], atol=1e-12)
