@@ -21,8 +21,7 @@ from lvmogp.model.layouts import GridData, LongData, standardised
 from lvmogp.model.parameters import Parameters, of_conditions
 from lvmogp.model.posterior import curve_moments, grid_marginals, posterior
 from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import differs_in_last_digits_only, scaling_of
-from lvmogp.tables.transforms import Transform
+from lvmogp.tables.scaling import Transform, differs_in_last_digits_only, scaling_of
 from lvmogp.typing import Array, Float
 
 # Standard deviations of the output by which answers that should be the same may differ: by rounding, after a fit (of at

@@ -20,7 +20,6 @@ from lvmogp.model.posterior import KroneckerCovariance
 
 compiled_expected = compiled(expected_log_likelihood)
 compiled_explicit = compiled(explicit)
-compiled_quadratic = compiled(quadratic)
 
 
 # Which observations.
@@ -46,8 +45,7 @@ def test_orders_look_random_and_differ():
 
 def test_minibatches_of_an_epoch_hold_every_row_once_and_epochs_differ():
     steps = [rows_of_step(step, 8, 30, seed=0) for step in range(15)]  # four epochs of thirty rows
-    rows = np.concatenate(steps)
-    epochs = rows.reshape(4, 30)
+    epochs = np.concatenate(steps).reshape(4, 30)
     for epoch in epochs:
         assert sorted(epoch) == list(range(30))
     assert not np.array_equal(epochs[0], epochs[1])
@@ -164,6 +162,6 @@ def test_grams_are_the_partial_traces_of_the_quadratic_form():
     observations = long_case().observations
     batch = batch_of(observations, np.arange(18))
     _, found = expected_and_grams(parameters, observations, some_inducing(parameters), batch)
-    gram = np.asarray(compiled_quadratic(parameters, as_long(observations)).dense_gram()).reshape(3, 4, 3, 4)
+    gram = np.asarray(compiled(quadratic)(parameters, as_long(observations)).dense_gram()).reshape(3, 4, 3, 4)
     np.testing.assert_allclose(found.inputs, np.einsum("hxhy->xy", gram), rtol=1e-10)
     np.testing.assert_allclose(found.latents, np.einsum("hxkx->hk", gram), rtol=1e-10)

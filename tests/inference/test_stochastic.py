@@ -49,7 +49,7 @@ def test_on_a_grid_natural_steps_lead_to_the_optimal_q(rng):
     observations = [(inputs, rng.normal(size=7)) for _ in range(4)]
     state, problem = small_problem(np.full(4, 7))
     batch = batch_of(observations, np.arange(28))
-    for _ in range(200):
+    for _ in range(50):
         state, _ = compiled_step(state, batch, problem, jnp.array([0.0, 0.0, 0.5]))
     mean, covariance = references.optimal_inducing(small_parameters(1), observations)
     np.testing.assert_allclose(state.mean, mean, rtol=1e-7, atol=1e-10)

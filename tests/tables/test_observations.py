@@ -6,11 +6,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import lvmogp.tables.observations as observations_module
 from lvmogp.errors import DataError
-from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.tables.observations import Observations, ObservationStore, canonical_order, in_order, joined
 from lvmogp.tables.reading import read_training
-from lvmogp.tables.scaling import scaling_from, scaling_of
-from lvmogp.tables.transforms import TRANSFORMS
+from lvmogp.tables.scaling import TRANSFORMS, scaling_from, scaling_of
 
 N = 50
 
@@ -162,7 +160,7 @@ def test_order_is_that_of_sorted_lists(seed, with_errors):
 def test_features_tell_copies_apart(known):
     values = np.zeros((6, 1))
     values[1:3, 0] = known
-    order = canonical_order(uneven(np.random.default_rng(0)), FeatureCoordinates(values, np.ones(1), np.ones(1)))
+    order = canonical_order(uneven(np.random.default_rng(0)), values)
     assert (order.places[1] < order.places[2]) == (known != [3.0, 1.0])
 
 

@@ -9,10 +9,9 @@ import pandas as pd
 
 from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.fitted.model import FittedModel, features_of, with_condition
-from lvmogp.tables.columns import as_pandas
 from lvmogp.tables.features import ConditionFeatures, read_feature_row, read_later_features
 from lvmogp.tables.ids import Id, RowIds, check_kinds, is_single_id, row_conditions
-from lvmogp.tables.reading import Inputs, read_errors, read_inputs, read_outputs
+from lvmogp.tables.reading import Inputs, as_pandas, read_errors, read_inputs, read_outputs
 from lvmogp.typing import HostFloat, HostInt
 
 

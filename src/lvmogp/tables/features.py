@@ -13,8 +13,8 @@ import pandas as pd
 
 from lvmogp.errors import DataError, warn
 from lvmogp.ground.rules import ANY_VALUE, POSITIVE, Along
-from lvmogp.tables.columns import as_pandas, check_column_names, days
 from lvmogp.tables.ids import Id, check_kinds, distinct_ids, listed, numbers_of, plain_id, read_ids
+from lvmogp.tables.reading import as_pandas, check_column_names, days
 from lvmogp.tables.scaling import LARGEST, positive_scale
 from lvmogp.typing import Float, HostFloat
 
@@ -247,9 +247,8 @@ def _encoded_table(known: ConditionFeatures, frame: pd.DataFrame) -> HostFloat:
     unknown = [name for name in frame.columns if name not in names]
     if unknown:
         raise DataError(f"the model knows no feature {unknown[0]!r}; its features are {names}")
-    nothing = pd.Series([None] * len(frame), dtype=object)
-    columns = [pd.Series(frame[name]) if name in frame.columns else nothing for name in names]
-    return np.column_stack([_encoded(*each, strict=True) for each in zip(known.features, columns, strict=True)])
+    frame = frame.reindex(columns=names)
+    return np.column_stack([_encoded(feature, frame[feature.name], strict=True) for feature in known.features])
 
 
 def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:

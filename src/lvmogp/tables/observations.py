@@ -8,10 +8,8 @@ import pandas as pd
 
 from lvmogp.errors import DataError
 from lvmogp.ground.rules import NOT_NEGATIVE, Along, Below
-from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.tables.ids import Id, distinct_ids, read_ids
-from lvmogp.tables.scaling import ColumnMoments, column_moments
-from lvmogp.tables.transforms import Transform
+from lvmogp.tables.scaling import ColumnMoments, Transform, column_moments
 from lvmogp.typing import Float, HostFloat, HostInt, Int
 
 # Tens of megabytes in memory, and few enough parts that reading them costs nothing beside the rows.
@@ -187,7 +185,7 @@ class Order(NamedTuple):
         return np.argsort(self.conditions)
 
 
-def canonical_order(observations: Observations, coordinates: FeatureCoordinates | None = None) -> Order:
+def canonical_order(observations: Observations, coordinates: HostFloat | None = None) -> Order:
     """Give observations an order of their own, so that a fit knows neither the order they came in nor any name.
 
     Rows of each condition are ordered by input, then output; conditions by their rows, then by what is known of them.
@@ -200,7 +198,7 @@ def canonical_order(observations: Observations, coordinates: FeatureCoordinates 
     n_conditions = len(observations.ids)
     described = np.zeros(n_conditions, dtype=int)
     if coordinates is not None:
-        described = _ranks([*np.nan_to_num(coordinates.values, nan=np.inf).T])
+        described = _ranks([*np.nan_to_num(coordinates, nan=np.inf).T])
     by_condition = np.lexsort((ranks, observations.conditions))
     ends = np.cumsum(np.bincount(observations.conditions, minlength=n_conditions))
     # Bytes of whole numbers that begin with the largest digit compare as the lists of numbers do.

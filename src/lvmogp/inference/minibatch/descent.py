@@ -134,8 +134,8 @@ def begin(shared: Parameters, table: Float[Array, "rows K"], schedule: Schedule)
     n_inputs, n_latents = shared.inducing_inputs.shape[0], shared.inducing_latents.shape[0]
     mean, n_steps, visits = jnp.zeros((n_inputs, n_latents)), jnp.zeros((), int), jnp.zeros(len(table), int)
     grams = Grams(jnp.zeros((n_inputs, n_inputs)), jnp.zeros((n_latents, n_latents)))
-    moments = [AdamMoments(jnp.zeros_like(values), jnp.zeros_like(values)) for values in (vector, table)]
-    state = State(vector, table, mean, grams, covariance_of(grams), *moments, n_steps, visits)
+    of_vector, of_table = (AdamMoments(jnp.zeros_like(each), jnp.zeros_like(each)) for each in (vector, table))
+    state = State(vector, table, mean, grams, covariance_of(grams), of_vector, of_table, n_steps, visits)
     return Running(shared, state, state, schedule)
 
 
