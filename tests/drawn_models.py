@@ -35,8 +35,7 @@ from lvmogp.model.layouts import SparseData, standardised
 from lvmogp.model.parameters import KnownCoordinates, Parameters
 from lvmogp.tables.features import NUMBER, ConditionFeatures, Feature
 from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import scaling_of
-from lvmogp.tables.transforms import TRANSFORMS
+from lvmogp.tables.scaling import TRANSFORMS, scaling_of
 
 N_DRAWS = 6
 IDS = tuple("abcde")

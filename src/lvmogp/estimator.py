@@ -43,9 +43,8 @@ from lvmogp.inference.restarts import Outcome, Progress
 from lvmogp.kernels.covariances import Kernel
 from lvmogp.pipeline import train, warn_of_outcome
 from lvmogp.progress import progress_bar
-from lvmogp.tables.columns import as_pandas
 from lvmogp.tables.ids import Id
-from lvmogp.tables.reading import read_outputs
+from lvmogp.tables.reading import as_pandas, read_outputs
 from lvmogp.typing import HostFloat
 
 

@@ -26,8 +26,7 @@ from lvmogp.tables.features import ConditionFeatures, FeatureCoordinates, read_f
 from lvmogp.tables.ids import Id
 from lvmogp.tables.observations import Observations, ObservationStore, canonical_order, in_order
 from lvmogp.tables.reading import read_training
-from lvmogp.tables.scaling import Scaling, differs_in_last_digits_only, scaling_of
-from lvmogp.tables.transforms import TRANSFORMS
+from lvmogp.tables.scaling import TRANSFORMS, Scaling, differs_in_last_digits_only, scaling_of
 from lvmogp.typing import Array, Float
 
 _posterior = compiled(posterior)
@@ -120,7 +119,7 @@ def _at_once(
     condition_features: ConditionFeatures | None,
 ) -> FittedModel:
     coordinates = None if condition_features is None else condition_features.coordinates(len(observations.ids))
-    order = canonical_order(observations, coordinates)
+    order = canonical_order(observations, None if coordinates is None else coordinates.values)
     ordered = in_order(observations, order)
     if coordinates is not None:
         coordinates = coordinates._replace(values=coordinates.values[order.conditions])

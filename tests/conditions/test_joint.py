@@ -28,8 +28,7 @@ from lvmogp.conditions.condition import Condition, trained_condition
 from lvmogp.conditions.curves import few_observations
 from lvmogp.conditions.joint import RelativeOutput, draw_curves, joint_covariance, relative_output
 from lvmogp.fitted.model import FittedModel
-from lvmogp.tables.scaling import Scaling
-from lvmogp.tables.transforms import TRANSFORMS
+from lvmogp.tables.scaling import TRANSFORMS, Scaling
 
 FIT, DRAWS = "fit on a grid", "draws on a grid"
 X_FEW = np.array([[0.2, 1.6], [0.9, -0.6]])

@@ -16,8 +16,7 @@ from lvmogp.conditions.predictive import (
     statistic_of,
     with_variances,
 )
-from lvmogp.tables.scaling import Scaling
-from lvmogp.tables.transforms import Logarithm, SquareRoot
+from lvmogp.tables.scaling import Logarithm, Scaling, SquareRoot
 
 WEIGHTS = np.array([0.25, 0.5, 0.25])  # exact in single precision
 MEANS = np.array([[-1.5, 0.5, 3.0], [-0.75, 1.25, 2.0], [-1.0, -0.5, 2.5]])

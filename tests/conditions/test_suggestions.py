@@ -33,7 +33,7 @@ from lvmogp.conditions.curves import Particles, few_observations
 from lvmogp.conditions.expected_variance import ExpectedVariance, empty_plan, expected_variance, with_measurement
 from lvmogp.conditions.search import unit_nodes
 from lvmogp.fitted.suggestions import N_OUTCOMES, _chosen, _thinned
-from lvmogp.tables.transforms import Logarithm
+from lvmogp.tables.scaling import Logarithm
 
 CANDIDATES = np.random.default_rng(31).uniform(-1.5, 1.5, (5, 2))
 CANDIDATES[4] = CANDIDATES[3] + 0.1  # next to another

@@ -12,7 +12,7 @@ from test_estimator import FACTORS, X_NEW, D, N, X, regressor
 
 from lvmogp import DataError, LVMOGPRegressor, ObservationStore, SettingError, StopFit
 from lvmogp.inference.options import Options, output_transforms
-from lvmogp.tables.transforms import Logarithm, SquareRoot
+from lvmogp.tables.scaling import Logarithm, SquareRoot
 
 ROOTS = 1.2 + np.sin(X + 0.5 * FACTORS) * (1 + 0.3 * FACTORS)  # some near zero
 NOISE = 0.1 * np.random.default_rng(0).normal(size=(N, D))

@@ -31,8 +31,7 @@ from lvmogp.model.parameters import KnownCoordinates, Parameters
 from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
 from lvmogp.tables.features import ConditionFeatures, Feature
 from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import Scaling
-from lvmogp.tables.transforms import TRANSFORMS
+from lvmogp.tables.scaling import TRANSFORMS, Scaling
 
 Arrays = Mapping[str, np.ndarray]
 _basis = compiled(basis)

@@ -146,6 +146,7 @@ def test_two_processes_go_on_from_the_checkpoints_of_the_first(together, tmp_pat
     assert [each.returncode for each in both] == [0, 0], both[0].stderr + both[1].stderr
     found, wanted = load_file(tmp_path / "model.lvmogp"), load_file(folder / "model.lvmogp")
     assert [name for name in wanted if not np.array_equal(found[name], wanted[name])] == []
+    assert list((tmp_path / "kept").iterdir()) == []  # once the model is safe
 
 
 # Processes that are lost

@@ -20,7 +20,6 @@ from lvmogp.model.posterior import KroneckerCovariance
 
 compiled_expected = compiled(expected_log_likelihood)
 compiled_explicit = compiled(explicit)
-compiled_quadratic = compiled(quadratic)
 
 
 # Which observations.
@@ -46,8 +45,7 @@ def test_orders_look_random_and_differ():
 
 def test_minibatches_of_an_epoch_hold_every_row_once_and_epochs_differ():
     steps = [rows_of_step(step, 8, 30, seed=0) for step in range(15)]  # four epochs of thirty rows
-    rows = np.concatenate(steps)
-    epochs = rows.reshape(4, 30)
+    epochs = np.concatenate(steps).reshape(4, 30)
     for epoch in epochs:
         assert sorted(epoch) == list(range(30))
     assert not np.array_equal(epochs[0], epochs[1])
@@ -72,13 +70,6 @@ def test_blocks_hold_each_observation_once_with_its_condition(rng, n_conditions,
 
 
 # Their bounds.
-
-
-def shared_of(parameters: Parameters) -> Parameters:
-    """What all conditions share, as the parameters of none."""
-    own_noise, nothing = len(parameters.noise_variance) > 1, jnp.zeros((0, parameters.latent_mean.shape[1]))
-    noise = jnp.zeros(0) if own_noise else parameters.noise_variance
-    return replace(parameters, latent_mean=nothing, latent_variance=nothing, noise_variance=noise)
 
 
 def all_rows(observations) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -171,16 +162,6 @@ def test_grams_are_the_partial_traces_of_the_quadratic_form():
     observations = long_case().observations
     batch = batch_of(observations, np.arange(18))
     _, found = expected_and_grams(parameters, observations, some_inducing(parameters), batch)
-    gram = np.asarray(compiled_quadratic(parameters, as_long(observations)).dense_gram()).reshape(3, 4, 3, 4)
+    gram = np.asarray(compiled(quadratic)(parameters, as_long(observations)).dense_gram()).reshape(3, 4, 3, 4)
     np.testing.assert_allclose(found.inputs, np.einsum("hxhy->xy", gram), rtol=1e-10)
     np.testing.assert_allclose(found.latents, np.einsum("hxkx->hk", gram), rtol=1e-10)
-
-
-def test_on_a_grid_the_grams_give_the_optimal_covariance(rng):
-    parameters = small_parameters(2)
-    inputs = rng.uniform(-2, 2, (7, 2))
-    observations = [(inputs, rng.normal(size=7)) for _ in range(4)]
-    batch = batch_of(observations, np.arange(28))
-    _, grams = expected_and_grams(parameters, observations, some_inducing(parameters), batch)
-    _, wanted = references.optimal_inducing(parameters, observations)
-    np.testing.assert_allclose(dense(covariance_of(grams)), wanted, rtol=1e-7, atol=1e-10)

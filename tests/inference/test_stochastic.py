@@ -1,13 +1,15 @@
 """Stochastic inference: steps, stages, the start, and what comes of it in the end."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
-from small_models import long_case, small_parameters
-from test_minibatches import all_rows, batch_of, dense, estimate, kl_of, shared_of, some_inducing
+from small_models import long_case, replace, small_parameters
+from test_minibatches import all_rows, batch_of, dense, estimate, kl_of, some_inducing
 
 from lvmogp import LVMOGPRegressor, ObservationStore
 from lvmogp.algebra.constraints import split
@@ -24,15 +26,8 @@ from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 
 WHOLE, PART = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec(AXIS)
-compiled_step = jax.jit(
-    jax.shard_map(
-        lambda state, batch, problem, rates: step(state, batch, problem, rates, AXIS),
-        mesh=mesh(),
-        in_specs=(WHOLE, PART, WHOLE, WHOLE),
-        out_specs=WHOLE,
-        check_vma=False,
-    )
-)
+SPECS = {"in_specs": (WHOLE, PART, WHOLE, WHOLE), "out_specs": WHOLE, "check_vma": False}
+compiled_step = jax.jit(jax.shard_map(partial(step, axis=AXIS), mesh=mesh(), **SPECS))
 OBSERVATIONS = long_case().observations
 COUNTS = np.asarray([len(values) for _, values in OBSERVATIONS])
 
@@ -42,20 +37,19 @@ COUNTS = np.asarray([len(values) for _, values in OBSERVATIONS])
 
 def small_problem(counts: np.ndarray = COUNTS) -> tuple[State, Problem]:
     parameters = small_parameters(1)
-    shared = shared_of(parameters)
+    shared = replace(parameters, latent_mean=jnp.zeros((0, 1)), latent_variance=jnp.zeros((0, 1)))
     table = np.concatenate([parameters.latent_mean, np.log(parameters.latent_variance)], axis=1)
     vector, fixed_leaves, structure = split(shared)
     problem = Problem(jnp.ones_like(vector), fixed_leaves, jnp.asarray(counts, float), structure)
     return begin(shared, jnp.asarray(table), Schedule()).state, problem
 
 
-@pytest.mark.long
 def test_on_a_grid_natural_steps_lead_to_the_optimal_q(rng):
     inputs = rng.uniform(-2, 2, (7, 2))
     observations = [(inputs, rng.normal(size=7)) for _ in range(4)]
     state, problem = small_problem(np.full(4, 7))
     batch = batch_of(observations, np.arange(28))
-    for _ in range(200):
+    for _ in range(50):
         state, _ = compiled_step(state, batch, problem, jnp.array([0.0, 0.0, 0.5]))
     mean, covariance = references.optimal_inducing(small_parameters(1), observations)
     np.testing.assert_allclose(state.mean, mean, rtol=1e-7, atol=1e-10)
@@ -203,16 +197,6 @@ def test_minibatches_recover_the_curves_behind_the_data(fitted):
     assert 0.85 < np.mean(np.abs(errors) < 2 * deviation) <= 1
     noise = np.sqrt(fitted.model_.posterior.parameters.noise_variance[0]) * fitted.model_.scaling.output_scale
     np.testing.assert_allclose(noise, 0.1, rtol=0.05)
-
-
-@pytest.mark.long
-def test_minibatches_come_close_to_the_collapsed_bound(fitted):
-    inputs, outputs, conditions, _ = many_conditions()
-    whole = LVMOGPRegressor(**SIZES, n_restarts=1, max_iter=150)
-    with pytest.warns(ConvergenceWarning):
-        whole.fit(inputs, outputs, conditions)
-    # Both are lower bounds on the same evidence; the estimate is noisy, and the family of q(v) smaller.
-    assert fitted.outcome_.bound > whole.outcome_.bound - 0.05 * len(outputs)
 
 
 @pytest.mark.long

@@ -12,8 +12,7 @@ from lvmogp.ground.padding import block_layout
 from lvmogp.model import layouts
 from lvmogp.model.layouts import GridData, LongData, ScatteredData, SparseData, likelihood_data, long_data, scattered
 from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import scaling_of
-from lvmogp.tables.transforms import Logarithm
+from lvmogp.tables.scaling import Logarithm, scaling_of
 
 # From conditions without rows to one that dwarfs all others.
 row_counts = st.lists(st.one_of(st.just(0), st.integers(1, 5), st.integers(1, 2000)), min_size=1, max_size=40).filter(

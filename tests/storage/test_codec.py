@@ -23,7 +23,7 @@ from lvmogp.errors import ModelFileError, SettingError
 from lvmogp.ground.rules import ANY_VALUE, LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE, Along, AnyFloat, Below
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Matern12, Periodic, RationalQuadratic
 from lvmogp.storage.codec import Content, decode, decode_id, encode, encode_id, planned
-from lvmogp.tables.transforms import Logarithm, SquareRoot, Transform
+from lvmogp.tables.scaling import Logarithm, SquareRoot, Transform
 from lvmogp.typing import Array, Bool, Float, Int, Scalar
 
 

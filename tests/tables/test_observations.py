@@ -6,11 +6,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import lvmogp.tables.observations as observations_module
 from lvmogp.errors import DataError
-from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.tables.observations import Observations, ObservationStore, canonical_order, in_order, joined
 from lvmogp.tables.reading import read_training
-from lvmogp.tables.scaling import scaling_from, scaling_of
-from lvmogp.tables.transforms import TRANSFORMS
+from lvmogp.tables.scaling import TRANSFORMS, scaling_from, scaling_of
 
 N = 50
 
@@ -47,10 +45,6 @@ def test_chunks_and_some_rows_are_those_of_the_arrays(seen):
 @pytest.mark.parametrize("transform", TRANSFORMS.values())
 def test_moments_in_one_pass_are_those_of_the_whole(seen, transform):
     found = scaling_from(seen.moments(transform), transform=transform)
-    values = seen.outputs if transform is None else transform.forward(seen.outputs)
-    assert_allclose(found.input_mean, seen.inputs.mean(axis=0), rtol=1e-12)
-    assert_allclose(found.input_scale, seen.inputs.std(axis=0), rtol=1e-12)
-    assert_allclose([found.output_mean, found.output_scale], [values.mean(), values.std()], rtol=1e-12)
     at_once = scaling_of(seen.inputs, seen.outputs, transform=transform)
     assert_allclose(np.hstack(found[:4]), np.hstack(at_once[:4]), rtol=1e-12)
     assert found.transform is transform
@@ -166,7 +160,7 @@ def test_order_is_that_of_sorted_lists(seed, with_errors):
 def test_features_tell_copies_apart(known):
     values = np.zeros((6, 1))
     values[1:3, 0] = known
-    order = canonical_order(uneven(np.random.default_rng(0)), FeatureCoordinates(values, np.ones(1), np.ones(1)))
+    order = canonical_order(uneven(np.random.default_rng(0)), values)
     assert (order.places[1] < order.places[2]) == (known != [3.0, 1.0])
 
 

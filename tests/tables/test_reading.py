@@ -11,7 +11,7 @@ import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lvmogp.errors import DataError, LVMOGPWarning
-from lvmogp.tables.reading import in_columns_of, read_errors, read_inputs, read_outputs, read_training
+from lvmogp.tables.reading import read_errors, read_inputs, read_outputs, read_training
 
 nan = np.nan
 X2 = [[1.0], [2.0]]
@@ -29,14 +29,6 @@ def refused(words, read, *given, **options):
 
 
 # The three forms
-
-
-def test_long_form_numbers_the_conditions_in_sorted_order():
-    read = read_training([[1.0], [2.0], [3.0]], [10.0, 20.0, 30.0], ["b", "a", "b"])
-    assert (read.ids, read.is_grid, read.columns, read.output_name) == (("a", "b"), False, None, None)
-    assert_array_equal(read.conditions, [1, 0, 1])
-    assert_array_equal(read.inputs, [[1.0], [2.0], [3.0]])
-    assert_array_equal(read.outputs, [10.0, 20.0, 30.0])
 
 
 def test_grid_form_gives_every_observed_cell_once_and_keeps_all_conditions():
@@ -61,11 +53,13 @@ def test_the_three_forms_describe_the_same_observations():
         assert as_triples(grid) == triples
 
 
-def test_one_id_or_none_serves_all_rows():
-    for given, ids in ((None, (0,)), ("a", ("a",))):
+def test_rows_have_one_condition_or_their_own_in_sorted_order():
+    for given, ids, numbers in ((None, (0,), [0, 0]), ("a", ("a",), [0, 0]), (["b", "a"], ("a", "b"), [1, 0])):
         read = read_training(X2, [3.0, 4.0], given)
-        assert read.ids == ids
-        assert_array_equal(read.conditions, [0, 0])
+        assert (read.ids, read.is_grid, read.columns, read.output_name) == (ids, False, None, None)
+        assert_array_equal(read.conditions, numbers)
+        assert_array_equal(read.inputs, X2)
+        assert_array_equal(read.outputs, [3.0, 4.0])
 
 
 @pytest.mark.parametrize("y", [[[3.0], [4.0]], pd.DataFrame({"y": [3.0, 4.0]})])
@@ -174,18 +168,18 @@ def test_outputs_that_cannot_be_fail_in_words(y, words):
 
 def test_errors_of_outputs_are_one_number_or_one_for_each():
     y = np.array([[1.0, nan], [3.0, 4.0]])
-    assert read_errors(None, y) is None
-    assert_array_equal(read_errors(0.5, y), np.full((2, 2), 0.5))
-    assert_array_equal(read_errors([[0.1], [0.2]], y[:, 0]), [0.1, 0.2])
+    assert read_errors(None, y, y) is None
+    assert_array_equal(read_errors(0.5, y, y), np.full((2, 2), 0.5))
+    assert_array_equal(read_errors([[0.1], [0.2]], y[:, 0], None), [0.1, 0.2])
     own = pd.DataFrame({"b": [0.3, 0.4], "a": [0.1, 0.2]})
     outputs = pd.DataFrame(y, columns=["a", "b"])
-    assert_array_equal(read_errors(in_columns_of(outputs, own), y), [[0.1, 0.3], [0.2, 0.4]])
+    assert_array_equal(read_errors(own, y, outputs), [[0.1, 0.3], [0.2, 0.4]])
     assert_array_equal(read_training(X2, outputs, None, y_std=own).errors, [0.1, 0.2, 0.4])
-    refused("y_std has a column 'c' that y has not", in_columns_of, outputs, own.rename(columns={"b": "c"}))
-    refused(r"y_std must be one number or have the shape of y, \(2, 2\), got shape \(2,\)", read_errors, [1, 2], y)
+    refused("y_std has a column 'c' that y has not", read_errors, own.rename(columns={"b": "c"}), y, outputs)
+    refused(r"y_std must be one number or have the shape of y, \(2, 2\), got shape \(2,\)", read_errors, [1, 2], y, y)
     for bad in (-1e-9, np.inf, nan, 1e141):
-        refused("y_std must hold standard deviations, finite and not negative, got", read_errors, [[1, 1], [bad, 1]], y)
-    assert read_errors([[0, nan], [1e140, 1]], y).shape == (2, 2)  # where nothing was observed, anything will do
+        refused("y_std must hold .*deviations, finite and not negative, got", read_errors, [[1, 1], [bad, 1]], y, y)
+    assert read_errors([[0, nan], [1e140, 1]], y, y).shape == (2, 2)  # where nothing was observed, anything will do
 
 
 # Inputs
@@ -260,20 +254,22 @@ def test_columns_of_whole_numbers_booleans_and_plain_dates_are_inputs():
 
 
 def test_new_inputs_are_matched_to_the_training_columns_by_name():
-    read = read_inputs(pd.DataFrame({"b": [2.0], "a": [1.0]}), columns=("a", "b"), n_columns=2)
+    schema = read_training(pd.DataFrame({"a": [0.0], "b": [0.0]}), [0.0], None)
+    read = read_inputs(pd.DataFrame({"b": [2.0], "a": [1.0]}), schema=schema)
     assert_array_equal(read.values, [[1.0, 2.0]])
     assert read.columns == ("a", "b")
-    assert_array_equal(read_inputs([[1.0, 2.0]], columns=("a", "b"), trained_dates=("a",)).values, [[1.0, 2.0]])
+    assert_array_equal(read_inputs([[1.0, 2.0]], schema=schema._replace(date_columns=("a",))).values, [[1.0, 2.0]])
     for columns in (["a", "c"], ["a"], ["a", "b", "c"]):
         frame = pd.DataFrame(np.ones((1, len(columns))), columns=columns)
-        refused(r"X must have the columns \['a', 'b'\], got \['a'", read_inputs, frame, columns=("a", "b"))
+        refused(r"X must have the columns \['a', 'b'\], got \['a'", read_inputs, frame, schema=schema)
     words = "X has 3 features, but LVMOGPRegressor is expecting 2 features as input, as it was fitted with"
-    refused(words, read_inputs, np.zeros((1, 3)), n_columns=2)
+    refused(words, read_inputs, np.zeros((1, 3)), schema=schema)
 
 
 def test_dates_in_the_place_of_numbers_fail_in_words():
-    for column, trained, words in (
-        ([1.0], ("when",), "held dates when the model was fitted, but holds numbers now"),
-        (pd.to_datetime(["2020-01-01"]), (), "held numbers when the model was fitted, but holds dates now"),
+    numbers, dates = (pd.DataFrame({"when": column}) for column in ([1.0], pd.to_datetime(["2020-01-01"])))
+    for new, trained, words in (
+        (numbers, dates, "held dates when the model was fitted, but holds numbers now"),
+        (dates, numbers, "held numbers when the model was fitted, but holds dates now"),
     ):
-        refused(words, read_inputs, pd.DataFrame({"when": column}), columns=("when",), trained_dates=trained)
+        refused(words, read_inputs, new, schema=read_training(trained, [0.0], None))

@@ -28,8 +28,7 @@ from lvmogp.ground.padding import repeated, stacked_rows
 from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.covariances import gram
 from lvmogp.model.process import Process
-from lvmogp.tables.scaling import Scaling
-from lvmogp.tables.transforms import Transform
+from lvmogp.tables.scaling import Scaling, Transform
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
 # Scenarios of the latents of several conditions: the fewer, the larger the covariance that is averaged over them.

@@ -19,8 +19,7 @@ from lvmogp.conditions.ensemble import Ensemble, chunks, of_processes
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import block_layout, repeated, with_last_repeated
 from lvmogp.model.process import Process
-from lvmogp.tables.scaling import Scaling
-from lvmogp.tables.transforms import Transform
+from lvmogp.tables.scaling import Scaling, Transform
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 
 # Rows whose curves are held at a time.

@@ -9,11 +9,10 @@ import pandas as pd
 
 from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.fitted.model import FittedModel, features_of, with_condition
-from lvmogp.tables.columns import as_pandas
 from lvmogp.tables.features import ConditionFeatures, read_feature_row, read_later_features
 from lvmogp.tables.ids import Id, RowIds, check_kinds, is_single_id, row_conditions
 from lvmogp.tables.observations import Observations
-from lvmogp.tables.reading import Inputs, in_columns_of, read_errors, read_inputs, read_outputs
+from lvmogp.tables.reading import Inputs, as_pandas, read_errors, read_inputs, read_outputs
 from lvmogp.typing import HostFloat, HostInt
 
 
@@ -49,7 +48,7 @@ class Query(NamedTuple):
         outputs = read_outputs(y, n_rows // (self.n_columns or 1))
         if outputs.size != n_rows:
             raise DataError(f"y must hold one output for each of {n_rows} predictions, got {outputs.size}")
-        errors = read_errors(in_columns_of(y, y_std), outputs)
+        errors = read_errors(y_std, outputs, y)
         errors = np.zeros_like(outputs) if errors is None else errors
         return outputs.T.reshape(-1), errors.T.reshape(-1)
 
@@ -77,10 +76,7 @@ def asked_rows(model: FittedModel, X: Any, conditions: Any, condition: str | Non
 
 def asked_inputs(model: FittedModel, X: Any, *, condition: str | None = None) -> Inputs:
     """Read inputs with the columns of those that the model was trained on."""
-    known = model.schema
-    return read_inputs(
-        X, condition=condition, columns=known.columns, n_columns=known.n_columns, trained_dates=known.date_columns
-    )
+    return read_inputs(X, condition=condition, schema=model.schema)
 
 
 def asked_id(model: FittedModel, name: Any) -> Id:

@@ -13,7 +13,7 @@ from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, named, rank
 from lvmogp.model.layouts import Data, GridData
 from lvmogp.tables.observations import Observations
-from lvmogp.tables.transforms import TRANSFORMS, Logarithm, Transform
+from lvmogp.tables.scaling import TRANSFORMS, Logarithm, Transform
 from lvmogp.typing import HostFloat
 
 AUTO = "auto"

@@ -20,8 +20,8 @@ from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.insight.summary import input_names
 from lvmogp.plots.style import ADDED_COLOUR, COLOURS, SCALE, Style, outside_legend, own_axes, style, tidy
-from lvmogp.tables.columns import days
 from lvmogp.tables.ids import Id, unknown_condition
+from lvmogp.tables.reading import days
 from lvmogp.typing import HostFloat
 
 _N_EACH_WAY, _N_LEVELS = 50, 12  # points and colours of a surface

@@ -176,7 +176,7 @@ def plot_new_condition(
     conditions are marked by crosses.
     """
     schema, where = model.model_.schema, slice_through(model, (along,), at)
-    points = read_inputs(X, columns=schema.columns, n_columns=schema.n_columns).values
+    points = read_inputs(X, schema=schema).values
     outputs = read_outputs(y, len(points)).reshape(-1)
     if len(outputs) != len(points) or not np.isfinite(outputs).all():
         raise DataError(f"y must hold one finite output for each of the {len(points)} rows of X")

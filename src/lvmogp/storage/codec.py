@@ -27,7 +27,7 @@ from lvmogp.ground.precision import in_double_precision
 from lvmogp.ground.rules import FINITE, NOT_KEPT, RULE, Along, Below, Rule
 from lvmogp.kernels.covariances import COMPOSITES, KERNELS, Kernel
 from lvmogp.tables.ids import check_kinds, plain_id
-from lvmogp.tables.transforms import TRANSFORMS, Transform
+from lvmogp.tables.scaling import TRANSFORMS, Transform
 
 _UNIONS = (Union, types.UnionType)
 # What stands in the document for an array, which is among the tensors under the name of its place.

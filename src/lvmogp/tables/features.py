@@ -13,8 +13,8 @@ import pandas as pd
 
 from lvmogp.errors import DataError, warn
 from lvmogp.ground.rules import ANY_VALUE, POSITIVE, Along
-from lvmogp.tables.columns import as_pandas, check_column_names, days
 from lvmogp.tables.ids import Id, check_kinds, distinct_ids, listed, numbers_of, plain_id, read_ids
+from lvmogp.tables.reading import as_pandas, check_column_names, days
 from lvmogp.tables.scaling import LARGEST, positive_scale
 from lvmogp.typing import Float, HostFloat
 
@@ -247,9 +247,8 @@ def _encoded_table(known: ConditionFeatures, frame: pd.DataFrame) -> HostFloat:
     unknown = [name for name in frame.columns if name not in names]
     if unknown:
         raise DataError(f"the model knows no feature {unknown[0]!r}; its features are {names}")
-    nothing = pd.Series([None] * len(frame), dtype=object)
-    columns = [pd.Series(frame[name]) if name in frame.columns else nothing for name in names]
-    return np.column_stack([_encoded(*each, strict=True) for each in zip(known.features, columns, strict=True)])
+    frame = frame.reindex(columns=names)
+    return np.column_stack([_encoded(feature, frame[feature.name], strict=True) for feature in known.features])
 
 
 def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
@@ -276,8 +275,11 @@ def _encoded(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
 def _encoded_levels(feature: Feature, column: pd.Series, *, strict: bool) -> HostFloat:
     # A level that no trained condition has is refused, or counts as missing. Levels are compared as text, since that is
     # what files hold.
-    whole = all(isinstance(level, int) for level in feature.levels)
-    found = [None if gap else _text(value, whole=whole) for value, gap in zip(column, column.isna(), strict=True)]
+    found = [None if gap else plain_id(value) for value, gap in zip(column, column.isna(), strict=True)]
+    if all(isinstance(level, int) for level in feature.levels):
+        # Of a column with gaps pandas makes floats, of which whole numbers must know nothing.
+        found = [int(level) if isinstance(level, float) and level.is_integer() else level for level in found]
+    found = [None if level is None else str(level) for level in found]
     number = {str(level): place for place, level in enumerate(feature.levels)}
     strange = next((level for level in found if level is not None and level not in number), None)
     if strange is not None and strict:
@@ -292,9 +294,3 @@ def _encoded_levels(feature: Feature, column: pd.Series, *, strict: bool) -> Hos
         )
     rows = np.vstack([np.eye(len(number)), np.full(len(number), np.nan)])  # the last stands for what is missing
     return rows[[len(number) if level is None else number.get(level, len(number)) for level in found]]
-
-
-def _text(level: Any, *, whole: bool) -> str:
-    # Of a column with gaps pandas makes floats, of which levels that are whole numbers must know nothing.
-    plain = plain_id(level)
-    return str(int(plain) if whole and isinstance(plain, float) and plain.is_integer() else plain)

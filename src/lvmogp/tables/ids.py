@@ -150,15 +150,13 @@ def is_single_id(conditions: Any) -> bool:
 
 def check_sequence(conditions: Any) -> None:
     """Refuse what is neither one id nor a sequence of ids."""
-    shown = None
     if isinstance(conditions, np.ndarray) and conditions.ndim != 1:
         shown = f"an array of shape {conditions.shape}"
-    elif not is_single_id(conditions) and (
-        isinstance(conditions, _NO_SEQUENCES) or not isinstance(conditions, Iterable)
-    ):
+    elif is_single_id(conditions) or (isinstance(conditions, Iterable) and not isinstance(conditions, _NO_SEQUENCES)):
+        return
+    else:
         shown = f"{type(conditions).__name__} {conditions!r:.60}"
-    if shown is not None:
-        raise DataError(f"conditions must be one id, or one id a row, got {shown}")
+    raise DataError(f"conditions must be one id, or one id a row, got {shown}")
 
 
 def row_conditions(conditions: Any, n_rows: int) -> RowIds:

@@ -8,10 +8,8 @@ import pandas as pd
 
 from lvmogp.errors import DataError
 from lvmogp.ground.rules import NOT_NEGATIVE, Along, Below
-from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.tables.ids import Id, distinct_ids, read_ids
-from lvmogp.tables.scaling import ColumnMoments, column_moments
-from lvmogp.tables.transforms import Transform
+from lvmogp.tables.scaling import ColumnMoments, Transform, column_moments
 from lvmogp.typing import Float, HostFloat, HostInt, Int
 
 # Tens of megabytes in memory, and few enough parts that reading them costs nothing beside the rows.
@@ -136,13 +134,7 @@ class Observations(NamedTuple):
         return joined([chunk.some(rng.random(chunk.n_rows) < chances[chunk.conditions]) for chunk in self.chunks()])
 
     def as_store(self) -> "Observations":
-        """Return what a user hands in as a store, once its arrays are known to fit together, with ids as plain values.
-
-        Raises
-        ------
-        DataError
-            If shapes, types or numbers do not fit, in words.
-        """
+        """Return what a user hands in as a store, with ids as plain values, once its arrays are known to fit."""
         shapes = [np.shape(values) for values in self[:3]]
         if [len(shape) for shape in shapes] != [2, 1, 1] or len({0, *(shape[0] for shape in shapes)}) != 2:
             raise DataError(
@@ -193,7 +185,7 @@ class Order(NamedTuple):
         return np.argsort(self.conditions)
 
 
-def canonical_order(observations: Observations, coordinates: FeatureCoordinates | None = None) -> Order:
+def canonical_order(observations: Observations, coordinates: HostFloat | None = None) -> Order:
     """Give observations an order of their own, so that a fit knows neither the order they came in nor any name.
 
     Rows of each condition are ordered by input, then output; conditions by their rows, then by what is known of them.
@@ -206,7 +198,7 @@ def canonical_order(observations: Observations, coordinates: FeatureCoordinates 
     n_conditions = len(observations.ids)
     described = np.zeros(n_conditions, dtype=int)
     if coordinates is not None:
-        described = _ranks([*np.nan_to_num(coordinates.values, nan=np.inf).T])
+        described = _ranks([*np.nan_to_num(coordinates, nan=np.inf).T])
     by_condition = np.lexsort((ranks, observations.conditions))
     ends = np.cumsum(np.bincount(observations.conditions, minlength=n_conditions))
     # Bytes of whole numbers that begin with the largest digit compare as the lists of numbers do.

@@ -1,17 +1,137 @@
 """What users hand in, checked once at the door and turned into plain arrays."""
 
+import datetime
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import issparse
 
 from lvmogp.errors import DataError, warn
-from lvmogp.tables.columns import as_pandas, check_column_names, numeric_array, numeric_outputs, numeric_table
 from lvmogp.tables.ids import Id, RowIds, check_sequence, distinct_ids, is_single_id, read_ids, row_conditions, row_ids
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import LARGEST
 from lvmogp.typing import HostFloat
+
+
+def as_pandas(values: Any) -> Any:
+    """Return tables and columns of polars as those of pandas, and anything else as it is."""
+    if type(values).__module__.partition(".")[0] != "polars":
+        return values
+    if type(values).__name__ == "DataFrame":
+        return pd.DataFrame({name: values[name].to_numpy() for name in values.columns})
+    return pd.Series(values.to_numpy(), name=values.name)
+
+
+def check_column_names(frame: pd.DataFrame, table: str) -> None:
+    """Refuse a table with two columns of one name."""
+    # As text, since that is how they are known later: 1 and "1" could not be told apart.
+    names = pd.Index([str(name) for name in frame.columns])
+    repeated = names[names.duplicated()]
+    if len(repeated):
+        raise DataError(f"two columns of {table} have the same name {repeated[0]!r}; rename one of them")
+
+
+def numeric_table(frame: pd.DataFrame) -> tuple[HostFloat, tuple[str, ...], tuple[str, ...]]:
+    """Return the columns of X as numbers, their names, and the names of those that hold dates or durations.
+
+    Dates become days since 1970-01-01, durations days.
+    """
+    columns, date_columns = [], []
+    for name in frame.columns:
+        column = pd.Series(frame[name])
+        in_days = days(column)
+        if in_days is not None:
+            date_columns.append(str(name))
+        _check_real(column.dtype, f"column {str(name)!r} of X")
+        try:
+            columns.append(column.to_numpy(dtype=float, na_value=np.nan) if in_days is None else in_days)
+        except (TypeError, ValueError, OverflowError):
+            example = next((value for value in column if not _is_number(value)), column.iloc[0])
+            raise DataError(
+                f"column {str(name)!r} of X must hold numbers or dates, got {example!r}; drop it, encode it, or name "
+                "it as the condition column with condition="
+            ) from None
+    values = np.column_stack(columns) if columns else np.empty((len(frame), 0))
+    return values, tuple(str(name) for name in frame.columns), tuple(date_columns)
+
+
+def days(column: pd.Series) -> HostFloat | None:
+    """Return dates as days since 1970-01-01 and durations as days, ``None`` for a column of anything else."""
+    if column.dtype.kind == "O" and len(column) and all(isinstance(value, datetime.date) for value in column):
+        column = pd.to_datetime(column, utc=True)
+    if isinstance(column.dtype, pd.DatetimeTZDtype):
+        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+    if column.dtype.kind == "M":
+        column = column - pd.Timestamp(0)
+    if column.dtype.kind != "m":
+        return None
+    durations = cast("pd.Series[pd.Timedelta]", column)
+    return (durations / pd.Timedelta(days=1)).to_numpy(dtype=float)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _check_real(dtype: Any, name: str) -> None:
+    if getattr(dtype, "kind", "O") == "c":
+        raise DataError(f"Complex data not supported: {name} must hold real numbers")
+
+
+def _unmasked(values: Any) -> Any:
+    # What is masked is missing, whatever number lies below the mask.
+    if not np.ma.is_masked(values) or values.dtype.kind in "cMm":
+        return values
+    return values.astype(object).filled(np.nan)
+
+
+def numeric_array(values: Any, name: str) -> HostFloat:
+    """Return an array of real numbers as floats."""
+    if issparse(values):
+        raise DataError(f"{name} is sparse, which is not supported; pass a dense array, {name}.toarray()")
+    array = _unmasked(values)
+    with suppress(TypeError, ValueError, OverflowError):
+        array = np.asarray(array)
+        if array.dtype.kind not in "cMm":
+            return array.astype(float)
+    _check_real(getattr(array, "dtype", None), name)
+    shown = f"of {values.dtype}" if hasattr(values, "dtype") else f"{values!r:.60}"
+    raise DataError(f"{name} must hold real numbers in a rectangular array, got {type(values).__name__} {shown}")
+
+
+def numeric_outputs(y: Any) -> HostFloat:
+    """Return the outputs as floats, NaN where nothing was observed."""
+    if isinstance(y, pd.DataFrame):
+        for name, dtype in y.dtypes.items():
+            _check_real(dtype, f"column {str(name)!r} of y")
+            if not pd.api.types.is_numeric_dtype(dtype):
+                raise DataError(f"column {str(name)!r} of y must hold numbers, got {dtype}")
+        return y.to_numpy(dtype=float, na_value=np.nan)
+    if isinstance(y, pd.Series):
+        y = y.astype(object).where(y.notna(), np.nan).to_numpy()
+    try:
+        array = np.asarray(_unmasked(y))
+    except ValueError:
+        raise DataError("y must hold numbers in a rectangular array, got rows of different lengths") from None
+    if array.dtype.kind in "Mm":
+        raise DataError(f"y must hold numbers, got dates or durations ({array.dtype})")
+    if array.dtype.kind in "OUS":
+        for row, value in enumerate(np.ravel(array).tolist()):
+            if value is not None and not (_is_number(value) and not isinstance(value, str)):
+                # A whole number may have more digits than Python will write out.
+                shown = f"a number of {value.bit_length()} bits" if isinstance(value, int) else repr(value)
+                raise DataError(f"y must hold numbers, got {shown} in row {row}")
+    return numeric_array(y, "y")
+
+
+# Inputs, outputs and their errors
 
 
 class Inputs(NamedTuple):
@@ -23,17 +143,10 @@ class Inputs(NamedTuple):
     date_columns: tuple[str, ...] = ()
 
 
-def read_inputs(
-    X: Any,
-    *,
-    condition: str | None = None,
-    columns: tuple[str, ...] | None = None,
-    n_columns: int | None = None,
-    trained_dates: tuple[str, ...] | None = None,
-) -> Inputs:
-    """Check a table of inputs; a condition column named ``condition`` is taken out of it.
+def read_inputs(X: Any, *, condition: str | None = None, schema: Observations | None = None) -> Inputs:
+    """Check a table of inputs, from which a column named ``condition`` is taken out.
 
-    ``columns``, ``n_columns`` and ``trained_dates`` are those of the training inputs, which a new table must have.
+    ``schema`` describes the training data, whose columns a new table must have.
     """
     table = as_pandas(X)
     if isinstance(table, pd.DataFrame):
@@ -51,18 +164,6 @@ def read_inputs(
             f"condition={condition!r} names a column, so X must be a pandas or polars DataFrame, got "
             f"{type(X).__name__}; or pass conditions= beside a plain array"
         )
-    _check_values(inputs)
-    if columns is not None and inputs.columns is not None:
-        inputs = _as_trained(inputs, columns, inputs.date_columns if trained_dates is None else trained_dates)
-    if n_columns is not None and inputs.values.shape[1] != n_columns:
-        raise DataError(
-            f"X has {inputs.values.shape[1]} features, but LVMOGPRegressor is expecting {n_columns} features as input, "
-            "as it was fitted with"
-        )
-    return inputs
-
-
-def _check_values(inputs: Inputs) -> None:
     values = inputs.values
     if values.ndim != 2:
         raise DataError(
@@ -79,16 +180,24 @@ def _check_values(inputs: Inputs) -> None:
             f"X holds {len(bad)} NaN or infinite values, the first in row {row}, column {name!r}; inputs must be "
             "finite (only outputs may be missing)"
         )
+    return inputs if schema is None else _as_trained(inputs, schema)
 
 
-def _as_trained(inputs: Inputs, columns: tuple[str, ...], dates: tuple[str, ...]) -> Inputs:
-    own = inputs.columns or ()
-    if sorted(own) != sorted(columns):
-        raise DataError(f"X must have the columns {list(columns)}, got {list(own)}")
-    for name in sorted(set(inputs.date_columns) ^ set(dates)):
-        before, now = ("dates", "numbers") if name in dates else ("numbers", "dates")
-        raise DataError(f"column {name!r} of X held {before} when the model was fitted, but holds {now} now")
-    return inputs._replace(values=inputs.values[:, [own.index(column) for column in columns]], columns=columns)
+def _as_trained(inputs: Inputs, schema: Observations) -> Inputs:
+    own, columns, dates = inputs.columns, schema.columns, schema.date_columns
+    if own is not None and columns is not None:
+        if sorted(own) != sorted(columns):
+            raise DataError(f"X must have the columns {list(columns)}, got {list(own)}")
+        for name in sorted(set(inputs.date_columns) ^ set(dates)):
+            before, now = ("dates", "numbers") if name in dates else ("numbers", "dates")
+            raise DataError(f"column {name!r} of X held {before} when the model was fitted, but holds {now} now")
+        return inputs._replace(values=inputs.values[:, [own.index(column) for column in columns]], columns=columns)
+    if inputs.values.shape[1] != schema.n_columns:
+        raise DataError(
+            f"X has {inputs.values.shape[1]} features, but LVMOGPRegressor is expecting {schema.n_columns} features as "
+            "input, as it was fitted with"
+        )
+    return inputs
 
 
 def read_outputs(y: Any, n_rows: int) -> HostFloat:
@@ -103,11 +212,22 @@ def read_outputs(y: Any, n_rows: int) -> HostFloat:
     return values
 
 
-def read_errors(y_std: Any, outputs: HostFloat) -> HostFloat | None:
-    """Return standard deviations of measurements, from one number for all or one per output; any where none is."""
+def read_errors(y_std: Any, outputs: HostFloat, y: Any = None) -> HostFloat | None:
+    """Return standard deviations of measurements, from one number for all or one per output; any where none is.
+
+    Columns of a table are matched by name to those of ``y``, the table that the outputs were read from.
+    """
     if y_std is None:
         return None
-    values = numeric_array(as_pandas(y_std), "y_std")
+    y_std = as_pandas(y_std)
+    if isinstance(y, pd.DataFrame) and isinstance(y_std, pd.DataFrame) and y_std.shape[1] == y.shape[1]:
+        if set(y_std.columns) != set(y.columns):
+            strange = next(name for name in y_std.columns if name not in set(y.columns))
+            raise DataError(
+                f"y_std has a column {strange!r} that y has not; name its columns as those of y, or pass it as an array"
+            )
+        y_std = y_std[list(y.columns)]
+    values = numeric_array(y_std, "y_std")
     if values.shape == (len(outputs), 1) and outputs.ndim == 1:
         values = values[:, 0]
     if values.ndim > 0 and values.shape != outputs.shape:
@@ -123,19 +243,6 @@ def read_errors(y_std: Any, outputs: HostFloat) -> HostFloat | None:
             f"measurement has no error but the noise, and at most {LARGEST:g}"
         )
     return np.array(values)
-
-
-def in_columns_of(y: Any, y_std: Any) -> Any:
-    """Return errors of the outputs in the order of their columns: two tables are matched by the names of these."""
-    y_std = as_pandas(y_std)
-    if not (isinstance(y, pd.DataFrame) and isinstance(y_std, pd.DataFrame)) or y_std.shape[1] != y.shape[1]:
-        return y_std
-    if set(y_std.columns) != set(y.columns):
-        strange = next(name for name in y_std.columns if name not in set(y.columns))
-        raise DataError(
-            f"y_std has a column {strange!r} that y has not; name its columns as those of y, or pass it as an array"
-        )
-    return y_std[list(y.columns)]
 
 
 def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = None, y_std: Any = None) -> Observations:
@@ -172,7 +279,7 @@ def read_training(X: Any, y: Any, conditions: Any, *, condition: str | None = No
         numbers = named.numbers_in(ids)[rows]
         if len(rows) < n_rows:
             warn(f"{n_rows - len(rows)} of {n_rows} rows have no output (NaN) and count as not observed")
-    errors, name = read_errors(in_columns_of(y, y_std) if is_grid else y_std, outputs), getattr(y, "name", None)
+    errors, name = read_errors(y_std, outputs, y), getattr(y, "name", None)
     return Observations(
         inputs.values[rows],
         outputs[cells],

@@ -14,9 +14,9 @@ import pandas as pd
 from lvmogp.cli.files.roles import id_texts, ids_of_texts
 from lvmogp.cli.files.tables import FileTable, opened_parquet
 from lvmogp.errors import DataError
-from lvmogp.tables.columns import numeric_table
 from lvmogp.tables.ids import Id
 from lvmogp.tables.observations import ObservationStore
+from lvmogp.tables.reading import numeric_table
 from lvmogp.typing import HostInt
 
 _ROWS_AT_ONCE = 500_000

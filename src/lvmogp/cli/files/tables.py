@@ -19,7 +19,7 @@ import pandas as pd
 
 from lvmogp.cli.files.delimited import Dialect, dialect_of, line_of
 from lvmogp.errors import DataError, SettingError
-from lvmogp.tables.columns import check_column_names
+from lvmogp.tables.reading import check_column_names
 
 _DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".dat")
 _EXCEL = (".xlsx", ".xlsm")

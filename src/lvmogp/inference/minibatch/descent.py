@@ -133,18 +133,10 @@ def begin(shared: Parameters, table: Float[Array, "rows K"], schedule: Schedule)
     """Return a run before its first step: kernels, inducing points and latents as given, q(v) the prior."""
     vector, _, _ = split(shared)
     n_inputs, n_latents = shared.inducing_inputs.shape[0], shared.inducing_latents.shape[0]
+    mean, n_steps, visits = jnp.zeros((n_inputs, n_latents)), jnp.zeros((), int), jnp.zeros(len(table), int)
     grams = Grams(jnp.zeros((n_inputs, n_inputs)), jnp.zeros((n_latents, n_latents)))
-    state = State(
-        vector=vector,
-        table=table,
-        mean=jnp.zeros((n_inputs, n_latents)),
-        grams=grams,
-        covariance=covariance_of(grams),
-        vector_moments=AdamMoments(jnp.zeros_like(vector), jnp.zeros_like(vector)),
-        table_moments=AdamMoments(jnp.zeros_like(table), jnp.zeros_like(table)),
-        n_steps=jnp.zeros((), int),
-        visits=jnp.zeros(len(table), int),
-    )
+    of_vector, of_table = (AdamMoments(jnp.zeros_like(each), jnp.zeros_like(each)) for each in (vector, table))
+    state = State(vector, table, mean, grams, covariance_of(grams), of_vector, of_table, n_steps, visits)
     return Running(shared, state, state, schedule)
 
 
@@ -190,7 +182,10 @@ def run(
     # Steps of size zero estimate the bound and change nothing.
     still, numbers = on_devices(jnp.zeros(3), devices), range(running.step, running.step + _STEPS_TO_JUDGE)
     estimates = [take_step(final, minibatch(feed, number), still)[1] for number in numbers]
-    return running, _posterior(final, problem), window(np.asarray(jax.device_get(estimates))), status
+    final, problem = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), (final, problem))
+    parameters = with_conditions(join(final.vector, problem.fixed_leaves, problem.structure), final.table)
+    found = Posterior(parameters, *(each.factor for each in bases(parameters)), final.mean, final.covariance)
+    return running, found, window(np.asarray(jax.device_get(estimates))), status
 
 
 @cache
@@ -230,10 +225,3 @@ def _averaged(average: State, state: State, share: Scalar) -> State:
 
     mixture = jax.tree.map(mixed, average, state)
     return eqx.tree_at(lambda tree: tree.covariance, mixture, covariance_of(mixture.grams))
-
-
-def _posterior(state: State, problem: Problem) -> Posterior:
-    state, problem = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), (state, problem))
-    parameters = with_conditions(join(state.vector, problem.fixed_leaves, problem.structure), state.table)
-    inputs, latents = bases(parameters)
-    return Posterior(parameters, inputs.factor, latents.factor, state.mean, state.covariance)

@@ -28,8 +28,7 @@ from lvmogp.model.posterior import Posterior, posterior
 from lvmogp.storage.checkpoints import Checkpoints
 from lvmogp.tables.ids import Id, distinct_ids, numbers_of
 from lvmogp.tables.observations import Observations, joined
-from lvmogp.tables.scaling import ColumnMoments, scaling_from
-from lvmogp.tables.transforms import Transform
+from lvmogp.tables.scaling import ColumnMoments, Transform, scaling_from
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
 # Seconds between two checkpoints, unless the user says otherwise.
@@ -95,13 +94,11 @@ def fit_minibatches(
     running, posterior, bound, status = run(
         running, feed, most_steps=most_steps, least_gain=least_gain, on_window=after_window
     )
-    jitter_inputs, jitter_latents = map(float, jitters(posterior.parameters))
     seconds = time.perf_counter() - began
     history = tuple(each.mean for each in running.history)
     restart = Restart(MINIBATCHES, bound.mean, status, history, running.step, seconds, STEPS_PER_WINDOW)
-    return posterior, Outcome(
-        posterior.parameters, bound.mean, status, (restart,), jitter_inputs, jitter_latents, seconds
-    )
+    on_inputs, on_latents = map(float, jitters(posterior.parameters))
+    return posterior, Outcome(posterior.parameters, bound.mean, status, (restart,), on_inputs, on_latents, seconds)
 
 
 def _resumed(checkpoints: Checkpoints) -> Running | None:
@@ -141,11 +138,9 @@ def _started(shards: Shards, options: Options, on_progress: Report) -> tuple[Par
     reduced = minibatch_start_options(options, data, few.inputs)
     found = chosen(search(reduced, data, few.inputs, scaling.input_scale, on_progress)).parameters
     latents = placed(_posterior(found, data), rows, n_conditions, fitted)
-    means = np.asarray(latents.mean)
+    means, kernel = np.asarray(latents.mean), found.latent_kernel
     n_latent = means.shape[1]
-    n_inputs, n_latents = minibatch_inducing(
-        options, n_conditions, n_latent=n_latent, latent_kernel=found.latent_kernel
-    )
+    n_inputs, n_latents = minibatch_inducing(options, n_conditions, n_latent=n_latent, latent_kernel=kernel)
     columns, noise_variance = [means, np.log(np.asarray(latents.variance))], found.noise_variance
     if options.noise == "per-condition":
         noise = np.full((n_conditions, 1), np.mean(np.log(noise_variance)))

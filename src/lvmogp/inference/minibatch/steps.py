@@ -56,11 +56,7 @@ class Grams(eqx.Module):
 
 
 def expected_log_likelihood(
-    parameters: Parameters,
-    counts: Float[Array, " B"],
-    mean: Float[Array, "M_X M_H"],
-    covariance: KroneckerCovariance,
-    batch: Minibatch,
+    parameters: Parameters, counts: Float[Array, " B"], mean: Array, covariance: KroneckerCovariance, batch: Minibatch
 ) -> tuple[Scalar, Grams]:
     """Estimate ⟨log p(Y|F)⟩ − KL(q(H) ‖ p(H)) with q(v) = N(vec M, S), and the grams that S follows.
 
