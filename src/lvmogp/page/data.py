@@ -10,7 +10,6 @@ inputs; what it computes at latents that people choose is the variational fit's.
 
 import base64
 import re
-from itertools import islice
 from typing import Any
 
 import jax.numpy as jnp
@@ -169,17 +168,14 @@ def _curves_of_fit(model: FittedModel, added: list[Condition]) -> list[Document]
     moments: list[Document | None] = [None] * n_gaussians  # the page then takes quasi-random points of the latents
     if len(model.all_ids) * len(pairs[0]) <= _MOST_MOMENTS:
         found = _latent_moments(model.posterior.latent_basis, of_all_conditions(gaussians))
+        columns = map(np.asarray, (found.prior_variance, found.mean, found.second))
         moments = [
             {"priorVariance": float(prior), "mean": encoded(mean), "second": encoded(second[pairs])}
-            for prior, mean, second in zip(
-                *map(np.asarray, (found.prior_variance, found.mean, found.second)), strict=True
-            )
+            for prior, mean, second in zip(*columns, strict=True)
         ]
     described = ({"kind": "gaussian", "moments": each} for each in moments)
-    return [
-        *islice(described, len(model.ids)),
-        *(_particles(model, each) if each.gaussian is None else next(described) for each in added),
-    ]
+    trained = [next(described) for _ in model.ids]
+    return trained + [_particles(model, each) if each.gaussian is None else next(described) for each in added]
 
 
 def _curves_of_draws(model: FittedModel) -> list[Document]:
