@@ -27,13 +27,10 @@ Band = tuple[HostFloat, HostFloat]
 
 
 class DemoResult(NamedTuple):
-    """What the demo shows, as numbers and as files.
-
-    ``curves`` of the new condition have a row for each speed; ``together`` is the one curve through all data.
-    """
+    """What the demo shows, as numbers and as files."""
 
     model: LVMOGPRegressor
-    curves: pd.DataFrame
+    curves: pd.DataFrame  # of the new condition, a row for each speed; together is the one curve through all data
     error: float
     error_together: float
     r_squared: float

@@ -77,8 +77,7 @@ def _where(progress: Progress) -> str:
         return f"{latents}, minibatch {progress.iteration}"
     if progress.recipe == SAMPLING:
         return f"{latents}, {progress.n_restarts} chains, step {progress.iteration}"
-    starts = f"{len(progress.ended)} of {progress.n_restarts} starts done"
-    return f"{latents}, {starts}, iteration {progress.iteration}"
+    return f"{latents}, {len(progress.ended)} of {progress.n_restarts} starts done, iteration {progress.iteration}"
 
 
 @contextmanager

@@ -141,23 +141,23 @@ def _search(fit: Ensemble, n_latent: int) -> Document:
 
 def _conditions(model: FittedModel) -> list[Document]:
     latents, added = all_latents(model), [entry.condition for entry in model.added.values()]
+    means, deviations = np.asarray(latents.mean).tolist(), np.sqrt(latents.variance).tolist()
     noises = [*noise_variances(model), *(mean_noise(model.ensemble, condition) for condition in added)]
     curves = _curves_of_draws(model) if model.ensemble.fit is None else _curves_of_fit(model, added)
     shown = _shown_data(model.observations, len(model.ids))
     shown += [_observations(entry.inputs, entry.outputs, len(entry.outputs)) for entry in model.added.values()]
+    columns = zip(model.all_ids, means, deviations, noises, curves, shown, strict=True)
     return [
         {
             "name": str(name),
             "added": name in model.added,
-            "latentMean": mean.tolist(),
-            "latentSd": np.sqrt(variance).tolist(),
+            "latentMean": mean,
+            "latentSd": deviation,
             "noise": float(noise),
             **curve,
             **data,
         }
-        for name, mean, variance, noise, curve, data in zip(
-            model.all_ids, np.asarray(latents.mean), np.asarray(latents.variance), noises, curves, shown, strict=True
-        )
+        for name, mean, deviation, noise, curve, data in columns
     ]
 
 
