@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -27,13 +27,10 @@ Band = tuple[HostFloat, HostFloat]
 
 
 class DemoResult(NamedTuple):
-    """What the demo shows, as numbers and as files.
-
-    ``curves`` of the new condition have a row for each speed; ``together`` is the one curve through all data.
-    """
+    """What the demo shows, as numbers and as files."""
 
     model: LVMOGPRegressor
-    curves: pd.DataFrame
+    curves: pd.DataFrame  # of the new condition, a row for each speed; together is the one curve through all data
     error: float
     error_together: float
     r_squared: float
@@ -79,12 +76,10 @@ def _plain_gp(speed: HostFloat, distance: HostFloat) -> Band:
 def _figures(out: Path, data: Braking, model: LVMOGPRegressor, together: Band, alone: list[Band]) -> tuple[Path, ...]:
     # Four pictures, each in a file of its own, and all in one.
     out.mkdir(parents=True, exist_ok=True)
+    coloured: dict[str, Band] = dict(zip(COLOURS, alone, strict=True))
     drawings: dict[str, tuple[str, Callable[[Axes], None]]] = {
         "together.png": ("All data regressed together", lambda ax: _draw_bands(ax, model, {"0.25": together})),
-        "alone.png": (
-            "Each condition alone",
-            lambda ax: _draw_bands(ax, model, dict(zip(COLOURS, alone, strict=True))),
-        ),
+        "alone.png": ("Each condition alone", lambda ax: _draw_bands(ax, model, coloured)),
         "joint.png": ("All conditions jointly, a new one from one observation", lambda ax: _draw_joint(ax, model)),
         "latent.png": ("What the latent found", lambda ax: _draw_latent(ax, data, model)),
     }
@@ -107,7 +102,6 @@ def _draw_data(ax: Axes, model: LVMOGPRegressor) -> None:
 
 
 def _draw_bands(ax: Axes, model: LVMOGPRegressor, bands: dict[str, Band]) -> None:
-    # By colour.
     for colour, (mean, deviation) in bands.items():
         ax.fill_between(_GRID, mean - 1.96 * deviation, mean + 1.96 * deviation, color=colour, alpha=0.15, linewidth=0)
         ax.plot(_GRID, mean, color=colour, linewidth=1.2)
@@ -128,7 +122,8 @@ def _draw_joint(ax: Axes, model: LVMOGPRegressor) -> None:
 
 def _draw_latent(ax: Axes, data: Braking, model: LVMOGPRegressor) -> None:
     plot_latents(model, 1 / data.friction, ax=ax)
-    added = model.latents_.iloc[-1]
-    star: dict[str, Any] = {"fmt": "*", "color": "black", "markersize": 12, "capsize": 3}
-    ax.errorbar(1 / _NEW_FRICTION, added["mean_1"], yerr=2 * added["sd_1"], **star)
+    new = model.latents_.iloc[-1]
+    ax.errorbar(
+        1 / _NEW_FRICTION, new["mean_1"], yerr=2 * new["sd_1"], fmt="*", color="black", markersize=12, capsize=3
+    )
     ax.set(xlabel="inverse friction 1/μ, never shown to the model", ylabel="latent, ± 2 sd")

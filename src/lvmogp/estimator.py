@@ -14,26 +14,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 import lvmogp.fitted.answers as answers
+import lvmogp.fitted.queries as queries
 import lvmogp.fitted.suggestions as suggestions
 from lvmogp.errors import DataError, ModelFileError, SettingError, warn
 from lvmogp.fitted.calibration import LEVELS, Calibration, Forecasts, checked_levels
 from lvmogp.fitted.calibration import calibration as calibration_of
 from lvmogp.fitted.model import FittedModel, Origin, absorbed, mapped_arrays, without_condition
 from lvmogp.fitted.model_file import load_model, save_model
-from lvmogp.fitted.queries import (
-    Query,
-    asked_features,
-    asked_id,
-    asked_inputs,
-    asked_latents,
-    asked_rows,
-    central_levels,
-    checked_numbers,
-    features_by_id,
-    with_described,
-    with_long_form,
-    with_observations,
-)
 from lvmogp.ground.compiling import forget_many_programs
 from lvmogp.ground.precision import double_precision, in_double_precision
 from lvmogp.inference.minibatch.fit import CHECKPOINT_SECONDS
@@ -50,6 +37,8 @@ from lvmogp.typing import HostFloat
 
 class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
     """Regression on data from many conditions, each a point in a latent space that is learnt with the curves.
+
+    What was learnt is in attributes whose names end in an underscore, such as ``latents_`` and ``outcome_``.
 
     Parameters
     ----------
@@ -103,21 +92,6 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         Seed; ``None`` is the same as 0, so that fits are reproducible.
     verbose : bool, default=False
         Show progress while fitting.
-
-    Attributes
-    ----------
-    outcome_ : Outcome
-        How the fit went: bound, status, history, counts and time.
-    origin_ : Origin or None
-        What the fit was made with: seed, versions, machine.
-    sampling_ : SamplingDiagnostics or None
-        How Markov chains went, with ``inference="nuts"``.
-    latents_ : pandas.DataFrame
-        Mean and standard deviation of each condition's latents.
-    conditions_ : tuple
-        Ids of all conditions, trained and added.
-    n_latent_ : int
-        Dimensions of the latent space.
 
     Examples
     --------
@@ -210,17 +184,17 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
     @property
     def outcome_(self) -> Outcome:
         """How the fit went: bound, status, history, counts and time."""
-        return self._fitted().fit.outcome
+        return fitted_model(self).fit.outcome
 
     @property
     def origin_(self) -> Origin | None:
         """Seed, versions and machine of the fit; ``None`` in files written before these were kept."""
-        return self._fitted().fit.origin
+        return fitted_model(self).fit.origin
 
     @property
     def sampling_(self) -> SamplingDiagnostics | None:
         """How Markov chains went: whether they agree, how many draws count, remarks; ``None`` without them."""
-        chains = self._fitted().chains
+        chains = fitted_model(self).chains
         return None if chains is None else chains.diagnostics
 
     @property
@@ -231,53 +205,53 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
     @property
     def conditions_(self) -> tuple[Id, ...]:
         """Ids of all conditions, trained ones first."""
-        return self._fitted().all_ids
+        return fitted_model(self).all_ids
 
     @property
     def n_latent_(self) -> int:
         """Dimensions of the latent space."""
-        return self._fitted().n_latent
+        return fitted_model(self).n_latent
 
     @property
     def bounds_by_n_latent_(self) -> dict[int, float]:
         """Best bound of each number of latent dimensions that was tried."""
-        return dict(self._fitted().fit.bounds_by_n_latent)
+        return dict(fitted_model(self).fit.bounds_by_n_latent)
 
     @property
     def output_transform_(self) -> str | None:
         """The transform of the output that is modelled; ``None`` for the output itself."""
-        return self._fitted().scaling.transform_name
+        return fitted_model(self).scaling.transform_name
 
     @property
     def bounds_by_transform_(self) -> dict[str | None, float]:
         """Best bound on the log density of the outputs, in your units, with each transform that was tried."""
-        return dict(self._fitted().fit.bounds_by_transform)
+        return dict(fitted_model(self).fit.bounds_by_transform)
 
     @property
     def latent_kernel_(self) -> Kernel:
         """The fitted kernel over latents."""
-        return self._fitted().posterior.parameters.latent_kernel
+        return fitted_model(self).posterior.parameters.latent_kernel
 
     @property
     def input_kernel_(self) -> Kernel:
         """The fitted kernel over inputs, in standardised units."""
-        return self._fitted().posterior.parameters.input_kernel
+        return fitted_model(self).posterior.parameters.input_kernel
 
     @property
     @in_double_precision
     def latents_(self) -> pd.DataFrame:
         """One row for each condition: its id, mean and sd of each latent dimension, whether it was added."""
-        return answers.latent_table(self._fitted())
+        return answers.latent_table(fitted_model(self))
 
     @property
     def condition_features_(self) -> pd.DataFrame | None:
         """One row a condition: its id and known features, whether it was added; ``None`` without features."""
-        return answers.condition_feature_table(self._fitted())
+        return answers.condition_feature_table(fitted_model(self))
 
     @in_double_precision
     def similarities(self) -> pd.DataFrame:
         """How alike the curves of each pair of conditions are expected to be: 1 the same, 0 unrelated."""
-        return answers.similarity_table(self._fitted())
+        return answers.similarity_table(fitted_model(self))
 
     # Prediction
 
@@ -317,7 +291,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         model, rows = self._asked(X, conditions, condition_features)
         if return_cov:
             mean, joint = answers.moments_and_covariance(model, rows, include_noise=include_noise)
-            return checked_numbers("mean", mean), checked_numbers("covariance", joint)
+            return queries.checked_numbers("mean", mean), queries.checked_numbers("covariance", joint)
         mean, variance = answers.moments(model, rows, include_noise=include_noise, with_variance=return_std)
         return _mean_and_std(mean, variance, return_std=return_std)
 
@@ -335,12 +309,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
 
         Quantiles of the predictive distribution itself, which is a mixture over the latents and no Gaussian.
         """
+        wanted = queries.central_levels(level)
         ends = self.predict_quantiles(
-            X,
-            conditions,
-            condition_features=condition_features,
-            levels=central_levels(level),
-            include_noise=include_noise,
+            X, conditions, levels=wanted, condition_features=condition_features, include_noise=include_noise
         )
         return ends[..., 0], ends[..., 1]
 
@@ -363,7 +334,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         wanted = checked_levels(levels).tolist()
         model, rows = self._asked(X, conditions, condition_features)
         found = answers.quantiles(model, rows, wanted, include_noise=include_noise)
-        return rows.as_columns(checked_numbers("quantile", found))
+        return rows.as_columns(queries.checked_numbers("quantile", found))
 
     @in_double_precision
     def sample(
@@ -386,7 +357,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         seed = check_random_state(self.random_state if random_state is None else random_state).randint(2**31)
         rng = np.random.default_rng(seed)
         draws = answers.sample(model, rows, n_draws=int(n), include_noise=include_noise, rng=rng)
-        return np.moveaxis(rows.as_columns(checked_numbers("sample", draws).T), -1, 0)
+        return np.moveaxis(rows.as_columns(queries.checked_numbers("sample", draws).T), -1, 0)
 
     @in_double_precision
     def predict_gradient(
@@ -397,10 +368,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         For all conditions of a grid the shape is (rows, conditions, columns).
         """
         model, rows = self._asked(X, conditions, condition_features)
-        by_mean, by_variance = answers.moment_gradients(model, rows, include_noise=include_noise)
-        checked_numbers("gradient", by_mean)
-        checked_numbers("gradient", by_variance)
-        return rows.as_columns(by_mean), rows.as_columns(by_variance)
+        found = answers.moment_gradients(model, rows, include_noise=include_noise)
+        by_mean, by_variance = (rows.as_columns(queries.checked_numbers("gradient", each)) for each in found)
+        return by_mean, by_variance
 
     @in_double_precision
     def predict_at_latent(
@@ -410,9 +380,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
 
         A model of conditions with known features needs all ``features`` of the one that is imagined.
         """
-        model = self._fitted()
-        inputs = asked_inputs(model, X).values
-        latents = asked_latents(model, H, features, n_rows=len(inputs))
+        model = fitted_model(self)
+        inputs = queries.asked_inputs(model, X).values
+        latents = queries.asked_latents(model, H, features, n_rows=len(inputs))
         mean, variance = answers.moments_at_latents(model, inputs, latents, include_noise=include_noise)
         return _mean_and_std(mean, variance, return_std=return_std)
 
@@ -467,7 +437,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         that found poorer explanations count for less in predictions, which ArviZ does not know: ``log_weight`` among
         the sample statistics says how much each counts.
         """
-        return answers.inference_data(self._fitted())
+        return answers.inference_data(fitted_model(self))
 
     @in_double_precision
     def calibration(
@@ -536,9 +506,9 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         method : {"exact", "gaussian"}, default="exact"
             The exact posterior over the latents as weighted particles, or the paper's single Gaussian.
         """
-        model = self._fitted()
-        values = asked_features(model, features)
-        self.model_ = with_observations(model, name, X, y, y_std, features=values, method=method)
+        model = fitted_model(self)
+        known = queries.asked_features(model, features)
+        self.model_ = queries.with_observations(model, name, X, y, y_std, features=known, method=method)
         return self
 
     @in_double_precision
@@ -555,22 +525,22 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         """Take in several new conditions at once, from data in long form, with a table of their features if any."""
         if conditions is None and self.condition is None:
             raise DataError("add_conditions needs to know the condition of each row: pass conditions=, one id a row")
-        model = self._fitted()
-        rows = asked_rows(model, X, conditions, self.condition)
-        features = features_by_id(model, condition_features, self.condition)
-        self.model_ = with_long_form(model, rows, y, y_std, features=features, method=method)
+        model = fitted_model(self)
+        rows = queries.asked_rows(model, X, conditions, self.condition)
+        features = queries.features_by_id(model, condition_features, self.condition)
+        self.model_ = queries.with_long_form(model, rows, y, y_std, features=features, method=method)
         return self
 
     def remove_condition(self, name: Id) -> Self:
         """Forget a condition that was added."""
-        model = self._fitted()
-        self.model_ = without_condition(model, asked_id(model, name))
+        model = fitted_model(self)
+        self.model_ = without_condition(model, queries.asked_id(model, name))
         return self
 
     @in_double_precision
     def absorb(self) -> Self:
         """Fold all added conditions into the trained model in closed form, with its hyperparameters as they are."""
-        self.model_ = absorbed(self._fitted())
+        self.model_ = absorbed(fitted_model(self))
         return self
 
     @in_double_precision
@@ -602,7 +572,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         condition_features : DataFrame or mapping, optional
             Features of a condition that is new, by id, as for ``predict``.
         """
-        plain_name = asked_id(self._fitted(), name)
+        plain_name = queries.asked_id(fitted_model(self), name)
         model = self._described((plain_name,), condition_features)
         if goal not in suggestions.GOALS:
             raise SettingError(f"goal must be one of {list(suggestions.GOALS)}, got {goal!r}")
@@ -610,12 +580,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
             raise SettingError('region says where predictions matter; leave it out with goal="latents"')
         if goal == "latents" and self.n_latent_ == 0:
             raise SettingError('the model has no latents (n_latent=0) to learn about; leave goal="latents" out')
-        inputs = suggestions.default_candidates(model) if candidates is None else asked_inputs(model, candidates).values
-        wanted = None if region is None else asked_inputs(model, region).values
+        given = (None if rows is None else queries.asked_inputs(model, rows).values for rows in (candidates, region))
+        inputs, wanted = given
+        inputs = suggestions.default_candidates(model) if inputs is None else inputs
         if len(inputs) == 0:
-            raise DataError(
-                "there are no candidates to choose from; give at least one row of inputs, or leave them out"
-            )
+            raise DataError("there are no candidates to choose from; give at least one row of inputs or leave them out")
         if not isinstance(n, numbers.Integral) or not 1 <= n <= len(inputs):
             raise SettingError(f"n must be a whole number from 1 to the {len(inputs)} candidates, got {n!r}")
         if wanted is not None and len(wanted) == 0:
@@ -627,7 +596,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
     @in_double_precision
     def save(self, path: str | os.PathLike[str], *, include_data: bool = True) -> None:
         """Write the fitted model to a file; ``include_data=False`` leaves the training data out."""
-        save_model(path, self._fitted(), self.get_params(deep=False), include_data=include_data)
+        save_model(path, fitted_model(self), self.get_params(deep=False), include_data=include_data)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -658,27 +627,24 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
 
     # At the door
 
-    def _fitted(self) -> FittedModel:
-        forget_many_programs()  # those of earlier calls
-        return fitted_model(self)
-
-    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[FittedModel, Query]:
+    def _asked(self, X: Any, conditions: Any, condition_features: Any) -> tuple[FittedModel, queries.Query]:
         # The rows asked about, and the model with the new conditions among them that are described.
-        rows = asked_rows(self._fitted(), X, conditions, self.condition, unseen=self.unseen)
+        rows = queries.asked_rows(fitted_model(self), X, conditions, self.condition, unseen=self.unseen)
         return self._described(rows.ids.distinct, condition_features), rows
 
     def _described(self, asked: Sequence[Id], condition_features: Any) -> FittedModel:
-        model = self._fitted()
-        return with_described(model, asked, features_by_id(model, condition_features, self.condition))
+        model = fitted_model(self)
+        return queries.with_described(model, asked, queries.features_by_id(model, condition_features, self.condition))
 
 
 def _mean_and_std(mean: HostFloat, variance: HostFloat, *, return_std: bool) -> Any:
-    checked_numbers("mean", mean)
-    return (mean, checked_numbers("standard deviation", np.sqrt(variance))) if return_std else mean
+    queries.checked_numbers("mean", mean)
+    return (mean, queries.checked_numbers("standard deviation", np.sqrt(variance))) if return_std else mean
 
 
 def fitted_model(estimator: LVMOGPRegressor) -> FittedModel:
     """What an estimator has learnt; one that is not fitted says so."""
     words = "this LVMOGPRegressor is not fitted yet; call fit(X, y, conditions=…) first"
     check_is_fitted(estimator, "model_", msg=words)
+    forget_many_programs()  # those of earlier calls
     return estimator.model_

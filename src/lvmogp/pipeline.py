@@ -112,21 +112,16 @@ def warn_of_outcome(outcome: Outcome) -> None:
 
 
 def _at_once(
-    observations: Observations,
-    options: Options,
-    on_progress: Report,
-    opened: _Opened,
-    condition_features: ConditionFeatures | None,
+    observations: Observations, options: Options, on_progress: Report, opened: _Opened, known: ConditionFeatures | None
 ) -> FittedModel:
-    coordinates = None if condition_features is None else condition_features.coordinates(len(observations.ids))
+    coordinates = None if known is None else known.coordinates(len(observations.ids))
     order = canonical_order(observations, None if coordinates is None else coordinates.values)
     ordered = in_order(observations, order)
-    if coordinates is not None:
-        coordinates = coordinates._replace(values=coordinates.values[order.conditions])
     arrays = {"inputs": ordered.inputs, "outputs": ordered.outputs, "conditions": ordered.conditions}
     if ordered.errors is not None:
         arrays["errors"] = ordered.errors
     if coordinates is not None:
+        coordinates = coordinates._replace(values=coordinates.values[order.conditions])
         arrays["coordinates"] = coordinates.values
     attempts = _attempts(ordered, options, on_progress, opened(ordered.ids, arrays), coordinates)
     # The first, which is the output itself, unless another is clearly better.
@@ -156,7 +151,7 @@ def _at_once(
         chains = Chains(None if draws is None else in_precision(draws, options.dtype), account)
         if not account.completed:
             fit = fit._replace(outcome=fit.outcome._replace(status=Status.INTERRUPTED))
-    return fitted_model(observations, scaling, fit, chains=chains, condition_features=condition_features)
+    return fitted_model(observations, scaling, fit, chains=chains, condition_features=known)
 
 
 class _Attempt(NamedTuple):
@@ -170,7 +165,7 @@ class _Attempt(NamedTuple):
 def _attempts(
     observations: Observations,
     options: Options,
-    on_progress: Report,
+    report: Report,
     checkpoints: Checkpoints | None,
     coordinates: FeatureCoordinates | None,
 ) -> list[_Attempt]:
@@ -179,15 +174,9 @@ def _attempts(
     for transform in output_transforms(options, observations.outputs):
         scaling = scaling_of(observations.inputs, observations.outputs, transform=transform)
         data, inputs = standardised(observations, scaling), scaling.inputs(observations.inputs)
+        label = scaling.transform_name or ""
         outcomes = search(
-            options,
-            data,
-            inputs,
-            scaling.input_scale,
-            on_progress,
-            checkpoints,
-            coordinates=coordinates,
-            label=scaling.transform_name or "",
+            options, data, inputs, scaling.input_scale, report, checkpoints, coordinates=coordinates, label=label
         )
         # log p(y) = log p(z) + Σ log dz/dy
         bound = chosen(outcomes).bound + float(np.sum(scaling.log_slopes(observations.outputs)))
@@ -232,11 +221,7 @@ def _by_minibatches(
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     arrays |= {"counts": shards.counts, "n_shards": np.asarray([shards.n_shards])}
     model, outcome = fit_minibatches(
-        shards,
-        options,
-        on_progress=on_progress,
-        checkpoints=opened(ids, arrays),
-        checkpoint_seconds=checkpoint_seconds,
+        shards, options, on_progress=on_progress, checkpoints=opened(ids, arrays), checkpoint_seconds=checkpoint_seconds
     )
     model = in_precision(model, options.dtype)
     fit = Fit(model, outcome._replace(parameters=model.parameters), {}, {}, origin_here(options.random_state))

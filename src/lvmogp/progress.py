@@ -12,15 +12,9 @@ from lvmogp.inference.restarts import MINIBATCHES, SAMPLING, Progress
 _TYPICAL_ITERATIONS = 150
 
 
-def _bar(details: bars.ProgressColumn, *, shown: bool = True) -> bars.Progress:
-    times = bars.TimeRemainingColumn(elapsed_when_finished=False), bars.TextColumn("gone:"), bars.TimeElapsedColumn()
-    columns = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(bar_width=30),
-        details,
-        bars.TextColumn("left:"),
-        *times,
-    )
+def _bar(details: str | bars.ProgressColumn, *, shown: bool = True) -> bars.Progress:
+    left, gone = bars.TimeRemainingColumn(elapsed_when_finished=False), bars.TimeElapsedColumn()
+    columns = "{task.description}", bars.BarColumn(bar_width=30), details, "left:", left, "gone:", gone
     console = Console(stderr=True)
     return bars.Progress(*columns, console=console, transient=True, speed_estimate_period=3600, disable=not shown)
 
@@ -32,14 +26,13 @@ def progress_bar(*, shown: bool) -> Iterator[Callable[[Progress], None] | None]:
     if not shown or not (console.is_terminal or console.is_jupyter):  # elsewhere a bar is only noise
         yield None
         return
-    with _bar(bars.TextColumn("{task.fields[bound]}")) as bar:
+    with _bar("{task.fields[bound]}") as bar:
         task = bar.add_task("preparing the starts", total=None, bound="")
         share_done = shares_done()
 
         def report(progress: Progress) -> None:
             bound = f"{'log posterior' if progress.recipe == SAMPLING else 'bound'} {progress.bound:.1f}"
-            share = share_done(progress)
-            bar.update(task, description=_where(progress), total=1.0, completed=share, bound=bound)
+            bar.update(task, description=_where(progress), total=1.0, completed=share_done(progress), bound=bound)
 
         yield report
 
@@ -84,8 +77,7 @@ def _where(progress: Progress) -> str:
         return f"{latents}, minibatch {progress.iteration}"
     if progress.recipe == SAMPLING:
         return f"{latents}, {progress.n_restarts} chains, step {progress.iteration}"
-    starts = f"{len(progress.ended)} of {progress.n_restarts} starts done"
-    return f"{latents}, {starts}, iteration {progress.iteration}"
+    return f"{latents}, {len(progress.ended)} of {progress.n_restarts} starts done, iteration {progress.iteration}"
 
 
 @contextmanager

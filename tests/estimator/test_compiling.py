@@ -1,4 +1,4 @@
-"""Compiled programs: few, whole steps, kept for the next process, forgotten where there are many; threads; children."""
+"""Compiled programs: few, whole steps, kept for the next process, forgotten where there are many; threads."""
 
 import itertools
 import json
@@ -28,15 +28,7 @@ _MOVES_ARRAYS = "stage"
 # The programs of a fit, and how often each is compiled at most: some for two kinds of tree, that of the independent GPs
 # and that of the model. Single operations outside of compiled functions are programs of their own, each of which takes
 # as long to compile or to read from the cache as a large one.
-_STEPS = {
-    "evaluate": 2,
-    "join": 2,
-    "independent_curves": 1,
-    "jitters": 1,
-    "posterior": 1,
-    "_ensemble_of_fit": 1,
-}
-_EXPLICIT = {"with_explicit_inducing": 1}
+_STEPS = {"evaluate": 2, "join": 2, "independent_curves": 1, "jitters": 1, "posterior": 1, "_ensemble_of_fit": 1}
 
 
 @pytest.fixture
@@ -64,21 +56,12 @@ def long_table(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore::lvmogp.ConvergenceWarning")
-@pytest.mark.parametrize(
-    ("inference", "noise", "steps"),
-    [
-        ("collapsed", "shared", _STEPS),
-        pytest.param("kronecker", "per-condition", _STEPS | _EXPLICIT, marks=pytest.mark.long),
-    ],
-    ids=["collapsed", "kronecker"],
-)
-def test_a_fit_and_its_summary_compile_whole_steps_and_a_second_fit_nothing(programs, inference, noise, steps):
-    sizes = {"n_inducing_inputs": 7, "n_inducing_latents": 4, "n_restarts": 2, "max_iter": 25}
-    model = LVMOGPRegressor(inference=inference, noise=noise, **sizes)
+def test_a_fit_and_its_summary_compile_whole_steps_and_a_second_fit_nothing(programs):
+    model = LVMOGPRegressor(n_inducing_inputs=7, n_inducing_latents=4, n_restarts=2, max_iter=25)
     compiling.forget_all_programs()
     model.fit(*long_table(1))
     assert programs
-    assert Counter(programs) <= Counter(steps)
+    assert Counter(programs) <= Counter(_STEPS)
     summary(model)
     programs.clear()
     summary(model.fit(*long_table(2)))
@@ -144,14 +127,10 @@ print(json.dumps({{
 def first_compilation(cache, before="", **environment):
     """What a new process tells of the cache after it has compiled one function of ours."""
     names = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "TF_CPP_MIN_LOG_LEVEL")
-    clean = {name: value for name, value in os.environ.items() if name not in names}
-    ran = subprocess.run(
-        [sys.executable, "-c", FIRST_COMPILATION.format(before=before)],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**clean, "XDG_CACHE_HOME": str(cache), **environment},
-    )
+    settings = {name: value for name, value in os.environ.items() if name not in names}
+    settings |= {"XDG_CACHE_HOME": str(cache), **environment}
+    command = [sys.executable, "-c", FIRST_COMPILATION.format(before=before)]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, env=settings)
     assert ran.stderr == ""
     found = json.loads(ran.stdout)
     assert found.pop("value") == 3
@@ -258,27 +237,3 @@ def test_eight_threads_predict_as_one_bit_for_bit_even_while_programs_are_forgot
         found = list(threads.map(answer, questions))
     assert forgotten
     assert [number for number, each in enumerate(found) if not same(each, serial[number])] == []
-
-
-CHILDREN = """
-import multiprocessing, sys
-import joblib
-import numpy as np
-from lvmogp import LVMOGPRegressor
-
-if __name__ == "__main__":
-    points = np.linspace(-2, 2, 14).reshape(7, 2)
-    model = LVMOGPRegressor.load(sys.argv[1])
-    expected = model.predict(points, "b").tobytes()
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply_async(model.predict, (points, "b")).get(600).tobytes() == expected
-    (found,) = joblib.Parallel(n_jobs=2, timeout=600)([joblib.delayed(model.predict)(points, "b")])
-    assert found.tobytes() == expected
-"""
-
-
-@pytest.mark.long
-def test_spawned_children_answer_as_their_parent(tmp_path):
-    of_kind("fit on long data").save(tmp_path / "model")
-    (tmp_path / "children.py").write_text(CHILDREN)
-    subprocess.run([sys.executable, tmp_path / "children.py", tmp_path / "model"], check=True, timeout=1800)

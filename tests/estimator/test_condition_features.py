@@ -127,10 +127,8 @@ def test_features_leave_the_rest_to_the_latents(slopes):
     table = model.condition_features_
     assert list(table.columns) == ["condition", "slope", "added"]
     np.testing.assert_array_equal(table["slope"].isna(), np.arange(10) == 3)
-    known = model.model_.posterior.parameters.known
-    found = model.model_.condition_features.mean[0] + model.model_.condition_features.scale[0] * float(
-        known.missing_mean[0]
-    )
+    known, features = model.model_.posterior.parameters.known, model.model_.condition_features
+    found = features.mean[0] + features.scale[0] * float(known.missing_mean[0])
     assert abs(found - slope[3]) < 0.15  # the missing feature was inferred
     np.testing.assert_array_equal(feature_relevance(model)["feature"], ["slope"])
     assert feature_relevance(model)["relevance"][0] > 0.1

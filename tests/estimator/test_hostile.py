@@ -33,13 +33,6 @@ def test_a_thousand_data_sets(batch, record_property):
     assert broken == []
 
 
-@pytest.mark.parametrize("kind", ["missing", "none"])
-def test_a_missing_id_is_refused(kind):
-    account = examined(PLAIN._replace(ids=kind))
-    assert "DataError: a condition id is missing (None or NaN)" in account.refusal
-    assert account.findings == []
-
-
 def test_plain_data_move_by_rounding_alone():
     account = examined(PLAIN)
     assert account.refusal is None

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from test_estimator import FACTORS, X_NEW, D, N, X, regressor
 
-from lvmogp import DataError, LVMOGPRegressor, ObservationStore, SettingError, StopFit
+from lvmogp import DataError, LVMOGPRegressor, StopFit
 from lvmogp.inference.options import Options, output_transforms
 from lvmogp.tables.scaling import Logarithm, SquareRoot
 
@@ -118,11 +118,3 @@ def test_a_choice_goes_on_from_its_checkpoints(tmp_path):
     again = fit(OUTPUTS["log"], checkpoint=tmp_path, resume=True, on_progress=seen.append)
     assert not seen
     assert_array_equal(again.predict(X_NEW), chosen("log").predict(X_NEW))
-
-
-def test_minibatches_do_not_choose():
-    store = ObservationStore(X, np.exp(ROOTS[:, 0]), np.arange(N) % 2)
-    with pytest.raises(SettingError, match='output_transform="auto" compares fits to all observations'):
-        regressor(output_transform="auto").fit(store)
-    with pytest.raises(SettingError, match='output_transform="auto" compares fits to all observations'):
-        regressor(output_transform="auto", inference="stochastic").fit(X, np.exp(ROOTS))

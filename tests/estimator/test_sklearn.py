@@ -86,19 +86,12 @@ def test_the_condition_column_travels_through_a_pipeline(lines, model):
 @pytest.mark.long
 def test_settings_are_searched_over(lines):
     table, y = lines
-    search = GridSearchCV(
-        regressor(),
-        {"input_kernel": ["rbf", "matern52"]},
-        scoring={"r2": "r2", "density": log_density_score},
-        refit="density",
-        cv=KFold(2),
-        error_score="raise",
-    )
+    kernels, scores = {"input_kernel": ["rbf", "matern52"]}, {"r2": "r2", "density": log_density_score}
+    search = GridSearchCV(regressor(), kernels, scoring=scores, refit="density", cv=KFold(2), error_score="raise")
     search.fit(table, y)
     by_hand = []
     for train, test in KFold(2).split(table):
-        model = regressor(input_kernel="matern52")
-        model.fit(table.iloc[train], y.iloc[train])
+        model = regressor(input_kernel="matern52").fit(table.iloc[train], y.iloc[train])
         by_hand.append(np.mean(model.log_predictive_density(table.iloc[test], y.iloc[test])))
     assert_allclose(search.cv_results_["mean_test_density"][1], np.mean(by_hand), rtol=1e-9)
     assert search.best_index_ == np.argmax(search.cv_results_["mean_test_density"])
@@ -113,14 +106,9 @@ def test_conditions_are_routed_beside_the_inputs(lines, no_search):
     table, y = lines
     with config_context(enable_metadata_routing=True):
         model = regressor(condition=None).set_fit_request(conditions=True).set_score_request(conditions=True)
-        routed = cross_val_score(
-            make_pipeline(StandardScaler(), model),
-            table[["x"]].to_numpy(),
-            y,
-            params={"conditions": table["line"].to_numpy()},
-            cv=KFold(2),
-            error_score="raise",
-        )
+        pipeline, beside = make_pipeline(StandardScaler(), model), {"conditions": table["line"].to_numpy()}
+        inputs = table[["x"]].to_numpy()
+        routed = cross_val_score(pipeline, inputs, y, params=beside, cv=KFold(2), error_score="raise")
     assert_allclose(routed, cross_val_score(regressor(), table, y, cv=KFold(2)), atol=1e-4)
 
 

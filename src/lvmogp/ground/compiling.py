@@ -135,10 +135,7 @@ def n_programs() -> int:
 
 
 def forget_many_programs() -> None:
-    """Forget the programs of this library if there are many.
-
-    To be called before work begins. Work that goes on in other threads keeps the programs that it is using.
-    """
+    """Forget the programs of this library if there are many, before work begins; other threads keep those in use."""
     if n_programs() > MOST_PROGRAMS:
         forget_all_programs()
 

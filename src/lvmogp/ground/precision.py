@@ -37,12 +37,11 @@ def in_current_precision(function: _Function) -> _Function:
     config: Any = jax.config  # whose attributes are made at run time
     double, products = config.jax_enable_x64, config.jax_default_matmul_precision
 
-    @contextmanager
-    def current_precision() -> Iterator[None]:
+    def call(*args: Any) -> Any:
         with jax.enable_x64(double), jax.default_matmul_precision(products):
-            yield
+            return function(*args)
 
-    return current_precision()(function)
+    return cast(_Function, call)
 
 
 def in_precision(tree: _Tree, dtype: str | jnp.dtype) -> _Tree:

@@ -33,8 +33,17 @@ def replace_file(target: Path, payload: bytes) -> None:
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, error.strerror, str(target)) from error  # the name the user knows
         raise
-    _keep_name(target.parent)
-    _clear_abandoned(target)
+    # The new name is on disk once its folder is; not all systems let a folder be opened or asked for that.
+    with contextlib.suppress(OSError):
+        handle = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    for path in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _SECONDS_ABANDONED:
+                path.unlink()
 
 
 def check_replaceable(target: Path) -> None:
@@ -42,20 +51,3 @@ def check_replaceable(target: Path) -> None:
     if target.exists() and not target.is_file():
         kind = "a folder" if target.is_dir() else "a device or a pipe"
         raise SettingError(f"{target} is {kind}; give the path of a file to write")
-
-
-def _keep_name(folder: Path) -> None:
-    # The new name is on disk once its folder is; not all systems let a folder be opened or asked for that.
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _clear_abandoned(target: Path) -> None:
-    for path in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 16}"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _SECONDS_ABANDONED:
-                path.unlink()

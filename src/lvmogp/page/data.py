@@ -10,7 +10,6 @@ inputs; what it computes at latents that people choose is the variational fit's.
 
 import base64
 import re
-from itertools import islice
 from typing import Any
 
 import jax.numpy as jnp
@@ -142,23 +141,23 @@ def _search(fit: Ensemble, n_latent: int) -> Document:
 
 def _conditions(model: FittedModel) -> list[Document]:
     latents, added = all_latents(model), [entry.condition for entry in model.added.values()]
+    means, deviations = np.asarray(latents.mean).tolist(), np.sqrt(latents.variance).tolist()
     noises = [*noise_variances(model), *(mean_noise(model.ensemble, condition) for condition in added)]
     curves = _curves_of_draws(model) if model.ensemble.fit is None else _curves_of_fit(model, added)
     shown = _shown_data(model.observations, len(model.ids))
     shown += [_observations(entry.inputs, entry.outputs, len(entry.outputs)) for entry in model.added.values()]
+    columns = zip(model.all_ids, means, deviations, noises, curves, shown, strict=True)
     return [
         {
             "name": str(name),
             "added": name in model.added,
-            "latentMean": mean.tolist(),
-            "latentSd": np.sqrt(variance).tolist(),
+            "latentMean": mean,
+            "latentSd": deviation,
             "noise": float(noise),
             **curve,
             **data,
         }
-        for name, mean, variance, noise, curve, data in zip(
-            model.all_ids, np.asarray(latents.mean), np.asarray(latents.variance), noises, curves, shown, strict=True
-        )
+        for name, mean, deviation, noise, curve, data in columns
     ]
 
 
@@ -169,17 +168,14 @@ def _curves_of_fit(model: FittedModel, added: list[Condition]) -> list[Document]
     moments: list[Document | None] = [None] * n_gaussians  # the page then takes quasi-random points of the latents
     if len(model.all_ids) * len(pairs[0]) <= _MOST_MOMENTS:
         found = _latent_moments(model.posterior.latent_basis, of_all_conditions(gaussians))
+        columns = map(np.asarray, (found.prior_variance, found.mean, found.second))
         moments = [
             {"priorVariance": float(prior), "mean": encoded(mean), "second": encoded(second[pairs])}
-            for prior, mean, second in zip(
-                *map(np.asarray, (found.prior_variance, found.mean, found.second)), strict=True
-            )
+            for prior, mean, second in zip(*columns, strict=True)
         ]
     described = ({"kind": "gaussian", "moments": each} for each in moments)
-    return [
-        *islice(described, len(model.ids)),
-        *(_particles(model, each) if each.gaussian is None else next(described) for each in added),
-    ]
+    trained = [next(described) for _ in model.ids]
+    return trained + [_particles(model, each) if each.gaussian is None else next(described) for each in added]
 
 
 def _curves_of_draws(model: FittedModel) -> list[Document]:

@@ -43,8 +43,12 @@ def report_page(model: LVMOGPRegressor) -> str:
     code = '(() => {\n"use strict";\n' + "\n".join([*(assets[name] for name in sorted(assets)), start]) + "})();\n"
     # JSON that no browser can mistake for markup. It escapes all that is not ASCII, U+2028 and U+2029 too.
     data = json.dumps(document, allow_nan=False)
+    # A content security policy: these scripts, this style, and nothing from anywhere else.
+    digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (library, code, style))
+    first, second, third = (f"'sha256-{digest}'" for digest in digests)
+    allowed = f"script-src {first} {second}; style-src {third}"
     parts = {
-        "policy": _policy(library, code, style),
+        "policy": f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'",
         "title": html.escape(document["title"]),
         "style": style,
         "data": data.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"),
@@ -52,13 +56,6 @@ def report_page(model: LVMOGPRegressor) -> str:
         "code": code,
     }
     return re.sub("<!--(.*?)-->", lambda place: parts[place[1]], template)
-
-
-def _policy(library: str, code: str, style: str) -> str:
-    """Return a content security policy: these scripts, this style, and nothing from anywhere else."""
-    digests = (hashlib.sha256(content.encode()).digest() for content in (library, code, style))
-    first, second, third = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return f"default-src 'none'; script-src {first} {second}; style-src {third}; base-uri 'none'; form-action 'none'"
 
 
 def _shown(model: LVMOGPRegressor, found: Summary) -> dict[str, Any]:
@@ -100,11 +97,10 @@ def _facts(found: Summary, quantity: str) -> list[tuple[str, str]]:
         ("Fit", f"{found.status}; {starts} in {found.seconds:.0f} s"),
         (f"Noise, sd of {quantity}", f"{found.noise_sd:.3g}"),
     ]
-    if found.leave_out is not None:
-        rmse, spread = f"{found.leave_out.rmse:.3g}", f"{found.leave_out.spread:.3g}"
+    if (left := found.leave_out) is not None:
         facts += [
-            ("Error on points left out, root mean square", f"{rmse} (outputs vary by {spread})"),
-            ("Points left out inside their 95 % interval", f"{100 * found.leave_out.coverage:.0f} %"),
+            ("Error on points left out, root mean square", f"{left.rmse:.3g} (outputs vary by {left.spread:.3g})"),
+            ("Points left out inside their 95 % interval", f"{100 * left.coverage:.0f} %"),
         ]
     return facts
 
