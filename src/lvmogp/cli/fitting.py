@@ -151,7 +151,7 @@ def _pieces(screen: Screen, opened: ExitStack, path: Path, roles: Roles, conditi
         store = opened.enter_context(open_parquet(path, **columns, part=part, on_progress=report))
     counts, inputs = (len(store.outputs), len(store.ids)), store.columns or ()
     screen.say_facts(_facts(path, "Parquet, read in pieces", counts, inputs, store.date_columns, roles.output))
-    n_rows = sum(gathered(len(store.outputs)))  # all processes must ask
+    n_rows = sum(gathered(len(store.outputs), int))  # all processes must ask
     return {"X": store}, {"file": path, "n_rows": n_rows}
 
 

@@ -25,8 +25,6 @@ from lvmogp.storage.codec import Content, Sizes
 
 MODEL, CHECKPOINT = "lvmogp-model", "lvmogp-checkpoint"
 VERSION = 1
-# Beside the arrays of a value that travels; no field is called so.
-_DOCUMENT = "document of all"
 _NAMES = {MODEL: "model", CHECKPOINT: "checkpoint"}
 # How safetensors calls the types of numbers that our files hold.
 _DTYPES = {"F64": "float64", "F32": "float32", "I64": "int64", "I32": "int32", "BOOL": "bool"}

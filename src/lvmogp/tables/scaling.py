@@ -15,7 +15,7 @@ from jax.scipy.stats import norm
 
 from lvmogp.algebra.gaussians import normal_distribution
 from lvmogp.errors import DataError
-from lvmogp.ground.rules import POSITIVE
+from lvmogp.ground.rules import ANY_VALUE, POSITIVE
 from lvmogp.typing import Array, Float, HostFloat
 
 # Terms of a series whose rest is below a thousandth where it matters most, at a mean of zero.
@@ -248,9 +248,9 @@ class ColumnMoments(NamedTuple):
     """
 
     n_rows: float
-    mean: HostFloat
-    squares: HostFloat
-    largest: HostFloat
+    mean: Annotated[Float[np.ndarray, " _"], ANY_VALUE]
+    squares: Annotated[Float[np.ndarray, " _"], ANY_VALUE]
+    largest: Annotated[Float[np.ndarray, " _"], ANY_VALUE]
 
     def merged(self, other: "ColumnMoments") -> "ColumnMoments":
         """Return the moments of both sets of rows together."""

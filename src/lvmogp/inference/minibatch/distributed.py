@@ -1,16 +1,20 @@
 """Many devices and many machines, by JAX's own means: one process a machine or device, arrays spread over a mesh."""
 
-import pickle
+import json
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from safetensors.numpy import load, save
 
 from lvmogp.errors import SettingError
+from lvmogp.storage.codec import decode, encode
 
 AXIS = "shards"
+# Beside the arrays of a value that travels; no field is called so.
+_DOCUMENT = "document of all"
 
 
 class Rendezvous(NamedTuple):
@@ -54,12 +58,16 @@ def on_devices(tree: Any, over: Mesh, *, spread: bool = False) -> Any:
     return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(sharding, np.asarray(leaf)), tree)
 
 
-def gathered(value: Any) -> list[Any]:
-    """Return the values of all processes, which are parts of one program of one user and trust each other's pickles."""
+def gathered(value: Any, kind: Any) -> list[Any]:
+    """Return the values of this type that all processes have, which travel as files hold them."""
     if jax.process_count() == 1:
         return [value]
-    payload = np.frombuffer(pickle.dumps(value), dtype=np.uint8)
+    tensors, document = encode(value, kind)
+    payload = np.frombuffer(
+        save(tensors | {_DOCUMENT: np.frombuffer(json.dumps(document).encode(), np.uint8)}), np.uint8
+    )
     lengths = multihost_utils.process_allgather(np.asarray(len(payload)))
     # Those of different lengths travel padded to the longest.
     everyone = multihost_utils.process_allgather(np.resize(payload, int(lengths.max())))
-    return [pickle.loads(part[:length].tobytes()) for part, length in zip(everyone, lengths, strict=True)]
+    received = [load(part[:length].tobytes()) for part, length in zip(everyone, lengths, strict=True)]
+    return [decode(tensors, json.loads(tensors.pop(_DOCUMENT).tobytes()), kind) for tensors in received]

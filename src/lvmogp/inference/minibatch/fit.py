@@ -29,7 +29,7 @@ from lvmogp.storage.checkpoints import Checkpoints
 from lvmogp.tables.ids import Id, distinct_ids, numbers_of
 from lvmogp.tables.observations import Observations, joined
 from lvmogp.tables.scaling import ColumnMoments, Transform, scaling_from
-from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
 # Seconds between two checkpoints, unless the user says otherwise.
 CHECKPOINT_SECONDS = 60.0
@@ -43,11 +43,16 @@ _NEWTON_STEPS, _FIRST_DAMPING = 10, 1e-2
 # The curves of the small fit are themselves uncertain, by about as much as an observation.
 _EXCESS_VARIANCE = 2.0
 _posterior = compiled(posterior)
+# What processes tell each other: ids, counts and moments of a shard; inputs, outputs and conditions of some rows; what
+# conditions share where minibatches start, and the table of what is their own.
+_Share = tuple[tuple[Id, ...], Int[np.ndarray, " _"], ColumnMoments]
+_Rows = tuple[Float[np.ndarray, "_ _"], Float[np.ndarray, " _"], Int[np.ndarray, " _"]]
+_Start = tuple[Parameters, Float[np.ndarray, "_ _"]] | None
 
 
 def shards_of(observations: Observations, *, transform: Transform | None) -> tuple[Shards, tuple[Id, ...]]:
     """Return a process's observations as a part of those of all processes, and the ids of all conditions."""
-    everyone = gathered((observations.ids, observations.counts, observations.moments(transform)))
+    everyone = gathered((observations.ids, observations.counts, observations.moments(transform)), _Share)
     ids = distinct_ids([each for own_ids, _, _ in everyone for each in own_ids])
     counts = np.zeros(len(ids), dtype=np.int64)
     for own_ids, own_counts, _ in everyone:
@@ -99,7 +104,7 @@ def fit_minibatches(
 def _resumed(checkpoints: Checkpoints) -> Running | None:
     # The newest run that can be read, by the first process for all.
     newest = checkpoints.latest(_SERIES, Running) if jax.process_index() == 0 else None
-    kept: Running | None = gathered(newest and newest[1])[0]
+    kept: Running | None = gathered(newest and newest[1], Running | None)[0]
     if kept is None:
         return None
     states = (kept.state, kept.average, begin(kept.shared, kept.state.table, kept.schedule).state)
@@ -124,9 +129,9 @@ def _started(shards: Shards, options: Options, on_progress: Report) -> tuple[Par
         part.sample(chances[own], options.random_state + shards.first_shard + place)
         for place, (part, own) in enumerate(zip(shards.parts, shards.numbers, strict=True))
     ]
-    drawn = joined(gathered(shards.joined(some)))
+    drawn = joined([Observations(*each) for each in gathered(shards.joined(some)[:3], _Rows)])
     if jax.process_index() > 0:
-        return gathered(None)[0]
+        return gathered(None, _Start)[0]
     rows = drawn._replace(inputs=scaling.inputs(drawn.inputs), outputs=scaling.outputs(drawn.outputs))
     few, fitted = some_conditions(rows, n_conditions, options.random_state)
     data = long_data(few.inputs, few.outputs, few.conditions, len(fitted))
@@ -150,7 +155,7 @@ def _started(shards: Shards, options: Options, on_progress: Report) -> tuple[Par
         latent_variance=jnp.zeros((0, n_latent)),
         noise_variance=noise_variance,
     )
-    return gathered((shared, np.concatenate(columns, axis=1)))[0]
+    return gathered((shared, np.concatenate(columns, axis=1)), _Start)[0]
 
 
 def some_conditions(rows: Observations, n_conditions: int, seed: int) -> tuple[Observations, HostInt]:
