@@ -80,14 +80,14 @@ def test_another_order_of_sums_changes_predictions_by_less_than_is_promised(fold
 def test_a_model_file_knows_its_seed_versions_and_machine_and_keeps_them_when_it_is_saved_again(first, tmp_path):
     saved = read(first)
     assert ["random_state", {"int": 11}] in saved.document["settings"]
-    origin = saved.document["fit"]["origin"]
+    origin = saved.document["model"]["fit"]["origin"]
     assert (origin["seed"], origin["machine"]) == (11, f"{platform.machine()} cpu")
     versions = {"lvmogp": __version__, "python": platform.python_version(), "jax": jax.__version__}
     assert dict(origin["versions"]).items() >= {**versions, "numpy": np.__version__}.items()
     origin["versions"].append(["abacus", "0.0.1"])
     write(tmp_path / "model", saved)
     LVMOGPRegressor.load(tmp_path / "model").remove_condition("new").save(tmp_path / "again")
-    assert read(tmp_path / "again").document["fit"]["origin"] == origin
+    assert read(tmp_path / "again").document["model"]["fit"]["origin"] == origin
 
 
 @pytest.mark.filterwarnings("ignore:the fit did not converge")

@@ -165,13 +165,15 @@ def _about_intervals(coverage: pd.DataFrame, n: int) -> list[str]:
         return []
     sizes = np.abs(np.asarray((off["coverage"] - off["level"]) / off["standard_error"]))
     worst = off.iloc[int(np.argmax(sizes))]
-    only, few, advice = "", "many", "or log outputs where errors grow with the output"
+    level, share, size = f"{100 * worst['level']:g}", f"{100 * worst['coverage']:.0f}", f"{sizes.max():.1f}"
     if worst["verdict"] == "too narrow":
-        only, few, advice = "only ", "few", "more inducing points, another kernel, or inference='nuts'"
+        return [
+            f"{level} % intervals hold only {share} % of {n} observations, {size} standard errors too few: they are "
+            "too narrow. Try noise='per-condition', more inducing points, another kernel, or inference='nuts'."
+        ]
     return [
-        f"{100 * worst['level']:g} % intervals hold {only}{100 * worst['coverage']:.0f} % of {n} observations, "
-        f"{sizes.max():.1f} standard errors too {few}: they are {worst['verdict']}. "
-        f"Try noise='per-condition', {advice}."
+        f"{level} % intervals hold {share} % of {n} observations, {size} standard errors too many: they are too wide. "
+        "Try noise='per-condition', or log outputs where errors grow with the output."
     ]
 
 

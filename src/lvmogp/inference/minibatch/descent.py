@@ -184,7 +184,8 @@ def run(
     estimates = [take_step(final, minibatch(feed, number), still)[1] for number in numbers]
     final, problem = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), (final, problem))
     parameters = with_conditions(join(final.vector, problem.fixed_leaves, problem.structure), final.table)
-    found = Posterior(parameters, *(each.factor for each in bases(parameters)), final.mean, final.covariance)
+    inputs, latents = bases(parameters)
+    found = Posterior(parameters, inputs.factor, latents.factor, final.mean, final.covariance)
     return running, found, window(np.asarray(jax.device_get(estimates))), status
 
 
