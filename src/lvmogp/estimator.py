@@ -64,7 +64,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         more than 200 000 observations that are not a grid. ``"nuts"`` goes on from there to
         draws from the posterior of latents and hyperparameters: usually better calibrated, slower.
     n_restarts : int or "auto", default="auto"
-        Starts, different in kind, of which the best bound wins. Where it pays they run side by side, one a core;
+        Starts, different in kind, of which the best bound wins. Where it pays they run side by side, one per core;
         the environment variable ``OMP_NUM_THREADS`` limits how many.
     max_iter : int or "auto", default="auto"
         Most iterations of each start; with minibatches, most steps.
@@ -132,7 +132,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
             Inputs, one row an observation (long form) or one row a point of the grid. A store of observations on disk
             holds outputs and conditions as well, and is fitted by minibatches without being loaded.
         y : array of shape (n,) or (n, conditions)
-            Outputs: one a row, or one column a condition (grid form). NaN means not observed.
+            Outputs: one per row, or one column per condition (grid form). NaN means not observed.
         conditions : sequence of ids, optional
             The condition of each row (long form), or the names of the columns of ``y`` (grid form).
         condition_features : DataFrame, mapping or array, optional
@@ -273,7 +273,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         X : array or DataFrame of shape (n, columns)
             Inputs in the user's units.
         conditions : id or sequence of ids, optional
-            One condition for all rows, or one a row. A list, array or Series is one id a row; a string, number,
+            One condition for all rows, or one per row. A list, array or Series is one id per row; a string, number,
             date or tuple is one id for all rows. Left out, a model fitted on a grid predicts all its conditions
             and returns arrays of shape (n, conditions).
         condition_features : DataFrame or mapping, optional
@@ -376,7 +376,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
     def predict_at_latent(
         self, X: Any, H: Any, *, features: Any = None, return_std: bool = False, include_noise: bool = True
     ) -> Any:
-        """Predict at given latents: one for all rows of ``X``, or one a row.
+        """Predict at given latents: one for all rows of ``X``, or one per row.
 
         A model of conditions with known features needs all ``features`` of the one that is imagined.
         """
@@ -524,7 +524,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
     ) -> Self:
         """Take in several new conditions at once, from data in long form, with a table of their features if any."""
         if conditions is None and self.condition is None:
-            raise DataError("add_conditions needs to know the condition of each row: pass conditions=, one id a row")
+            raise DataError("add_conditions needs to know the condition of each row: pass conditions=, one id per row")
         model = fitted_model(self)
         rows = queries.asked_rows(model, X, conditions, self.condition)
         features = queries.features_by_id(model, condition_features, self.condition)

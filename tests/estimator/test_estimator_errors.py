@@ -17,7 +17,7 @@ from lvmogp.errors import DataError, LVMOGPError, LVMOGPWarning, NumericalError,
 
 nan, inf = np.nan, np.inf
 Y1 = Y[:, 0]
-IDS = NAMES * 2  # one a row of X
+IDS = NAMES * 2  # one per row of X
 STORE = ObservationStore(X, Y1, np.arange(N) % D)
 
 
@@ -112,7 +112,7 @@ BAD_ROWS = [
     ((np.zeros((4, 2)), "a"), "X has 2 features, but LVMOGPRegressor is expecting 1 features"),
     ((with_value(X_NEW, 2, nan), "a"), "X holds 1 NaN or infinite values, the first in row 2, column 0"),
     (([["wet"]] * 4, "a"), "X must hold real numbers in a rectangular array"),
-    ((X_NEW, ["a", "b"]), "conditions has 2 entries for 4 rows of X; give one id, or one a row"),
+    ((X_NEW, ["a", "b"]), "conditions has 2 entries for 4 rows of X; give one id, or one per row"),
     ((X_NEW, ["a", "b", None, "c"]), "a condition id is missing"),
     ((X_NEW, ["a", "b", 17, "c"]), "condition 17 is not known to the model; add it"),
     ((X_NEW, "tyre-k"), r"condition 'tyre-k' is not known to the model \(did you mean 'tyre-K'\?\); add it"),

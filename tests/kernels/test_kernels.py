@@ -102,7 +102,7 @@ def test_gradients_equal_finite_differences_even_with_coincident_points(rng, kin
 # What users write
 
 
-LENGTHSCALE = "^lengthscale must be a positive number or one positive number a column, got"
+LENGTHSCALE = "^lengthscale must be a positive number or one positive number per column, got"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_missing_hyperparameters_are_filled_in():
     assert_allclose(matern.variance, 2)
     assert_allclose(complete(RBF(), scale, np.array([0.9, 0.4])).lengthscale, [0.9, 0.4])
     assert_allclose(complete(RBF(columns=(1,)), scale, np.array([0.9, 0.4])).lengthscale, [0.4])
-    # One number becomes one a column, in that column's units.
+    # One number becomes one per column, in that column's units.
     assert_allclose(complete(RBF(6.0), scale, 1.0).lengthscale, [3.0, 0.2])
     assert_allclose(complete(Linear(6.0), scale, 1.0).variance, [6.0, 6.0])
 
@@ -217,7 +217,7 @@ class Foreign(Kernel):
     [
         (RBF(columns=(0, 2)), r"columns \(.*\) of a kernel lie outside the 2 columns of the input"),
         (RBF(columns=(-1,)), r"columns \(.*\) of a kernel lie outside the 2 columns of the input"),
-        (RBF([1.0, 2.0, 3.0]), "lengthscale of RBF has 3 values for 2 columns; give one number, or one a column"),
+        (RBF([1.0, 2.0, 3.0]), "lengthscale of RBF has 3 values for 2 columns; give one number, or one per column"),
         (Linear([1.0, 2.0, 3.0]), "variance of Linear has 3 values for 2 columns"),
         (Periodic([1.0, 2.0], columns=0), "period of Periodic has 2 values for 1 columns"),
         (Periodic(1.0, [1.0, 2.0], columns=0), "lengthscale of Periodic has 2 values for 1 columns"),

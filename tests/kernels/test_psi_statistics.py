@@ -139,10 +139,10 @@ def test_sets_of_conditions_are_put_one_after_the_other(rng):
 
 @pytest.mark.parametrize(("kernel", "elements"), [(RBF_ALONE, 3 * 16), (Linear([0.8, 1.1]), 2**24)])
 def test_weighted_sums_and_their_gradients_equal_plain_ones(rng, monkeypatch, kernel, elements):
-    """Seven conditions, three at a time or all at once."""
+    """Eight conditions, three at a time or all at once."""
     monkeypatch.setattr(psi_statistics, "_ELEMENTS_ON_CPU", elements)
     kernel = jax.tree.map(jnp.asarray, kernel)
-    arguments = kernel, random_inducing(rng), random_latents(rng, 7), jnp.asarray(rng.normal(size=7))
+    arguments = kernel, random_inducing(rng), random_latents(rng, 8), jnp.asarray(rng.normal(size=8))
     directions = jnp.asarray(rng.normal(size=(4, 4)))
 
     def plain(statistic):

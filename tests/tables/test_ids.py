@@ -173,6 +173,8 @@ def test_a_missing_id_fails_in_words():
     for ids in columns:
         with pytest.raises(DataError, match=MISSING):
             row_ids(ids)
+    with pytest.raises(DataError, match="got MaskedConstant masked"):
+        row_ids(np.ma.masked_array([1, 2], [False, True]))
 
 
 @pytest.mark.parametrize("bad", [b"a", 1j, decimal.Decimal(1), pd.Period("2020"), ["a"], {"a"}, datetime.time(1)])
@@ -187,7 +189,7 @@ def test_an_id_of_another_type_fails_in_words(bad):
 def test_conditions_without_an_id_for_each_row_fail_in_words(bad):
     matrix = np.array([["a"], ["b"]])
     for conditions, shown in ((bad, type(bad).__name__), (matrix, r"an array of shape \(2, 1\)")):
-        with pytest.raises(DataError, match=f"must be one id, or one id a row, got {shown}"):
+        with pytest.raises(DataError, match=f"must be one id, or one id per row, got {shown}"):
             row_conditions(conditions, 2)
 
 

@@ -89,12 +89,12 @@ def test_polars_tables_are_read_like_those_of_pandas():
 
 TYRES = pd.DataFrame({"x": [1.0, 2.0], "tyre": ["a", "b"]})
 FORMS_REFUSED = [
-    ("conditions has 3 entries for 2 rows of X; give one id, or one a row", X2, [1.0, 2.0], list("abc"), {}),
-    ("conditions has 3 entries for 2 columns of y; give one a column", X2, [[1.0, 2.0]] * 2, list("abc"), {}),
+    ("conditions has 3 entries for 2 rows of X; give one id, or one per row", X2, [1.0, 2.0], list("abc"), {}),
+    ("conditions has 3 entries for 2 columns of y; give one per column", X2, [[1.0, 2.0]] * 2, list("abc"), {}),
     ("two columns of y have the same name; each condition needs", X2, [[1.0, 2.0]] * 2, ["a", "a"], {}),
     ("two columns of y have the same name", X2, pd.DataFrame([[1.0, 2.0]] * 2, columns=["a", "a"]), None, {}),
     ("mix True/False with numbers", X2, [[1.0, 2.0]] * 2, [True, 2], {}),
-    ("conditions must be one id, or one id a row, got set", X2, [[1.0, 2.0]] * 2, {"a", "b"}, {}),
+    ("conditions must be one id, or one id per row, got set", X2, [[1.0, 2.0]] * 2, {"a", "b"}, {}),
     ("conditions were given twice: in the column 'tyre' and as", TYRES, [1.0, 2.0], ["a"], {"condition": "tyre"}),
     ("y must have one dimension when each row of X names", TYRES, [[1.0, 2.0]] * 2, None, {"condition": "tyre"}),
     (r"fit\(X, y, conditions=…\) requires y to be passed, but the target y is None", X2, None, None, {}),

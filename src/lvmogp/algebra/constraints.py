@@ -46,7 +46,7 @@ def _unpack_triangular(packed: Float[Array, " packed"]) -> Float[Array, "m m"]:
 _REAL = Constraint()
 # In standardised units nothing sensible lies beyond e^±16; the box keeps line searches from overflowing.
 _POSITIVE = Constraint(jnp.exp, np.log, limits=(-16.0, 16.0))
-# Metadata of a field of points in space, one a row, that move in steps of the distance between neighbours.
+# Metadata of a field of points in space, one per row, that move in steps of the distance between neighbours.
 POINTS = {_KEY: Constraint(are_points=True)}
 # Metadata of a field holding a lower triangular matrix with a positive diagonal.
 LOWER_TRIANGULAR = {_KEY: Constraint(_unpack_triangular, _pack_triangular)}

@@ -65,7 +65,7 @@ def asked_rows(model: FittedModel, X: Any, conditions: Any, condition: str | Non
         ids = inputs.row_ids
     elif len(model.ids) > 1 and not model.schema.is_grid:
         raise DataError(
-            "predict needs to know the condition of each row: pass conditions=, one id for all rows or one a row"
+            "predict needs to know the condition of each row: pass conditions=, one id for all rows or one per row"
         )
     else:
         n_columns = len(model.ids) if len(model.ids) > 1 else None

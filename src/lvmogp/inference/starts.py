@@ -189,8 +189,8 @@ def principal_components(values: HostFloat, n_latent: int, rng: np.random.Genera
 def isomap(values: HostFloat, n_latent: int, rng: np.random.Generator, *, n_neighbours: int) -> Embedding:
     """Embed the latent distances that the correlations of the curves imply by Isomap.
 
-    Under an RBF of unit lengthscale two curves correlate as ρ = exp(−r²/2), so r = √(−2 log ρ). Large
-    distances drown in noise (ρ ≈ 0); Isomap rebuilds them from chains of neighbours.
+    Under an RBF of unit lengthscale, curves of latents that lie r apart have the correlation exp(−r²/2). Large
+    distances drown in noise, their correlations being near zero; Isomap rebuilds them from chains of neighbours.
     """
     n_conditions = len(values)
     if n_conditions > _MOST_FOR_ISOMAP or n_conditions < max(n_latent + 2, 4):

@@ -27,7 +27,7 @@ Values = Annotated[Any, Float[Array, "..."]]
 
 def _positive(name: str, *, per_column: bool = False, optional: bool = False) -> Any:
     # Numbers a user gives stay NumPy arrays, so that describing a kernel starts no backend.
-    more = " or one positive number a column" if per_column else ""
+    more = " or one positive number per column" if per_column else ""
 
     def convert(value: Any) -> Any:
         if isinstance(value, jax.Array) or (optional and value is None):
@@ -309,7 +309,7 @@ def complete(kernel: Kernel, scale: HostFloat, lengthscale: float | HostFloat) -
     scale
         Standard deviation of each column in the user's units, by which points have been divided.
     lengthscale
-        Lengthscale in standardised units, for all columns or one a column, where none is given.
+        Lengthscale in standardised units, for all columns or one per column, where none is given.
     """
     if isinstance(kernel, Composite):
         return type(kernel)(tuple(complete(term, scale, lengthscale) for term in kernel.terms))
@@ -334,7 +334,7 @@ def complete(kernel: Kernel, scale: HostFloat, lengthscale: float | HostFloat) -
         if np.ndim(values) == 1 and len(values) != len(columns):
             raise SettingError(
                 f"{name} of {type(kernel).__name__} has {len(values)} values for {len(columns)} columns; "
-                "give one number, or one a column"
+                "give one number, or one per column"
             )
         completed[name] = jnp.asarray(np.asarray(values) / unit)
     return type(kernel)(**completed)

@@ -229,8 +229,8 @@ def _rbf_linear(first: RBF, second: Linear, inducing: Array, latents: LatentGaus
 
 
 def _rbf_rbf(first: RBF, second: RBF, inducing: Array, latents: LatentGaussians) -> Array:
-    # Ψ_dm Ψ'_dm' (e^η − 1) with, summed over dimensions, u = μ − z, v = μ − z' and precisions p, r,
-    # 2η = log(1 + p r s²/(1 + (p + r)s)) + s [(p u + r v)²/(1 + (p + r)s) − p²u²/(1 + p s) − r²v²/(1 + r s)]
+    # Ψ_dm Ψ'_dm' (e^ζ − 1) with, summed over dimensions, u = μ − z, v = μ − z' and precisions p, r,
+    # 2ζ = log(1 + p r s²/(1 + (p + r)s)) + s [(p u + r v)²/(1 + (p + r)s) − p²u²/(1 + p s) − r²v²/(1 + r s)]
     left, right = (_at_columns(kernel, 1 / jnp.square(kernel.lengthscale), inducing) for kernel in (first, second))
     exponent = jnp.zeros((latents.mean.shape[0], inducing.shape[0], inducing.shape[0]), inducing.dtype)
     for q in range(inducing.shape[1]):

@@ -14,7 +14,7 @@ const CORRELATIONS = {
   "rational-quadratic": (squared, kernel) => Math.exp(-kernel.shape * Math.log1p(squared / (2 * kernel.shape))),
 };
 
-// A hyperparameter is one number, or one a column.
+// A hyperparameter is one number, or one per column.
 function ofColumn(values, place) {
   return typeof values === "number" ? values : values[place];
 }

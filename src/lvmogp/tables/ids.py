@@ -156,7 +156,7 @@ def check_sequence(conditions: Any) -> None:
         return
     else:
         shown = f"{type(conditions).__name__} {conditions!r:.60}"
-    raise DataError(f"conditions must be one id, or one id a row, got {shown}")
+    raise DataError(f"conditions must be one id, or one id per row, got {shown}")
 
 
 def row_conditions(conditions: Any, n_rows: int) -> RowIds:
@@ -166,7 +166,7 @@ def row_conditions(conditions: Any, n_rows: int) -> RowIds:
     check_sequence(conditions)
     ids = row_ids(conditions)
     if len(ids) != n_rows:
-        raise DataError(f"conditions has {len(ids)} entries for {n_rows} rows of X; give one id, or one a row")
+        raise DataError(f"conditions has {len(ids)} entries for {n_rows} rows of X; give one id, or one per row")
     return ids
 
 

@@ -304,7 +304,7 @@ def _grid_ids(y: Any, n_conditions: int, conditions: Any) -> tuple[Id, ...]:
     if conditions is not None:
         names = read_ids([conditions] if is_single_id(conditions) else conditions)
         if len(names) != n_conditions:
-            raise DataError(f"conditions has {len(names)} entries for {n_conditions} columns of y; give one a column")
+            raise DataError(f"conditions has {len(names)} entries for {n_conditions} columns of y; give one per column")
     else:
         names = read_ids(y.columns if isinstance(y, pd.DataFrame) else range(n_conditions))
     if len(set(names)) != len(names):

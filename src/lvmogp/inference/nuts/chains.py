@@ -100,7 +100,7 @@ class Chain(NamedTuple):
 
 
 def log_posterior(target: Target, vector: Float[Array, " free"], beta: Scalar | float = 1.0) -> Scalar:
-    """Return β log p(Y | H, θ) + log p(H, θ), up to a constant (equation 53); β of the posterior is one."""
+    """Return β log p(Y | H, η) + log p(H, η), up to a constant (equation 53); β of the posterior is one."""
     point = target.parameters(vector)
     return beta * log_likelihood(point, target.data) + log_prior(point, target.priors)
 

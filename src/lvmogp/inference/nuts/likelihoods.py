@@ -26,7 +26,7 @@ _N_CANDIDATES = 64
 
 
 def log_likelihood(point: ChainParameters, data: LikelihoodData) -> Scalar:
-    """Return log p(Y | H, θ) (equations 30 and 31), of sparse data its bound (10) for latents that are known."""
+    """Return log p(Y | H, η) (equations 30 and 31), of sparse data its bound (10) for latents that are known."""
     if isinstance(data, SparseData):
         known = data.parameters(point.input_kernel, point.latent_kernel, point.coordinates, point.noise.variance)
         return collapsed(known, data.observed).fit
