@@ -237,3 +237,27 @@ def test_eight_threads_predict_as_one_bit_for_bit_even_while_programs_are_forgot
         found = list(threads.map(answer, questions))
     assert forgotten
     assert [number for number, each in enumerate(found) if not same(each, serial[number])] == []
+
+
+CHILDREN = """
+import multiprocessing, sys
+import joblib
+import numpy as np
+from lvmogp import LVMOGPRegressor
+
+if __name__ == "__main__":
+    points = np.linspace(-2, 2, 14).reshape(7, 2)
+    model = LVMOGPRegressor.load(sys.argv[1])
+    expected = model.predict(points, "b").tobytes()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply_async(model.predict, (points, "b")).get(600).tobytes() == expected
+    (found,) = joblib.Parallel(n_jobs=2, timeout=600)([joblib.delayed(model.predict)(points, "b")])
+    assert found.tobytes() == expected
+"""
+
+
+@pytest.mark.long
+def test_spawned_children_answer_as_their_parent(tmp_path):
+    of_kind("fit on long data").save(tmp_path / "model")
+    (tmp_path / "children.py").write_text(CHILDREN)
+    subprocess.run([sys.executable, tmp_path / "children.py", tmp_path / "model"], check=True, timeout=1800)
