@@ -70,6 +70,7 @@ def factors():
     return model.fit(frame, y, condition_features=table), frame, y, table
 
 
+@pytest.mark.long
 def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp(factors):
     model, frame, y, table = factors
     evidence, predict = exact_gp(model, frame, y, table)

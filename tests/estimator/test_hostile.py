@@ -15,7 +15,7 @@ MANY = int(os.environ.get("LVMOGP_MANY", "0"))
 PLAIN = Recipe(0, "uniform", "curves", "words", "arrays", 1.0, 1.0, 0.0, None, 4)
 
 
-@pytest.mark.parametrize(("number", "dtype"), [(2, "float64"), (3, "float32")])
+@pytest.mark.parametrize(("number", "dtype"), [pytest.param(2, "float64", marks=pytest.mark.long), (3, "float32")])
 def test_hostile_data_are_answered_well_or_refused_in_words(number, dtype):
     # A few observations of four conditions: every shape of data has to be compiled for.
     assert examined(recipe(number, layout=0), dtype=dtype, refits=False).findings == []

@@ -20,7 +20,7 @@ def fitted(table: pd.DataFrame, names: list, kind: str) -> LVMOGPRegressor:
     return LVMOGPRegressor(**settings).fit(table[["x"]].to_numpy(), table["y"].to_numpy(), ids, **beyond.get(kind, {}))
 
 
-@pytest.mark.parametrize("kind", ["grid", "features", "measurement errors"])
+@pytest.mark.parametrize("kind", ["grid", "features", pytest.param("measurement errors", marks=pytest.mark.long)])
 @pytest.mark.filterwarnings("ignore::lvmogp.LVMOGPWarning")
 def test_fit_is_the_same_however_it_is_told(kind):
     rng = np.random.default_rng(7)

@@ -137,6 +137,7 @@ def test_fit_without_a_finite_start_says_so(monkeypatch: pytest.MonkeyPatch):
         fitted(broken, SETTINGS)
 
 
+@pytest.mark.long
 def test_explicit_full_inference_reaches_the_collapsed_bound_and_kronecker_stays_below():
     converging = SETTINGS._replace(n_restarts=1, max_iterations=2_000, tolerance=1e-4)
     highest, full, kronecker = (

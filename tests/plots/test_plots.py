@@ -315,7 +315,7 @@ def test_regions_of_two_latents_before_any_point_are_discs(plants, monkeypatch):
     assert {text.get_text() for text in above.texts} == {"95 %", "50 %"}
 
 
-@pytest.mark.parametrize(("answers", "n_latent"), [("draws", 1), ("fit", 2)])
+@pytest.mark.parametrize(("answers", "n_latent"), [("draws", 1), pytest.param("fit", 2, marks=pytest.mark.long)])
 def test_latents_that_have_no_density_are_shown_by_their_particles(answers, n_latent):
     """Those of draws, and those beside which a feature is missing."""
     features = [np.nan] if answers == "fit" else None
