@@ -187,7 +187,6 @@ def fitted() -> LVMOGPRegressor:
     return by_minibatches(*many_conditions()[:3])
 
 
-@pytest.mark.long
 def test_minibatches_recover_the_curves_behind_the_data(fitted):
     _, _, _, latents = many_conditions()
     rng = np.random.default_rng(1)
