@@ -150,7 +150,7 @@ def left_out_by_hand(model):
     return found
 
 
-@pytest.mark.parametrize("case", ["long", "draws", pytest.param("grid", marks=pytest.mark.long)])
+@pytest.mark.parametrize("case", ["long", "draws", "draws on a grid", pytest.param("grid", marks=pytest.mark.long)])
 def test_observations_left_out_are_predicted_from_the_rest(case):
     model = fitted(**LEFT_OUT[case])
     scaling, actual = model.model_.scaling, model.model_.observations.outputs

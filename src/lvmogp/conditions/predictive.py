@@ -18,6 +18,7 @@ from lvmogp.conditions.curves import Particles, block_moments, moments, with_slo
 from lvmogp.conditions.ensemble import Ensemble, chunks, of_processes
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import block_layout, repeated, with_last_repeated
+from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.process import Process
 from lvmogp.tables.scaling import Scaling, Transform
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
@@ -131,19 +132,25 @@ def _curves_of(particles: Particles, points: Float[Array, "n Q_X"], slopes: bool
 
 
 def trained_curves(ensemble: Ensemble, points: HostFloat, numbers: HostInt, *, slopes: bool = False) -> Curves:
-    """Return the curves of trained conditions at standardised points; ``numbers`` say which each point has.
-
-    Latents that are Gaussian are represented by quasi-random points of them.
-    """
+    """Return the curves of trained conditions at standardised points; ``numbers`` say which each point has."""
     distinct, places = np.unique(numbers, return_inverse=True)
-    chosen = repeated(distinct)
-    if ensemble.fit is None:
-        latents = ensemble.latents[:, chosen, None]
-    else:
-        own = jax.tree.map(lambda leaf: leaf[chosen], ensemble.fit.posterior.parameters.latents)
-        latents = gaussian_nodes(own)[None]
-    noise = ensemble.noise[:, chosen]
+    own = None if ensemble.fit is None else ensemble.fit.posterior.parameters.latents
+    latents, noise = _of_trained(own, ensemble.latents, ensemble.noise, jnp.asarray(repeated(distinct)))
     return curves_at_latents(ensemble, latents, points, places.reshape(-1), noise=noise, slopes=slopes)
+
+
+@compiled
+def _of_trained(
+    gaussians: LatentGaussians | None,
+    latents: Float[Array, "S D Q_H"],
+    noise: Float[Array, "S D"],
+    chosen: Int[Array, " C"],
+) -> tuple[Float[Array, "S C K Q_H"], Float[Array, "S C"]]:
+    """Return the latents of trained conditions, of Gaussians quasi-random points, and their noise."""
+    if gaussians is None:
+        return latents[:, chosen, None], noise[:, chosen]
+    own = jax.tree.map(lambda leaf: leaf[chosen], gaussians)
+    return gaussian_nodes(own)[None], noise[:, chosen]
 
 
 def curves_at_latents(
@@ -158,13 +165,17 @@ def curves_at_latents(
     """Return the curves at points that have one of C sets of K latents under each process; ``numbers`` say which."""
     n_each = latents.shape[2]
     layout = block_layout(numbers, latents.shape[1], block_cost=8 if n_each == 1 else _COST_OF_PARTICLES)
-    # Conditions are often asked at the same inputs, whose features cost most.
+    # Conditions are often asked at the same inputs, whose features cost most. Unless many are, points stay as they are, so
+    # that the shape of the compiled program depends on the blocks alone.
     different, number = np.unique(points, axis=0, return_inverse=True)
+    different, place = with_last_repeated(different), number.reshape(-1)[layout.row]
+    if len(different) > layout.row.size // 2:
+        different, place = points[layout.row.reshape(-1)], np.arange(layout.row.size).reshape(layout.row.shape)
     position = np.empty(len(points), int)  # of each row among the blocks
     position[layout.row[layout.present > 0]] = np.flatnonzero(layout.present)
     blocks = Blocks(
-        jnp.asarray(with_last_repeated(different), ensemble.dtype),
-        *map(jnp.asarray, (number.reshape(-1)[layout.row], layout.block_condition, with_last_repeated(position))),
+        jnp.asarray(different, ensemble.dtype),
+        *map(jnp.asarray, (place, layout.block_condition, with_last_repeated(position))),
     )
     return _together(
         [
