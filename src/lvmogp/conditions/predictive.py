@@ -165,8 +165,8 @@ def curves_at_latents(
     """Return the curves at points that have one of C sets of K latents under each process; ``numbers`` say which."""
     n_each = latents.shape[2]
     layout = block_layout(numbers, latents.shape[1], block_cost=8 if n_each == 1 else _COST_OF_PARTICLES)
-    # Conditions are often asked at the same inputs, whose features cost most. Unless many are, points stay as they are, so
-    # that the shape of the compiled program depends on the blocks alone.
+    # Conditions are often asked at the same inputs, whose features cost most. Unless many are, points stay as they are:
+    # then the shape of the compiled program depends on the blocks alone.
     different, number = np.unique(points, axis=0, return_inverse=True)
     different, place = with_last_repeated(different), number.reshape(-1)[layout.row]
     if len(different) > layout.row.size // 2:
