@@ -1,0 +1,1 @@
+"""Real grouped data: how well conditions, known and new, are predicted, beside the rivals."""
