@@ -230,12 +230,12 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
     @property
     def latent_kernel_(self) -> Kernel:
         """The fitted kernel over latents."""
-        return fitted_model(self).posterior.parameters.latent_kernel
+        return fitted_model(self).posterior.parameters.kernels.of_latents[0]
 
     @property
     def input_kernel_(self) -> Kernel:
         """The fitted kernel over inputs, in standardised units."""
-        return fitted_model(self).posterior.parameters.input_kernel
+        return fitted_model(self).posterior.parameters.kernels.terms[0].input_kernel
 
     @property
     @in_double_precision

@@ -27,7 +27,7 @@ from lvmogp.kernels.covariances import Kernel, Product, Sum
 from lvmogp.model.draws import Draws, NoiseSpread
 from lvmogp.model.expected_likelihood import basis
 from lvmogp.model.layouts import SparseData
-from lvmogp.model.parameters import KnownCoordinates, Parameters
+from lvmogp.model.parameters import KnownCoordinates, Parameters, plain_kernels
 from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
 from lvmogp.tables.features import ConditionFeatures, Feature
 from lvmogp.tables.observations import Observations
@@ -106,8 +106,7 @@ def _kernel(specification: dict[str, Any], arrays: Arrays, prefix: str = "") -> 
 
 def _posterior(document: dict[str, Any], arrays: Arrays) -> Posterior:
     parameters = Parameters(
-        input_kernel=_kernel(document["input_kernel"], arrays),
-        latent_kernel=_kernel(document["latent_kernel"], arrays),
+        plain_kernels(_kernel(document["input_kernel"], arrays), _kernel(document["latent_kernel"], arrays)),
         known=_module(KnownCoordinates, "known", arrays) if "known.values" in arrays else None,
         **{name: jnp.asarray(arrays[f"parameters.{name}"]) for name in PARAMETERS},
     )
@@ -116,10 +115,11 @@ def _posterior(document: dict[str, Any], arrays: Arrays) -> Posterior:
         covariance = _module(KroneckerCovariance, "inducing", arrays)
     else:
         covariance = DenseCovariance(jnp.asarray(arrays["inducing.covariance"]), mean.shape[0])
+    (term,) = parameters.kernels.terms
     return Posterior(
         parameters=parameters,
-        input_factor=_factor(parameters.input_kernel, parameters.inducing_inputs, arrays.get("input_basis.factor")),
-        latent_factor=_factor(parameters.latent_kernel, parameters.inducing_latents, arrays.get("latent_basis.factor")),
+        input_factors=_factor(term.input_kernel, parameters.inducing_inputs, arrays.get("input_basis.factor")),
+        latent_factors=_factor(term.latent_kernel, parameters.inducing_latents, arrays.get("latent_basis.factor")),
         mean=mean,
         covariance=covariance,
     )
@@ -127,7 +127,7 @@ def _posterior(document: dict[str, Any], arrays: Arrays) -> Posterior:
 
 def _factor(kernel: Kernel, points: jax.Array, factor: np.ndarray | None) -> jax.Array:
     # A fit in single precision rounds factors that it has computed in double precision; those are kept.
-    return _basis(kernel, points).factor if factor is None else jnp.asarray(factor)
+    return _basis((kernel,), points).factors if factor is None else jnp.asarray(factor)[None]
 
 
 def _outcome(parameters: Parameters) -> Outcome:
@@ -148,8 +148,9 @@ def _descriptions(document: dict[str, Any], arrays: Arrays) -> ConditionFeatures
 def _chains(document: dict[str, Any], arrays: Arrays) -> Chains:
     has_spread = "draws.noise_spread.median" in arrays
     draws = Draws(
-        input_kernel=_kernel(document["input_kernel"], arrays, "draws."),
-        latent_kernel=_kernel(document["latent_kernel"], arrays, "draws."),
+        kernels=plain_kernels(
+            _kernel(document["input_kernel"], arrays, "draws."), _kernel(document["latent_kernel"], arrays, "draws.")
+        ),
         noise_spread=_module(NoiseSpread, "draws.noise_spread", arrays) if has_spread else None,
         **{name: jnp.asarray(arrays[f"draws.{name}"]) for name in DRAWS},
     )

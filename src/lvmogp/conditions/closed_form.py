@@ -28,6 +28,7 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import block_layout, repeated, with_last_repeated
 from lvmogp.kernels.covariances import gram
 from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, of_all_conditions
+from lvmogp.model.expected_likelihood import OwnCurves
 from lvmogp.model.posterior import CurveMoments, Posterior, curve_moments, grid_marginals, grid_means, marginals
 from lvmogp.model.process import Process, explained_of_sums
 from lvmogp.typing import Array, Float, HostFloat, HostInt
@@ -51,8 +52,8 @@ def _in_groups(fit: ClosedForm, numbers: HostInt) -> Iterator[tuple[HostInt | sl
     for number in range(-(-len(distinct) // _CONDITIONS_AT_ONCE)):
         rows, start = np.flatnonzero(group == number), number * _CONDITIONS_AT_ONCE
         some = repeated(distinct[start : start + _CONDITIONS_AT_ONCE])
-        latents = jax.tree.map(lambda leaf, some=some: leaf[some], fit.posterior.parameters.latents)
-        yield rows, _curve_moments(fit.posterior, latents), places[rows] - start
+        given = jax.tree.map(lambda leaf, some=some: leaf[some], (fit.posterior.parameters.latents, fit.own))
+        yield rows, _curve_moments(fit.posterior, *given), places[rows] - start
 
 
 def _row_moments(model: Posterior, curves: CurveMoments, inputs: HostFloat, numbers: HostInt) -> HostFloat:
@@ -92,20 +93,23 @@ def trained_grid_moments(fit: ClosedForm, inputs: HostFloat, *, with_variance: b
 
 
 def gaussian_row_moments(fit: ClosedForm, latents: LatentGaussians, inputs: HostFloat) -> HostFloat:
-    """Return mean and variance of f at rows of one condition whose latents are Gaussian, (2, n)."""
+    """Return mean and variance of f at rows of one added condition whose latents are Gaussian, (2, n)."""
     curves = _curve_moments(fit.posterior, latents)
     return _row_moments(fit.posterior, curves, inputs, np.zeros(len(inputs), int))
 
 
-def gaussian_slopes(fit: ClosedForm, latents: LatentGaussians, inputs: HostFloat) -> HostFloat:
+def gaussian_slopes(fit: ClosedForm, condition: Condition, inputs: HostFloat) -> HostFloat:
     """Return derivatives of both in each input column, (2, n, Q_X), for a condition whose latents are Gaussian."""
-    points = jnp.asarray(with_last_repeated(inputs), fit.posterior.mean.dtype)
-    return np.asarray(_slopes(fit.posterior, latents, points))[:, : len(inputs)]
+    points, number = jnp.asarray(with_last_repeated(inputs), fit.posterior.mean.dtype), int(condition.number)
+    own = None if number < 0 else jax.tree.map(lambda leaf: leaf[number][None], fit.own)
+    return np.asarray(_slopes(fit.posterior, condition.gaussian, own, points))[:, : len(inputs)]
 
 
 @compiled
-def _slopes(model: Posterior, latents: LatentGaussians, points: Float[Array, "n Q_X"]) -> Float[Array, "2 n Q_X"]:
-    curves, first = curve_moments(model, latents), jnp.zeros(1, int)
+def _slopes(
+    model: Posterior, latents: LatentGaussians, own: OwnCurves | None, points: Float[Array, "n Q_X"]
+) -> Float[Array, "2 n Q_X"]:
+    curves, first = curve_moments(model, latents, own), jnp.zeros(1, int)
     found = with_slopes(lambda at: marginals(model.input_basis, curves, at[None], first), points, slopes=True)
     return jnp.stack([leaf[1:, 0].T for leaf in found])
 
@@ -114,7 +118,7 @@ def _slopes(model: Posterior, latents: LatentGaussians, points: Float[Array, "n 
 
 
 class Errors(eqx.Module):
-    """Errors of the predictions at the rows of conditions, each averaged over its own latents.
+    """Errors of the predictions of the paper's model at the rows of conditions, each averaged over its own latents.
 
     ``latents`` are weighted particles or one Gaussian, ``gain`` is the J of each, and ``features`` is ⟨(a − AᵀJᵀ) cᵀ⟩.
     """
@@ -135,11 +139,14 @@ def _errors_of_gaussians(
     """Return the errors at rows of conditions whose latents are Gaussian; they have no observations of their own."""
     process = picked(processes, 0)
     curves, expected = curve_moments(model, latents), process.latents.expected(latents)  # ⟨c⟩
-    features, prior = jax.vmap(model.input_basis.features)(rows), jax.vmap(partial(gram, process.inputs.kernel))(rows)
+    features, prior = (
+        jax.vmap(model.input_basis.features)(rows),
+        jax.vmap(partial(gram, process.inputs.kernels[0]))(rows),
+    )
     shape = (len(rows), 1, rows.shape[1], len(seen.values))
     return Errors(
         points=rows,
-        covariance=curves.prior_variance[:, None, None] * prior + features @ curves.spread @ features.mT,
+        covariance=curves.prior_variance[:, :, None] * prior + features @ curves.spread @ features.mT,
         features=jax.vmap(process.inputs)(rows)[..., None] * expected[:, None, None, :].astype(features.dtype),
         weights=jnp.ones(shape[:2], features.dtype),
         latents=jax.tree.map(lambda leaf: leaf[:, None], latents),
@@ -152,14 +159,14 @@ def _errors_of_gaussians(
 def _errors_of_particles(particles: Particles, points: Float[Array, "n Q_X"]) -> Errors:
     """Return the errors at rows of one condition of particles: within it, the covariance of their mixture."""
     process, seen, latents = picked(particles.processes, 0), particles.seen, particles.latents
-    weights, one = jnp.exp(particles.log_weights), jnp.ones(1, points.dtype)
-    features, prior = process.inputs(points), gram(process.inputs.kernel, points)
+    weights = jnp.exp(particles.log_weights)
+    features, prior = process.inputs(points), gram(process.inputs.kernels[0], points)
 
     def one_particle(curve: ParticleCurves) -> tuple[Array, Array, Array]:
         to_seen = covariance_with_seen(process, curve, seen, points)
         gain = cho_solve((curve.factor, True), to_seen.T).T  # J = κ(x, X)(κ(X, X) + σ²I)⁻¹
-        own = curve.scale * prior - curve.explained.covariance(features, one, features, one) - gain @ to_seen.T
-        return curve.explained.mean(features, one) + to_seen @ curve.solution, own, gain
+        own = curve.scale * prior - curve.explained.covariance(features, features) - gain @ to_seen.T
+        return curve.explained.mean(features) + to_seen @ curve.solution, own, gain
 
     means, own, gain = jax.lax.map(one_particle, particles.prepared, batch_size=32)
     deviations = means - weights @ means
@@ -183,17 +190,17 @@ def _covariance_between(processes: Process, first: Errors, second: Errors) -> Fl
 
     def of_pair(one: Errors, other: Errors) -> Float[Array, "n k"]:
         # w_p w_q ⟨k_H(h_p, h_q)⟩, and Σ_q and Σ_p of it with the gains
-        shared = expected_cross(process.latents.kernel, one.latents, other.latents)
+        shared = expected_cross(process.latents.kernels[0], one.latents, other.latents)
         shared = shared * one.weights[:, None] * other.weights
         left = jnp.einsum("pq,pnm->nm", shared, one.gain)
         right = jnp.einsum("pq,qnm->nm", shared, other.gain)
         both = jnp.einsum("pq,pnm->qnm", shared, one.gain)
         rows, other_rows = at_points(one.points), at_points(other.points)
         through_kernel = (
-            jnp.sum(shared) * rows.gram_with(process, other_rows)
-            - left @ one.seen.gram_with(process, other_rows)
-            - rows.gram_with(process, other.seen) @ right.T
-            + jnp.einsum("qnm,mk,qjk->nj", both, one.seen.gram_with(process, other.seen), other.gain)
+            jnp.sum(shared) * rows.gram_with(process, other_rows)[0]
+            - left @ one.seen.gram_with(process, other_rows)[0]
+            - rows.gram_with(process, other.seen)[0] @ right.T
+            + jnp.einsum("qnm,mk,qjk->nj", both, one.seen.gram_with(process, other.seen)[0], other.gain)
         )
         return through_kernel - explained_of_sums(process, one.features, other.features)
 

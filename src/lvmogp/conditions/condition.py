@@ -59,15 +59,18 @@ def known_latents(ensemble: Ensemble, n_latent: int, coordinates: HostFloat | No
 class Condition(eqx.Module):
     """Weighted particles, K under each of S processes, in the coordinates of the process.
 
-    ``log_weights`` are those of process and particle together: the weights add up to one over both. Where the latents
-    are Gaussian under one process, ``gaussian`` is their distribution, for which the particles stand.
-    ``prepared`` are the curves of the particles, where one process serves all.
+    ``noise`` is σ² and ``own`` is ρ², by which the variance of its own curve differs. ``log_weights`` are those of
+    process and particle together: the weights add up to one over both. ``number`` is that of a trained condition, −1 of
+    others. Where the latents are Gaussian under one process, ``gaussian`` is their distribution, for which the
+    particles stand. ``prepared`` are the curves of the particles, where one process serves all.
     """
 
     latents: Float[Array, "S K Q_H"]
     noise: Float[Array, "S K"]
+    own: Float[Array, "S K"]
     log_weights: Float[Array, "S K"]
     seen: FewObservations
+    number: Int[Array, ""]
     gaussian: LatentGaussians | None = None
     prepared: ParticleCurves | None = None
 
@@ -81,22 +84,25 @@ def condition_of_particles(
     ensemble: Ensemble,
     latents: Float[Array, "S K Q_H"],
     noise: Float[Array, "S K"],
+    own: Float[Array, "S K"],
     log_weights: Float[Array, "S K"],
     seen: FewObservations,
 ) -> Condition:
-    """Put a condition together; where one process serves all particles, their curves are worked out once."""
-    prepared = None
+    """Put a new condition together; where one process serves all particles, their curves are worked out once."""
+    prepared, number = None, jnp.asarray(-1)
     if ensemble.fit is not None and ensemble.processes is not None:
-        prepared = prepared_curves(ensemble.processes, latents[0], noise[0], seen)
-    return Condition(latents, noise, log_weights, seen, prepared=prepared)
+        prepared = prepared_curves(ensemble.processes, seen, number, latents[0], noise[0], own[0])
+    return Condition(latents, noise, own, log_weights, seen, number, prepared=prepared)
 
 
-def condition_of_gaussian(ensemble: Ensemble, latents: LatentGaussians, noise: Float[Array, ""]) -> Condition:
+def condition_of_gaussian(
+    ensemble: Ensemble, latents: LatentGaussians, noise: Float[Array, ""], own: Float[Array, ""], number: int = -1
+) -> Condition:
     """Return a condition whose latents are Gaussian under the one process, with quasi-random points for them."""
-    noises = jnp.full((1, N_NODES), noise, ensemble.dtype)
+    noises, owns = (jnp.full((1, N_NODES), each, ensemble.dtype) for each in (noise, own))
     uniform = jnp.full((1, N_NODES), -np.log(N_NODES), ensemble.dtype)
     nothing = no_observations(ensemble.n_columns, ensemble.dtype)
-    return Condition(gaussian_nodes(latents), noises, uniform, nothing, gaussian=latents)
+    return Condition(gaussian_nodes(latents), noises, owns, uniform, nothing, jnp.asarray(number), gaussian=latents)
 
 
 def gaussian_nodes(latents: LatentGaussians) -> Float[Array, "D K Q_H"]:
@@ -110,10 +116,10 @@ def trained_condition(ensemble: Ensemble, number: int) -> Condition:
     if ensemble.fit is not None:
         own = ensemble.fit.posterior.parameters.latents
         one = LatentGaussians(own.mean[number][None], own.variance[number][None], own.n_uncertain)
-        return condition_of_gaussian(ensemble, one, ensemble.noise[0, number])
+        return condition_of_gaussian(ensemble, one, ensemble.noise[0, number], ensemble.own[0, number], number)
     nothing = no_observations(ensemble.n_columns, ensemble.dtype)
-    latents, noise = ensemble.latents[:, number, None], ensemble.noise[:, number, None]
-    return Condition(latents, noise, ensemble.log_weights[:, None], nothing)
+    parts = (each[:, number, None] for each in (ensemble.latents, ensemble.noise, ensemble.own))
+    return Condition(*parts, ensemble.log_weights[:, None], nothing, jnp.asarray(number))
 
 
 def aligned_latents(ensemble: Ensemble, condition: Condition) -> Float[Array, "S K Q_H"]:
@@ -164,10 +170,17 @@ def chosen_particles(ensemble: Ensemble, condition: Condition, most: int = MOST_
     return Chosen(places // n_each, places % n_each, padded)
 
 
+def mean_noises(ensemble: Ensemble, condition: Condition) -> tuple[float, float]:
+    """Return the posterior means of a condition's noise variance σ² and of the scale ρ² of its own curve."""
+    process, place, weights = chosen_particles(ensemble, condition)
+    found = (weights @ np.asarray(each, dtype=float)[process, place] for each in (condition.noise, condition.own))
+    noise, own = map(float, found)
+    return noise, own
+
+
 def mean_noise(ensemble: Ensemble, condition: Condition) -> float:
     """Return the posterior mean of a condition's noise variance."""
-    chosen = chosen_particles(ensemble, condition)
-    return float(chosen.weights @ np.asarray(condition.noise, dtype=float)[chosen.process, chosen.place])
+    return mean_noises(ensemble, condition)[0]
 
 
 def _by_neighbourhood(latents: HostFloat, n_wanted: int) -> HostInt:
@@ -213,10 +226,11 @@ def _particles(
     ensemble: Ensemble, condition: Condition, chosen: Chosen, processes: Process, places: HostInt
 ) -> Particles:
     # ``places`` are those of the particles' processes among the ones given.
-    latents, noise = (leaf[chosen.process, chosen.place] for leaf in (condition.latents, condition.noise))
+    parts = (condition.latents, condition.noise, condition.own)
+    latents, noise, own = (leaf[chosen.process, chosen.place] for leaf in parts)
     prepared = condition.prepared
     if prepared is None and ensemble.fit is not None:  # closed forms do without
-        prepared = prepared_curves(processes, latents, noise, condition.seen)
+        prepared = prepared_curves(processes, condition.seen, condition.number, latents, noise, own)
     with np.errstate(divide="ignore"):  # what is padded has no weight
         log_weights = np.log(chosen.weights)
     return Particles(
@@ -225,7 +239,9 @@ def _particles(
         latents=latents,
         aligned=jnp.einsum("pq,pqr->pr", latents, ensemble.rotations[chosen.process]),
         noise=noise,
+        own=own,
         log_weights=jnp.asarray(log_weights, ensemble.dtype),
         seen=condition.seen,
+        number=condition.number,
         prepared=prepared,
     )

@@ -5,6 +5,7 @@ f(·, h) is Gaussian for each particle, and every answer is a view of these Gaus
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import equinox as eqx
@@ -16,9 +17,8 @@ from jax.scipy.linalg import cho_solve
 from lvmogp.algebra.linalg import factor_beside_errors, whiten
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import rounded_up, with_zeros
-from lvmogp.kernels.covariances import cross, diagonal
 from lvmogp.model.posterior import positive_part
-from lvmogp.model.process import Explained, Process
+from lvmogp.model.process import AtLatent, Number, Process
 from lvmogp.typing import Array, Bool, Float, HostFloat, Int, Scalar
 
 # More observations than these are compressed where one process serves all latents.
@@ -43,14 +43,15 @@ class Compressed(eqx.Module):
     """Features of the pseudo-observations that stand for many observations.
 
     With A = QR, y enters through Qᵀy at features R, which is exact for the part of the curve that the features can
-    express. ``excess_count``, ``excess_squares`` and ``residual`` complete the likelihood as in a sparse GP's bound.
+    express. ``excess_count``, ``excess_squares`` and ``residual``, of each kernel, complete the likelihood as in a
+    sparse GP's bound.
     ``is_used`` is false for a condition whose observations stand for themselves beside others that are compressed.
     """
 
     features: Float[Array, "*C m R"]
     excess_count: Float[Array, "*C"]
     excess_squares: Float[Array, "*C"]
-    residual: Float[Array, "*C"]
+    residual: Float[Array, "*C kernels"]
     is_used: Bool[Array, "*C"]
 
 
@@ -85,14 +86,14 @@ class FewObservations(eqx.Module):
         plain = process.inputs(self.inputs) * self.present[:, None]
         return plain if self.compressed is None else jnp.where(self.compressed.is_used, self.compressed.features, plain)
 
-    def gram_with(self, process: Process, other: "FewObservations") -> Float[Array, "m k"]:
-        """Return the prior covariances k_X between two sets of observed inputs, zero in empty places."""
-        plain = cross(process.inputs.kernel, self.inputs, other.inputs) * self.present[:, None] * other.present
+    def gram_with(self, process: Process, other: "FewObservations") -> Float[Array, "kernels m k"]:
+        """Return the prior covariances of each input kernel between two sets of inputs, zero in empty places."""
+        plain = process.inputs.prior(self.inputs, other.inputs) * self.present[:, None] * other.present
         summaries = [each.compressed.is_used for each in (self, other) if each.compressed is not None]
         if not summaries:
             return plain
-        through = self.features(process) @ other.features(process).T
-        return jnp.where(jnp.any(jnp.stack(summaries)), through, plain)
+        left, right = (each.features(process).reshape(each.values.shape[0], len(plain), -1) for each in (self, other))
+        return jnp.where(jnp.any(jnp.stack(summaries)), jnp.einsum("mkr,nkr->kmn", left, right), plain)
 
 
 def at_points(points: Float[Array, "n Q_X"]) -> FewObservations:
@@ -132,7 +133,8 @@ def compressed(processes: Process, seen: FewObservations, typical_noise: Scalar)
     rotation, triangular = jnp.linalg.qr(features)  # A = QR: y enters through Qᵀy and what is left of ‖y‖²
     rotated = rotation.T @ values
     size = rotated.shape[0]
-    prior = diagonal(process.inputs.kernel, seen.inputs)
+    prior = process.inputs.variances(seen.inputs)
+    by_kernel = features.reshape(len(values), len(prior), -1)
     return FewObservations(
         inputs=jnp.zeros((size, seen.inputs.shape[1]), values.dtype),
         values=rotated,
@@ -142,7 +144,7 @@ def compressed(processes: Process, seen: FewObservations, typical_noise: Scalar)
             features=triangular,
             excess_count=jnp.sum(weights > 0).astype(values.dtype) - size,
             excess_squares=values @ values - rotated @ rotated,
-            residual=prior @ weights**2 - jnp.sum(features**2),  # tr(K − AAᵀ)
+            residual=prior @ weights**2 - jnp.sum(by_kernel**2, axis=(0, 2)),  # tr(K − AAᵀ)
             is_used=jnp.asarray(True),
         ),
     )
@@ -153,17 +155,23 @@ def stacked(seen: list[FewObservations]) -> FewObservations | None:
     if not any(each.n_present for each in seen):
         return None
     size = max(each.values.shape[0] for each in seen)
-    widths = [each.compressed.features.shape[1] for each in seen if each.compressed is not None]
+    summaries = [each.compressed for each in seen if each.compressed is not None]
 
-    def placed(leaf: Array) -> Array:
-        return jnp.pad(leaf, ((0, size - len(leaf)), *[(0, 0)] * (leaf.ndim - 1))) if leaf.ndim else leaf
+    def placed(leaf: Array, n_places: int) -> Array:
+        of_places = leaf.ndim and len(leaf) == n_places
+        return jnp.pad(leaf, ((0, size - len(leaf)), *[(0, 0)] * (leaf.ndim - 1))) if of_places else leaf
 
     def alike(each: FewObservations) -> FewObservations:
-        if widths and each.compressed is None:  # beside others that are compressed, it stands for itself
-            zero = jnp.zeros((), each.values.dtype)
-            features = jnp.zeros((each.values.shape[0], widths[0]), each.values.dtype)
-            each = dataclasses.replace(each, compressed=Compressed(features, zero, zero, zero, jnp.asarray(False)))
-        return jax.tree.map(placed, each)
+        n_places, compressed = each.values.shape[0], each.compressed
+        if summaries and compressed is None:  # beside others that are compressed, it stands for itself
+            nothing = jax.tree.map(jnp.zeros_like, summaries[0])
+            features = jnp.zeros((n_places, nothing.features.shape[1]), each.values.dtype)
+            compressed = dataclasses.replace(nothing, features=features)
+        if compressed is not None:
+            features = placed(compressed.features, n_places)
+            compressed = dataclasses.replace(compressed, features=features)
+        plain = jax.tree.map(partial(placed, n_places=n_places), dataclasses.replace(each, compressed=None))
+        return dataclasses.replace(plain, compressed=compressed)
 
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[alike(each) for each in seen])
 
@@ -174,12 +182,12 @@ def stacked(seen: list[FewObservations]) -> FewObservations | None:
 class ParticleCurves(eqx.Module):
     """Curves of particles, each conditioned on the observations of its condition; stacked along a leading axis.
 
-    What the data explain of f(·, h), its prior variance k_H(h, h), the factor of κ(X, X) + σ²I and the solution
-    (κ(X, X) + σ²I)⁻¹(y − m).
+    What the data explain of f(·, h), what multiplies each input kernel in its prior covariance, the factor of
+    κ(X, X) + σ²I and the solution (κ(X, X) + σ²I)⁻¹(y − m).
     """
 
-    explained: Explained
-    scale: Float[Array, "*P"]
+    explained: AtLatent
+    scale: Float[Array, "*P kernels"]
     factor: Float[Array, "*P m m"]
     solution: Float[Array, "*P m"]
 
@@ -188,7 +196,8 @@ class Particles(eqx.Module):
     """Weighted particles of one condition with their processes: all that is needed to answer for it.
 
     ``process`` says under which of the processes each particle is, and ``aligned`` are its latents as they compare
-    between processes. ``prepared`` are the curves, where one process serves all.
+    between processes. ``own`` is ρ², ``number`` that of a trained condition. ``prepared`` are the curves, where one
+    process serves all.
     """
 
     processes: Process
@@ -196,38 +205,44 @@ class Particles(eqx.Module):
     latents: Float[Array, "P Q_H"]
     aligned: Float[Array, "P L"]
     noise: Float[Array, " P"]
+    own: Float[Array, " P"]
     log_weights: Float[Array, " P"]
     seen: FewObservations
+    number: Number
     prepared: ParticleCurves | None
 
 
-def curve_given(process: Process, seen: FewObservations, latent: Float[Array, " Q_H"], noise: Scalar) -> ParticleCurves:
+def curve_given(
+    process: Process, seen: FewObservations, number: Number, latent: Float[Array, " Q_H"], noise: Scalar, own: Scalar
+) -> ParticleCurves:
     """Condition the curve f(·, h) of one process on the observations of its condition (equations 18 and 39)."""
-    explained = process.explained.at_latent(process.latents(latent[None])[0])
-    scale = process.latents.kernel.evaluate(latent, latent)
-    inputs, one = seen.features(process), jnp.ones(1, latent.dtype)
-    covariance = scale * seen.gram_with(process, seen) - explained.covariance(inputs, one, inputs, one)  # κ_h(X, X)
-    factor = seen.factor(covariance, noise)
-    residual = seen.values - explained.mean(inputs, one)
+    explained = process.explained.at_latent(process.latents(latent[None])[0], number)
+    scale, inputs = process.scales(latent, own), seen.features(process)
+    prior = jnp.tensordot(scale, seen.gram_with(process, seen), axes=1)
+    factor = seen.factor(prior - explained.covariance(inputs, inputs), noise)  # of κ_h(X, X) + σ²I
+    residual = seen.values - explained.mean(inputs)
     return ParticleCurves(explained, scale, factor, cho_solve((factor, True), residual))
 
 
 @compiled
 def prepared_curves(
-    processes: Process, latents: Float[Array, "P Q_H"], noise: Float[Array, " P"], seen: FewObservations
+    processes: Process,
+    seen: FewObservations,
+    number: Number,
+    latents: Float[Array, "P Q_H"],
+    noise: Float[Array, " P"],
+    own: Float[Array, " P"],
 ) -> ParticleCurves:
     """Return the curves of particles that one process serves."""
-    process = picked(processes, 0)
-    return jax.vmap(lambda latent, own: curve_given(process, seen, latent, own))(latents, noise)
+    return jax.vmap(partial(curve_given, picked(processes, 0), seen, number))(latents, noise, own)
 
 
 def covariance_with_seen(
     process: Process, curve: ParticleCurves, seen: FewObservations, points: Float[Array, "n Q_X"]
 ) -> Float[Array, "n m"]:
     """Return κ_h(x, X) between points and the observations."""
-    one = jnp.ones(1, points.dtype)
-    prior = curve.scale * at_points(points).gram_with(process, seen)
-    return prior - curve.explained.covariance(process.inputs(points), one, seen.features(process), one)
+    prior = jnp.tensordot(curve.scale, at_points(points).gram_with(process, seen), axes=1)
+    return prior - curve.explained.covariance(process.inputs(points), seen.features(process))
 
 
 def _over_particles(
@@ -240,23 +255,22 @@ def _over_particles(
         at_once = min(max(_ROWS_OF_PARTICLES // n_rows, 1), _PARTICLES_AT_ONCE)
         return jax.lax.map(lambda curve: function(process, curve), particles.prepared, batch_size=at_once)
 
-    def one(particle: tuple[Array, Array, Array]) -> _Result:
-        number, latent, noise = particle
-        process = picked(processes, number)
-        return function(process, curve_given(process, seen, latent, noise))
+    def one(particle: tuple[Array, Array, Array, Array]) -> _Result:
+        process = picked(processes, particle[0])
+        return function(process, curve_given(process, seen, particles.number, *particle[1:]))
 
-    return jax.lax.map(one, (particles.process, particles.latents, particles.noise))
+    return jax.lax.map(one, (particles.process, particles.latents, particles.noise, particles.own))
 
 
 def moments(particles: Particles, points: Float[Array, "n Q_X"]) -> Gaussians:
     """Return mean and variance of f at points under each particle, (P, n), given the observations (equation 22)."""
 
     def of_particle(process: Process, curve: ParticleCurves) -> Gaussians:
-        features, one = process.inputs(points), jnp.ones(1, points.dtype)
+        features = process.inputs(points)
         to_seen = covariance_with_seen(process, curve, particles.seen, points)
-        prior = curve.scale * diagonal(process.inputs.kernel, points)
-        explained = curve.explained.variance(features, one) + jnp.sum(whiten(curve.factor, to_seen.T) ** 2, axis=0)
-        mean = curve.explained.mean(features, one) + to_seen @ curve.solution
+        prior = curve.scale @ process.inputs.variances(points)
+        explained = curve.explained.variance(features) + jnp.sum(whiten(curve.factor, to_seen.T) ** 2, axis=0)
+        mean = curve.explained.mean(features) + to_seen @ curve.solution
         return mean, positive_part(prior - explained, prior)
 
     return _over_particles(of_particle, particles, len(points))
@@ -268,49 +282,60 @@ def covariances(
     """Return κ_h(x, x') − κ_h(x, X)(κ_h(X, X) + σ²I)⁻¹κ_h(X, x') under each particle (equations 22 and 39)."""
 
     def of_particle(process: Process, curve: ParticleCurves) -> Float[Array, "n k"]:
-        one, left, right = jnp.ones(1, first.dtype), process.inputs(first), process.inputs(second)
-        prior = curve.scale * cross(process.inputs.kernel, first, second)
+        left, right = process.inputs(first), process.inputs(second)
+        prior = jnp.tensordot(curve.scale, process.inputs.prior(first, second), axes=1)
         to_seen = (covariance_with_seen(process, curve, particles.seen, points) for points in (first, second))
         whitened, other_whitened = (whiten(curve.factor, each.T) for each in to_seen)
-        return prior - curve.explained.covariance(left, one, right, one) - whitened.T @ other_whitened
+        return prior - curve.explained.covariance(left, right) - whitened.T @ other_whitened
 
     return _over_particles(of_particle, particles, len(first))
 
 
-def block_moments(
-    processes: Process,
-    latents: Float[Array, "S C K Q_H"],
-    points: Float[Array, "m Q_X"],
-    place: Int[Array, "B b"],
-    block_condition: Int[Array, " B"],
-) -> Gaussians:
-    """Return mean and variance of f at blocks of points, each of one of C conditions (equation 35): (S, K, B · b).
+class Members(eqx.Module):
+    """C conditions without observations beside those of the processes: K equal particles under each, σ² and ρ²."""
 
-    The conditions have no observations of their own: those are in the processes. ``place`` says which of the points
-    stands where in the blocks.
+    latents: Float[Array, "S C K Q_H"]
+    noise: Float[Array, "S C"]
+    own: Float[Array, "S C"]
+
+
+class Blocks(eqx.Module):
+    """Rows in blocks of one condition each: which point stands where, and the position of each row among them.
+
+    ``condition`` is the place of a block's condition among those asked about, ``number`` that of a trained one or −1.
     """
-    n_particles = latents.shape[2]
 
-    def one_process(given: tuple[Process, Array]) -> Gaussians:
-        process, own = given
-        flat = own.reshape(-1, own.shape[-1])
-        features = process.latents(flat).reshape(*own.shape[:2], -1)
-        scales = diagonal(process.latents.kernel, flat).reshape(own.shape[:2])
+    points: Float[Array, "m Q_X"]
+    place: Int[Array, "B b"]
+    condition: Int[Array, " B"]
+    number: Int[Array, " B"]
+    position: Int[Array, " n"]
+
+
+def block_moments(processes: Process, members: Members, blocks: Blocks, points: Float[Array, "m Q_X"]) -> Gaussians:
+    """Return mean and variance of f at blocks of points, each of one of C conditions (equation 35): (S, K, B · b)."""
+    n_particles = members.latents.shape[2]
+
+    def one_process(given: tuple[Process, Array, Array]) -> Gaussians:
+        process, latents, own = given
+        features, variances = process.inputs(points), process.inputs.variances(points)
 
         def one_block(block: tuple[Array, Array, Array]) -> Gaussians:
-            inputs, prior, condition = block
+            where, condition, number = block
+            inputs = features[where]
 
-            def one_particle(latent: Float[Array, " C"], scale: Scalar) -> Gaussians:
-                left = scale * prior - process.explained.variance(inputs, latent)
-                return process.explained.mean(inputs, latent), positive_part(left, scale * prior)
+            def one_particle(latent: Float[Array, " Q_H"]) -> Gaussians:
+                prior = process.scales(latent, own[condition]) @ variances[:, where]
+                explained = process.explained.at_latent(process.latents(latent[None])[0], number)
+                return explained.mean(inputs), positive_part(prior - explained.variance(inputs), prior)
 
-            return jax.vmap(one_particle)(features[condition], scales[condition])
+            return jax.vmap(one_particle)(latents[condition])
 
-        blocks = (process.inputs(points)[place], diagonal(process.inputs.kernel, points)[place], block_condition)
-        found = jax.lax.map(one_block, blocks, batch_size=max(_PAIRS_AT_ONCE // n_particles, 1))
+        rows = (blocks.place, blocks.condition, blocks.number)
+        found = jax.lax.map(one_block, rows, batch_size=max(_PAIRS_AT_ONCE // n_particles, 1))
         return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(n_particles, -1), found)
 
-    return jax.lax.map(one_process, (processes, latents))
+    return jax.lax.map(one_process, (processes, members.latents, members.own))
 
 
 def with_slopes(curves: Callable[[Array], Gaussians], points: Float[Array, "m Q_X"], *, slopes: bool) -> Gaussians:

@@ -15,10 +15,11 @@ import numpy as np
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.model.draws import Draws, rotations, thinned
+from lvmogp.model.expected_likelihood import OwnCurves
 from lvmogp.model.layouts import Data, GridData, LikelihoodData, ScatteredData, likelihood_data
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import CurveMoments, Posterior, curve_moments
-from lvmogp.model.process import Process, process_of_fit, processes_of_draws
+from lvmogp.model.process import Process, own_of_fit, process_of_fit, processes_of_draws
 from lvmogp.typing import Array, Float, HostFloat, HostInt
 
 # Factors that are kept, or worked through, at a time: half a gigabyte of them in double precision.
@@ -31,15 +32,28 @@ _processes_of_draws = compiled(processes_of_draws)
 
 
 class NoisePrior(eqx.Module):
-    """log σ² of a new condition under each process: N(mean, deviation²); ``shared`` where all conditions have one."""
+    """log σ² of a new condition under each process: N(mean, deviation²); ``shared`` where all conditions have one.
+
+    log ρ², by which the variance of its own curve differs, is N(0, own_deviation²), or else follows the noise.
+    """
 
     mean: Float[Array, "*S"]
     deviation: Float[Array, "*S"]
+    own_deviation: Float[Array, "*S"] | None
     shared: bool = eqx.field(static=True)
 
-    def at(self, deviations: Float[Array, "*S"]) -> Float[Array, "*S"]:
-        """Return σ² so many deviations above its median."""
-        return jnp.exp(self.mean + self.deviation * deviations)
+    @property
+    def n_unknown(self) -> int:
+        """Return how many numbers of a new condition are not known: of noise, and of its own curve."""
+        return 0 if self.shared else 1 if self.own_deviation is None else 2
+
+    def at(self, deviations: Float[Array, " unknown"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Return σ² and ρ² so many deviations from their medians."""
+        if self.shared:
+            return jnp.exp(self.mean), jnp.ones_like(self.mean)
+        relative = jnp.exp(self.deviation * deviations[0])
+        own = relative if self.own_deviation is None else jnp.exp(self.own_deviation * deviations[1])
+        return jnp.exp(self.mean) * relative, own
 
 
 class Source(eqx.Module):
@@ -52,15 +66,17 @@ class Source(eqx.Module):
 class ClosedForm(eqx.Module):
     """A fit whose latents are Gaussian: q(v) and q(H), with the curve moments of the trained conditions.
 
-    These are kept where they are not too many, and made when asked for where they are.
+    These are kept where they are not too many, and made when asked for where they are. ``own`` is what the data say of
+    the curves that are conditions' own, where they have such curves.
     """
 
     posterior: Posterior
     curves: CurveMoments | None
+    own: OwnCurves | None
 
 
 class Ensemble(eqx.Module):
-    """S weighted processes, with the latents and the noise that the trained conditions have in each.
+    """S weighted processes, with latents, noise and scale of the own curve that the trained conditions have in each.
 
     ``rotations`` turn the latents of each process into aligned coordinates, those of the variational fit. ``fit`` is
     there where the latents of trained conditions are Gaussian, so that answers have closed forms.
@@ -70,6 +86,7 @@ class Ensemble(eqx.Module):
     rotations: Float[Array, "S Q_H Q_H"]
     latents: Float[Array, "S D Q_H"]
     noise: Float[Array, "S D"]
+    own: Float[Array, "S D"]
     noise_prior: NoisePrior
     processes: Process | None
     source: Source | None
@@ -92,30 +109,37 @@ class Ensemble(eqx.Module):
         return str(self.latents.dtype)
 
 
-def ensemble_of_fit(model: Posterior) -> Ensemble:
-    """Return the ensemble of one process that a variational fit is."""
-    n_elements = len(model.parameters.latent_mean) * len(model.mean) ** 2
-    return _ensemble_of_fit(model, keeps_curves=n_elements <= _MOST_KEPT_ELEMENTS)
+def ensemble_of_fit(model: Posterior, data: Data | None = None) -> Ensemble:
+    """Return the ensemble of one process that a variational fit is.
+
+    Curves that are conditions' own follow from the standardised ``data``; without such curves none are needed.
+    """
+    n_features = sum(model.input_basis.sizes)
+    n_elements = len(model.parameters.latent_mean) * n_features**2
+    own_data = None if data is None or model.parameters.kernels.own is None else in_precision(data, model.mean.dtype)
+    return _ensemble_of_fit(model, own_data, keeps_curves=n_elements <= _MOST_KEPT_ELEMENTS)
 
 
 @compiled
-def _ensemble_of_fit(model: Posterior, *, keeps_curves: bool) -> Ensemble:
+def _ensemble_of_fit(model: Posterior, data: Data | None, *, keeps_curves: bool) -> Ensemble:
     # One program: each operation outside of it would be a program of its own.
-    parameters = model.parameters
+    parameters, own = model.parameters, own_of_fit(model, data)
     log_noise = jnp.log(parameters.noise_per_condition)
+    pooled = None if parameters.own_scale is None else jnp.std(jnp.log(parameters.own_scale))[None]
     mean = parameters.latents.mean
     return Ensemble(
         log_weights=jnp.zeros(1, mean.dtype),
         rotations=jnp.eye(mean.shape[1], dtype=mean.dtype)[None],
         latents=mean[None],
         noise=parameters.noise_per_condition[None],
+        own=parameters.own_per_condition[None],
         # That of a new condition is as those of the trained ones are spread.
         noise_prior=NoisePrior(
-            jnp.mean(log_noise)[None], jnp.std(log_noise)[None], shared=parameters.noise_variance.shape[0] == 1
+            jnp.mean(log_noise)[None], jnp.std(log_noise)[None], pooled, shared=parameters.noise_variance.shape[0] == 1
         ),
-        processes=jax.tree.map(lambda leaf: leaf[None], process_of_fit(model)),
+        processes=jax.tree.map(lambda leaf: leaf[None], process_of_fit(model, own)),
         source=None,
-        fit=ClosedForm(model, curve_moments(model, parameters.latents) if keeps_curves else None),
+        fit=ClosedForm(model, curve_moments(model, parameters.latents, own) if keeps_curves else None, own),
         n_columns=model.input_basis.points.shape[1],
     )
 
@@ -133,7 +157,8 @@ def ensemble_of_draws(draws: Draws, data: Data, start: Parameters) -> Ensemble:
         log_weights=draws.log_weight,
         rotations=rotations(draws, jnp.asarray(start.latent_mean, jnp.float64)),
         latents=draws.latents,
-        noise=jnp.broadcast_to(draws.noise_variance, draws.latents.shape[:2]),
+        noise=draws.noise_per_condition,
+        own=draws.own_per_condition,
         noise_prior=_noise_prior(draws),
         processes=_processes_of_draws(draws, conditioned) if size <= _MOST_KEPT_ELEMENTS else None,
         source=Source(draws, conditioned),
@@ -151,8 +176,8 @@ def answering(draws: Draws, data: Data, start: Parameters) -> Draws:
 def _noise_prior(draws: Draws) -> NoisePrior:
     log_noise, spread = jnp.log(draws.noise_variance), draws.noise_spread
     if spread is None or log_noise.shape[1] == 1:
-        return NoisePrior(log_noise[:, 0], jnp.zeros_like(log_noise[:, 0]), shared=True)
-    return NoisePrior(jnp.log(spread.median), spread.deviation, shared=False)
+        return NoisePrior(log_noise[:, 0], jnp.zeros_like(log_noise[:, 0]), None, shared=True)
+    return NoisePrior(jnp.log(spread.median), spread.deviation, draws.own_spread, shared=False)
 
 
 def _elements(data: LikelihoodData) -> int:

@@ -4,8 +4,9 @@ Given h and a process, the observations are Gaussian, y | h ~ N(m(X), κ_h(X, X)
 18 to 22 and 39), so that p(h | y) can be evaluated exactly, and is often multimodal. It is represented by weighted
 particles under each process; processes that expected the observations count for more (equation 40).
 
-Where noise is per condition, log σ² of the new one joins the latents; θ = (h, z) collects both, z being standard normal
-a priori. Coordinates of h that are known from the condition's features are no part of θ (equation 43).
+Where noise is per condition, log σ² of the new one joins the latents, and so does log ρ² of its own curve; θ = (h, z)
+collects them, z being standard normal a priori. Coordinates of h that are known from the condition's features are no
+part of θ (equation 43).
 
 The paper's own answer is here too: the one Gaussian over the latents that maximises the bound (equation 21).
 """
@@ -53,14 +54,17 @@ _PARTICLES_OF_ALL, _FEWEST_EACH, _MOST_EACH = 2**14, 32, 512
 _N_STARTS = 8
 _START_VARIANCE = 0.1
 _MOST_ITERATIONS, _LEAST_GAIN = 200, 1e-4
+# Compressing more observations than there are features saves something.
+_COMPRESSING = 1
+_NEVER_TRAINED = (-1, -1)
 
 
 def latent_and_noise(
     theta: Float[Array, " T"], known: KnownLatents, prior: NoisePrior
-) -> tuple[Float[Array, " Q_H"], Scalar]:
-    """Return the coordinates and the noise variance of a condition at θ = (h, z); the noise may be one of all."""
-    deviations = jnp.zeros((), theta.dtype) if prior.shared else theta[-1]
-    return known.filled(theta[: known.unknown.shape[0]]), prior.at(deviations)
+) -> tuple[Float[Array, " Q_H"], Scalar, Scalar]:
+    """Return the coordinates, σ² and ρ² of a condition at θ = (h, z); the noise may be one of all."""
+    n_unknown = known.unknown.shape[0]
+    return known.filled(theta[:n_unknown]), *prior.at(theta[n_unknown:])
 
 
 def log_posterior(process: Process, seen: FewObservations, known: KnownLatents, prior: NoisePrior) -> Target:
@@ -69,15 +73,15 @@ def log_posterior(process: Process, seen: FewObservations, known: KnownLatents, 
     gram = seen.gram_with(process, seen)
 
     def target(theta: Float[Array, " T"]) -> Scalar:
-        latent, noise = latent_and_noise(theta, known, prior)
-        features = process.latents(latent[None])[0]  # c(h)
-        scale = process.latents.kernel.evaluate(latent, latent)
-        covariance = scale * gram - explained.covariance(inputs, features, inputs, features)
+        latent, noise, own = latent_and_noise(theta, known, prior)
+        features, scale = process.latents(latent[None])[0], process.scales(latent, own)  # c(h), k_H(h, h) and ρ²
+        covariance = jnp.tensordot(scale, gram, axes=1)
+        covariance -= explained.covariance(inputs, features, inputs, features, _NEVER_TRAINED)
         factor = seen.factor(covariance, noise)
         likelihood = log_density(seen.values - explained.mean(inputs, features), factor)
         if seen.compressed is not None:
             # What compression left out: −½ [(n − m) log 2πσ² + (‖y‖² − ‖Qᵀy‖² + k_H(h, h) tr(K − AAᵀ))/σ²]
-            left_out = seen.compressed.excess_squares + scale * seen.compressed.residual
+            left_out = seen.compressed.excess_squares + scale @ seen.compressed.residual
             likelihood -= (seen.compressed.excess_count * (LOG_2PI + jnp.log(noise)) + left_out / noise) / 2
         return likelihood - theta @ theta / 2
 
@@ -91,13 +95,13 @@ def starting_points(ensemble: Ensemble, known: KnownLatents, search: Search) -> 
     n_unknown = trained.shape[2]
     prior = jnp.asarray(normal_nodes(search.n_prior_starts, n_unknown), ensemble.dtype)
     spread = jnp.broadcast_to(prior, (ensemble.n_processes, *prior.shape))
-    n_noise = 0 if ensemble.noise_prior.shared else 1
+    n_noise = ensemble.noise_prior.n_unknown
     return jnp.pad(jnp.concatenate([trained, spread], axis=1), ((0, 0), (0, 0), (0, n_noise)))
 
 
 def infer(ensemble: Ensemble, seen: FewObservations, known: KnownLatents) -> Condition:
     """Infer a condition from its observations and features; without observations it is as the prior says."""
-    n_theta = known.unknown.shape[0] + (not ensemble.noise_prior.shared)
+    n_theta = known.unknown.shape[0] + ensemble.noise_prior.n_unknown
     if seen.n_present == 0:
         return _from_prior(ensemble, known, seen, n_theta)
     seen = summarised(ensemble, seen) if n_theta else seen
@@ -110,14 +114,16 @@ def infer(ensemble: Ensemble, seen: FewObservations, known: KnownLatents) -> Con
     for some, processes in chunks(ensemble):
         own = of_processes((ensemble.noise_prior, starts, shifts), some)
         found.append(_inferred(processes, own, seen, known, nodes, search))
-    latents, noise, log_weights = (jnp.concatenate(parts) for parts in zip(*found, strict=True))
+    *particles, log_weights = (jnp.concatenate(parts) for parts in zip(*found, strict=True))
     joint = ensemble.log_weights[:, None] + log_weights
-    return condition_of_particles(ensemble, latents, noise, joint - logsumexp(joint), seen)
+    return condition_of_particles(ensemble, *particles, joint - logsumexp(joint), seen)
 
 
 def summarised(ensemble: Ensemble, seen: FewObservations) -> FewObservations:
     """Return observations as they are used: many of them are compressed where one process serves all latents."""
-    if ensemble.fit is None or ensemble.processes is None or seen.n_present <= MOST_EXACT:
+    if ensemble.fit is None or ensemble.processes is None:
+        return seen
+    if seen.n_present <= max(MOST_EXACT, _COMPRESSING * sum(ensemble.processes.inputs.sizes)):
         return seen
     typical = np.exp(np.mean(np.log(np.asarray(ensemble.noise, dtype=float))))
     return compressed(ensemble.processes, seen, jnp.asarray(typical, ensemble.dtype))
@@ -143,13 +149,13 @@ def _inferred(
     known: KnownLatents,
     nodes: Float[Array, "P cube"],
     search: Search,
-) -> tuple[Float[Array, "S K Q_H"], Float[Array, "S K"], Float[Array, "S K"]]:
-    """Return latents, noise and log p(y, θ)/r(θ) of K points under each process."""
+) -> tuple[Float[Array, "S K Q_H"], Float[Array, "S K"], Float[Array, "S K"], Float[Array, "S K"]]:
+    """Return latents, σ², ρ² and log p(y, θ)/r(θ) of K points under each process."""
     # Many points leave little doubt about where the latents are, and cost more each.
     few_points = seen.values.shape[0] <= search.many_points
     n_starts = search.n_starts if few_points else min(search.n_starts, search.n_starts_of_many_points)
 
-    def one_process(given: tuple[Process, NoisePrior, Array, Array]) -> tuple[Array, Array, Array]:
+    def one_process(given: tuple[Process, NoisePrior, Array, Array]) -> tuple[Array, Array, Array, Array]:
         process, prior, starts, shift = given
         target = log_posterior(process, seen, known, prior)
         if starts.shape[1] == 0:  # nothing is left to be found, but observations tell processes apart (equation 40)
@@ -171,9 +177,9 @@ def _from_prior(ensemble: Ensemble, known: KnownLatents, seen: FewObservations, 
     moved = shifted(nodes, jnp.asarray(_shifts(ensemble, n_theta)[:, None], nodes.dtype))
     thetas = jnp.asarray(ndtri(np.asarray(moved)), ensemble.dtype)
     of_process = jax.vmap(latent_and_noise, in_axes=(0, None, None))
-    latents, noise = jax.vmap(of_process, in_axes=(0, None, 0))(thetas, known, prior)
+    latents, noise, own = jax.vmap(of_process, in_axes=(0, None, 0))(thetas, known, prior)
     log_weights = jnp.broadcast_to(ensemble.log_weights[:, None] - np.log(n_each), noise.shape)
-    return condition_of_particles(ensemble, latents, noise, log_weights, seen)
+    return condition_of_particles(ensemble, latents, noise, own, log_weights, seen)
 
 
 # The one Gaussian of the paper
@@ -196,7 +202,8 @@ def _bound(candidate: _Candidate, setting: _Setting) -> Scalar:
     model, seen, prior, known = setting
     curve, first = curve_moments(model, _latents(candidate, known)), jnp.zeros(1, int)
     mean, variance = marginals(model.input_basis, curve, seen.inputs[None], first)
-    noise = jnp.where(seen.present > 0, prior.at(candidate.noise_deviation) + seen.error_variances, 1.0)
+    own_noise = prior.at(candidate.noise_deviation[None])[0]
+    noise = jnp.where(seen.present > 0, own_noise + seen.error_variances, 1.0)
     squares = (seen.values - mean[0]) ** 2 + variance[0]
     fit = -jnp.sum(seen.present * (LOG_2PI + jnp.log(noise) + squares / noise)) / 2
     log_noise_prior = -(candidate.noise_deviation**2) / 2
@@ -214,7 +221,7 @@ def _latents(candidate: _Candidate, known: KnownLatents) -> LatentGaussians:
 def infer_gaussian(ensemble: Ensemble, fit: ClosedForm, seen: FewObservations, known: KnownLatents) -> Condition:
     """Maximise the bound over q(h) from the trained latents that explain the observations best and from the prior."""
     shared, unknown = ensemble.noise_prior.shared, np.asarray(known.unknown)
-    prior = NoisePrior(ensemble.noise_prior.mean[0], ensemble.noise_prior.deviation[0], shared)
+    prior = NoisePrior(ensemble.noise_prior.mean[0], ensemble.noise_prior.deviation[0], None, shared)
     setting = (fit.posterior, seen, prior, known)
     candidates = np.vstack([np.asarray(ensemble.latents[0])[:, unknown], normal_nodes(_N_STARTS, len(unknown))])
 
@@ -235,4 +242,4 @@ def infer_gaussian(ensemble: Ensemble, fit: ClosedForm, seen: FewObservations, k
             for mean in chosen
         ]
         best = max(runs, key=lambda run: run.bound).tree
-    return condition_of_gaussian(ensemble, _latents(best, known), prior.at(best.noise_deviation))
+    return condition_of_gaussian(ensemble, _latents(best, known), *prior.at(best.noise_deviation[None]))

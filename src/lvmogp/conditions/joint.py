@@ -26,7 +26,6 @@ from lvmogp.conditions.search import unit_nodes
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import repeated, stacked_rows
 from lvmogp.ground.precision import in_precision
-from lvmogp.kernels.covariances import gram
 from lvmogp.model.process import Process
 from lvmogp.tables.scaling import Scaling, Transform
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
@@ -34,16 +33,30 @@ from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 # Scenarios of the latents of several conditions: the fewer, the larger the covariance that is averaged over them.
 _FEWEST_SCENARIOS, _ENTRIES_OF_ALL_SCENARIOS = 64, 2**27
 _DRAWS_AT_ONCE = 1_024
-# Of one condition in a scenario: rows and observations, features of these, and those of its latents.
-_Member = tuple[list[FewObservations], Float[Array, "k R"], Float[Array, " M_H"]]
+# Of one condition in a scenario: rows and observations, features of these, those of its latents, and its number.
+_Member = tuple[list[FewObservations], Float[Array, "k R"], Float[Array, " M_C"], Int[Array, ""]]
 
 
 class Scenarios(eqx.Module):
-    """L scenarios: the process of each, and latents and noise of C conditions in its coordinates."""
+    """L scenarios: the process of each, and latents, noise σ² and own ρ² of C conditions in its coordinates."""
 
     process: Int[Array, "*L"]
     latents: Float[Array, "*L C Q_H"]
     noise: Float[Array, "*L C"]
+    own: Float[Array, "*L C"]
+
+
+class Asked(eqx.Module):
+    """The rows asked for of C conditions, their numbers, −1 where never trained, and what was seen of these."""
+
+    rows: Float[Array, "C n Q_X"]
+    numbers: Int[Array, " C"]
+    seen: FewObservations | None
+
+
+def _asked(ensemble: Ensemble, conditions: Sequence[Condition], rows: Float[Array, "C n Q_X"]) -> Asked:
+    numbers = jnp.stack([condition.number for condition in conditions])
+    return Asked(rows, numbers, stacked([condition.seen for condition in conditions]))
 
 
 class RelativeOutput(eqx.Module):
@@ -80,7 +93,8 @@ def joint_covariance(
     Of transformed outputs it is that relative to their means (equation 52).
     """
     padded = jnp.asarray(stacked_rows(rows), ensemble.dtype)
-    if ensemble.fit is not None and output is None:
+    plain = ensemble.fit is not None and ensemble.fit.posterior.parameters.kernels.is_plain
+    if ensemble.fit is not None and plain and output is None:
         found = covariance_of_errors(ensemble, ensemble.fit.posterior, conditions, padded)
     else:
         found = _covariance_over_scenarios(ensemble, conditions, padded, output)
@@ -93,13 +107,12 @@ def _covariance_over_scenarios(
 ) -> HostFloat:
     size = rows.shape[0] * rows.shape[1]
     scenarios, weights = _weighted_scenarios(ensemble, conditions, n_rows=size)
-    seen = stacked([condition.seen for condition in conditions])
-    output = in_precision(output, ensemble.dtype)
+    asked, output = _asked(ensemble, conditions, rows), in_precision(output, ensemble.dtype)
     mean, second = np.zeros(size), np.zeros((size, size))
     for some, processes, chosen in _by_chunk(ensemble, scenarios, len(weights)):
         own = np.zeros(len(chosen.process))  # what is padded has no weight
         own[: len(some)] = weights[some]
-        parts = _weighted_sums(output, processes, chosen, jnp.asarray(own, ensemble.dtype), seen, rows)
+        parts = _weighted_sums(output, processes, chosen, jnp.asarray(own, ensemble.dtype), asked)
         mean, second = mean + np.asarray(parts[0]), second + np.asarray(parts[1])
     return second - np.outer(mean, mean)
 
@@ -117,12 +130,11 @@ def draw_curves(
     Returns, for each condition, draws of shape (n_draws, rows) and noise variances of shape (n_draws,).
     """
     scenarios = _drawn_scenarios(ensemble, conditions, n_draws, rng)
-    seen = stacked([condition.seen for condition in conditions])
     padded = jnp.asarray(stacked_rows(rows), ensemble.dtype)
-    values = rng.standard_normal((n_draws, *padded.shape[:2]))
+    asked, values = _asked(ensemble, conditions, padded), rng.standard_normal((n_draws, *padded.shape[:2]))
     for some, processes, chosen in _by_chunk(ensemble, scenarios, _DRAWS_AT_ONCE):
         own = jnp.asarray(values[repeated(some)], ensemble.dtype)
-        values[some] = np.asarray(_sampled(processes, chosen, own, seen, padded))[: len(some)]
+        values[some] = np.asarray(_sampled(processes, chosen, own, asked))[: len(some)]
     noise = np.asarray(scenarios.noise, dtype=float)
     return [values[:, place, : len(points)] for place, points in enumerate(rows)], list(noise.T)
 
@@ -139,7 +151,7 @@ def _drawn_scenarios(
         else:
             mean, variance = np.asarray(condition.gaussian.mean[0]), np.asarray(condition.gaussian.variance[0])
             latents = mean + np.sqrt(variance) * rng.standard_normal((n_draws, len(mean)))
-            parts.append((latents, np.full(n_draws, float(condition.noise[0, 0]))))
+            parts.append((latents, *(np.full(n_draws, float(each[0, 0])) for each in (condition.noise, condition.own))))
     return _scenarios(process, parts)
 
 
@@ -189,13 +201,12 @@ def _passed(weights: HostFloat, uniforms: HostFloat) -> HostInt:
     return np.minimum(np.sum(ends <= uniforms[:, None] * ends[:, -1:], axis=1), weights.shape[1] - 1)
 
 
-def _at_particles(condition: Condition, process: HostInt, place: HostInt) -> tuple[HostFloat, HostFloat]:
-    return np.asarray(condition.latents)[process, place], np.asarray(condition.noise)[process, place]
+def _at_particles(condition: Condition, process: HostInt, place: HostInt) -> tuple[HostFloat, ...]:
+    return tuple(np.asarray(each)[process, place] for each in (condition.latents, condition.noise, condition.own))
 
 
-def _scenarios(process: HostInt, parts: Sequence[tuple[HostFloat, HostFloat]]) -> Scenarios:
-    latents, noise = (np.stack(values, axis=1) for values in zip(*parts, strict=True))
-    return Scenarios(jnp.asarray(process), jnp.asarray(latents), jnp.asarray(noise))
+def _scenarios(process: HostInt, parts: Sequence[tuple[HostFloat, ...]]) -> Scenarios:
+    return Scenarios(jnp.asarray(process), *(jnp.asarray(np.stack(each, axis=1)) for each in zip(*parts, strict=True)))
 
 
 def _by_chunk(ensemble: Ensemble, scenarios: Scenarios, most: int) -> Iterator[tuple[HostInt, Process, Scenarios]]:
@@ -222,59 +233,70 @@ def _weighted_sums(
     processes: Process,
     scenarios: Scenarios,
     weights: Float[Array, " L"],
-    seen: FewObservations | None,
-    rows: Float[Array, "C n Q_X"],
+    asked: Asked,
 ) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
     """Return Σ_l w_l m_l and Σ_l w_l (C_l + m_l m_lᵀ) over scenarios."""
 
     def add(sums: tuple[Array, Array], given: tuple[Scenarios, Array]) -> tuple[tuple[Array, Array], None]:
         scenario, weight = given
-        mean, covariance = given_scenario(_process_at(processes, scenario.process), scenario, seen, rows)
+        mean, covariance = given_scenario(_process_at(processes, scenario.process), scenario, asked)
         if output is not None:
             mean, covariance = output.moments(mean, covariance, scenario.noise)
         return (sums[0] + weight * mean, sums[1] + weight * (covariance + jnp.outer(mean, mean))), None
 
-    size = rows.shape[0] * rows.shape[1]
-    begin = (jnp.zeros(size, rows.dtype), jnp.zeros((size, size), rows.dtype))
+    size, dtype = asked.rows.shape[0] * asked.rows.shape[1], asked.rows.dtype
+    begin = (jnp.zeros(size, dtype), jnp.zeros((size, size), dtype))
     return jax.lax.scan(add, begin, (scenarios, weights))[0]
 
 
 @compiled
 def _sampled(
-    processes: Process,
-    scenarios: Scenarios,
-    normals: Float[Array, "L C n"],
-    seen: FewObservations | None,
-    rows: Float[Array, "C n Q_X"],
+    processes: Process, scenarios: Scenarios, normals: Float[Array, "L C n"], asked: Asked
 ) -> Float[Array, "L C n"]:
     def one(given: tuple[Scenarios, Array]) -> Array:
         scenario, own = given
-        mean, covariance = given_scenario(_process_at(processes, scenario.process), scenario, seen, rows)
+        mean, covariance = given_scenario(_process_at(processes, scenario.process), scenario, asked)
         return (mean + cholesky(covariance) @ own.reshape(-1)).reshape(own.shape)
 
     return jax.lax.map(one, (scenarios, normals))
 
 
+def _prior(
+    process: Process, shared: Float[Array, " terms"], first: FewObservations, second: FewObservations
+) -> Float[Array, "m k"]:
+    # What multiplies each input kernel times its covariances; between two conditions there is nothing of own curves.
+    return jnp.tensordot(shared, first.gram_with(process, second)[: len(shared)], axes=1)
+
+
 def given_scenario(
-    process: Process, scenario: Scenarios, seen: FewObservations | None, rows: Float[Array, "C n Q_X"]
+    process: Process, scenario: Scenarios, asked: Asked
 ) -> tuple[Float[Array, " rows"], Float[Array, "rows rows"]]:
     """Return mean and covariance of f at the rows of all conditions in one scenario.
 
     Prediction errors are joint: with E = [I, −J] over rows and observations, cov(e) = E κ Eᵀ + J diag(σ²) Jᵀ.
     """
-    n_rows, numbers = rows.shape[1], jnp.arange(len(rows))
-    places = [jax.vmap(at_points)(rows), *([] if seen is None else [seen])]
+    n_rows, seen, numbers = asked.rows.shape[1], asked.seen, jnp.arange(len(asked.rows))
+    places = [jax.vmap(at_points)(asked.rows), *([] if seen is None else [seen])]
     features = jnp.concatenate([jax.vmap(lambda own: own.features(process))(each) for each in places], axis=1)
-    members = (places, features, process.latents(scenario.latents))
+    latents = process.latents(scenario.latents)
+    members = (places, features, latents, asked.numbers)
 
-    def of_pair(one: _Member, other: _Member, shared: Scalar) -> Float[Array, "k l"]:
+    def of_pair(one: _Member, other: _Member, shared: Float[Array, " terms"]) -> Float[Array, "k l"]:
         # k_H(h, h') k_X less what the training data explain, between all places of two conditions
-        prior = jnp.block([[first.gram_with(process, second) for second in other[0]] for first in one[0]])
-        return shared * prior - process.explained.covariance(*one[1:], *other[1:])
+        blocks = [[_prior(process, shared, first, second) for second in other[0]] for first in one[0]]
+        return jnp.block(blocks) - process.explained.covariance(*one[1:3], *other[1:3], (one[3], other[3]))
+
+    def of_one(one: _Member, shared: Float[Array, " kernels"]) -> tuple[Float[Array, " k"], Float[Array, "k k"]]:
+        explained = process.explained.at_latent(one[2], one[3])
+        blocks = [[_prior(process, shared, first, second) for second in one[0]] for first in one[0]]
+        return explained.mean(one[1]), jnp.block(blocks) - explained.covariance(one[1], one[1])
 
     of_pairs = jax.vmap(jax.vmap(of_pair, in_axes=(None, 0, 0)), in_axes=(0, None, 0))
-    joint = of_pairs(members, members, gram(process.latents.kernel, scenario.latents))
-    mean, covariance = jax.vmap(process.explained.mean)(*members[1:]), joint[:, :, :n_rows, :n_rows]
+    between = process.latents.prior(scenario.latents, scenario.latents)  # k_H(h, h') of each term
+    joint = of_pairs(members, members, jnp.moveaxis(between, 0, -1))
+    mean, own = jax.vmap(of_one)(members, jax.vmap(process.scales)(scenario.latents, scenario.own))
+    joint = joint.at[numbers, numbers].set(own)
+    covariance = joint[:, :, :n_rows, :n_rows]
     if seen is not None:
 
         def gain_of(own: FewObservations, among: Float[Array, "k k"], noise: Scalar) -> Float[Array, "n m"]:

@@ -5,6 +5,7 @@ numbers; what is asked of them is returned for the rows themselves, in the user'
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple, cast
 
 import equinox as eqx
@@ -14,7 +15,7 @@ import numpy as np
 
 from lvmogp.algebra.gaussians import mixture_quantile, mixture_scores
 from lvmogp.conditions.condition import Condition, gaussian_nodes, particles_in_chunks
-from lvmogp.conditions.curves import Particles, block_moments, moments, with_slopes
+from lvmogp.conditions.curves import Blocks, Members, Particles, block_moments, moments, with_slopes
 from lvmogp.conditions.ensemble import Ensemble, chunks, of_processes
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import block_layout, repeated, with_last_repeated
@@ -103,15 +104,6 @@ def scores(rows: Mixture, measured: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
     return jnp.stack(mixture_scores(values, rows.means, variances, rows.weights[:, None]), axis=1)
 
 
-class Blocks(eqx.Module):
-    """Rows in blocks of one condition each: which point stands where, and the position of each row among them."""
-
-    points: Float[Array, "m Q_X"]
-    place: Int[Array, "B b"]
-    condition: Int[Array, " B"]
-    position: Int[Array, " n"]
-
-
 def pieces(places: HostInt) -> Iterator[HostInt]:
     """Yield rows in pieces whose curves can be held."""
     for start in range(0, len(places), _ROWS_AT_ONCE):
@@ -134,37 +126,40 @@ def _curves_of(particles: Particles, points: Float[Array, "n Q_X"], slopes: bool
 def trained_curves(ensemble: Ensemble, points: HostFloat, numbers: HostInt, *, slopes: bool = False) -> Curves:
     """Return the curves of trained conditions at standardised points; ``numbers`` say which each point has."""
     distinct, places = np.unique(numbers, return_inverse=True)
-    own = None if ensemble.fit is None else ensemble.fit.posterior.parameters.latents
-    latents, noise = _of_trained(own, ensemble.latents, ensemble.noise, jnp.asarray(repeated(distinct)))
-    return curves_at_latents(ensemble, latents, points, places.reshape(-1), noise=noise, slopes=slopes)
+    gaussians = None if ensemble.fit is None else ensemble.fit.posterior.parameters.latents
+    trained = (ensemble.latents, ensemble.noise, ensemble.own)
+    members = _of_trained(gaussians, trained, jnp.asarray(repeated(distinct)))
+    return curves_of_members(ensemble, members, points, places.reshape(-1), numbers=distinct, slopes=slopes)
 
 
 @compiled
 def _of_trained(
     gaussians: LatentGaussians | None,
-    latents: Float[Array, "S D Q_H"],
-    noise: Float[Array, "S D"],
+    trained: tuple[Float[Array, "S D Q_H"], Float[Array, "S D"], Float[Array, "S D"]],
     chosen: Int[Array, " C"],
-) -> tuple[Float[Array, "S C K Q_H"], Float[Array, "S C"]]:
-    """Return the latents of trained conditions, of Gaussians quasi-random points, and their noise."""
+) -> Members:
+    """Return trained conditions with their latents, of Gaussians quasi-random points."""
+    latents, noise, own = (each[:, chosen] for each in trained)
     if gaussians is None:
-        return latents[:, chosen, None], noise[:, chosen]
-    own = jax.tree.map(lambda leaf: leaf[chosen], gaussians)
-    return gaussian_nodes(own)[None], noise[:, chosen]
+        return Members(latents[:, :, None], noise, own)
+    return Members(gaussian_nodes(jax.tree.map(lambda leaf: leaf[chosen], gaussians))[None], noise, own)
 
 
-def curves_at_latents(
+def curves_of_members(
     ensemble: Ensemble,
-    latents: Float[Array, "S C K Q_H"],
+    members: Members,
     points: HostFloat,
-    numbers: HostInt,
+    places: HostInt,
     *,
-    noise: Float[Array, "S C"],
+    numbers: HostInt | None = None,
     slopes: bool = False,
 ) -> Curves:
-    """Return the curves at points that have one of C sets of K latents under each process; ``numbers`` say which."""
-    n_each = latents.shape[2]
-    layout = block_layout(numbers, latents.shape[1], block_cost=8 if n_each == 1 else _COST_OF_PARTICLES)
+    """Return the curves of C conditions at points; ``places`` say which of them each point has.
+
+    ``numbers`` are those of trained conditions; without them the conditions were never trained.
+    """
+    n_conditions, n_each = members.latents.shape[1:3]
+    layout = block_layout(places, n_conditions, block_cost=8 if n_each == 1 else _COST_OF_PARTICLES)
     # Conditions are often asked at the same inputs, whose features cost most. Unless many are, points stay as they are:
     # then the shape of the compiled program depends on the blocks alone.
     different, number = np.unique(points, axis=0, return_inverse=True)
@@ -173,13 +168,12 @@ def curves_at_latents(
         different, place = points[layout.row.reshape(-1)], np.arange(layout.row.size).reshape(layout.row.shape)
     position = np.empty(len(points), int)  # of each row among the blocks
     position[layout.row[layout.present > 0]] = np.flatnonzero(layout.present)
-    blocks = Blocks(
-        jnp.asarray(different, ensemble.dtype),
-        *map(jnp.asarray, (place, layout.block_condition, with_last_repeated(position))),
-    )
+    trained = np.full(n_conditions, -1) if numbers is None else repeated(numbers)
+    whole = (place, layout.block_condition, trained[layout.block_condition], with_last_repeated(position))
+    blocks = Blocks(jnp.asarray(different, ensemble.dtype), *map(jnp.asarray, whole))
     return _together(
         [
-            _curves_in_blocks(processes, *of_processes((ensemble.log_weights, latents, noise), some), blocks, slopes)
+            _curves_in_blocks(processes, *of_processes((ensemble.log_weights, members), some), blocks, slopes)
             for some, processes in chunks(ensemble)
         ]
     )
@@ -187,17 +181,12 @@ def curves_at_latents(
 
 @compiled
 def _curves_in_blocks(
-    processes: Process,
-    log_weights: Float[Array, " S"],
-    latents: Float[Array, "S C K Q_H"],
-    noise: Float[Array, "S C"],
-    blocks: Blocks,
-    slopes: bool,
+    processes: Process, log_weights: Float[Array, " S"], members: Members, blocks: Blocks, slopes: bool
 ) -> Curves:
-    place, of_block, position, n_each = blocks.place, blocks.condition, blocks.position, latents.shape[2]
-    found = with_slopes(lambda at: block_moments(processes, latents, at, place, of_block), blocks.points, slopes=slopes)
+    position, n_each = blocks.position, members.latents.shape[2]
+    found = with_slopes(partial(block_moments, processes, members, blocks), blocks.points, slopes=slopes)
     means, variances = (leaf[..., position].reshape(len(leaf), -1, len(position)) for leaf in found)
-    own = noise[:, of_block[position // place.shape[1]]]
+    own = members.noise[:, blocks.condition[position // blocks.place.shape[1]]]
     weights = jnp.exp(log_weights) / n_each
     return Curves(jnp.repeat(weights, n_each), means, variances, jnp.repeat(own, n_each, axis=0))
 

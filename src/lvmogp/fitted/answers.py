@@ -1,6 +1,7 @@
 """What a fitted model answers for rows of conditions, in the user's units."""
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,13 +16,12 @@ from lvmogp.errors import SettingError
 from lvmogp.fitted.model import FittedModel, all_features, all_latents, find_condition
 from lvmogp.fitted.queries import Query
 from lvmogp.ground.compiling import compiled
-from lvmogp.kernels.covariances import Kernel, cross, diagonal, leaves
-from lvmogp.kernels.psi_statistics import expected_cross, psi0
+from lvmogp.kernels.covariances import Kernel, cross, diagonal, leaves, stacked_diagonal
+from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, psi0
 from lvmogp.model.draws import aligned
+from lvmogp.model.parameters import Kernels
 from lvmogp.tables.ids import Id
 from lvmogp.typing import Array, Float, HostFloat, HostInt
-
-_expected_cross = compiled(expected_cross)
 
 
 def _closed_form(model: FittedModel) -> ClosedForm | None:
@@ -139,7 +139,7 @@ def moments_and_covariance(model: FittedModel, rows: Query, *, include_noise: bo
     if transform is not None:
         return mean, predictive.with_variances(covariance * np.outer(mean, mean), variance)
     covariance = scaling.variance(covariance)
-    if fit is None:
+    if fit is None or not fit.posterior.parameters.kernels.is_plain:
         covariance = predictive.with_variances(covariance, variance)
     np.fill_diagonal(covariance, variance)
     for places, condition in zip(groups, conditions, strict=True):
@@ -169,7 +169,7 @@ def moment_gradients(model: FittedModel, rows: Query, *, include_noise: bool) ->
     found, left = np.empty((2, *inputs.shape)), np.ones(len(inputs), dtype=bool)
     for places, condition in _conditions(model, rows) if fit is not None else ():
         if fit is not None and condition.gaussian is not None:
-            slopes = closed_form.gaussian_slopes(fit, condition.gaussian, scaling.inputs(inputs[places]))
+            slopes = closed_form.gaussian_slopes(fit, condition, scaling.inputs(inputs[places]))
             found[:, places] = scaling.output_scale * slopes[0], scaling.variance(slopes[1])
             left[places] = False
     others, statistic = np.flatnonzero(left), predictive.OutputMoments(scaling.transform)
@@ -189,11 +189,12 @@ def moments_at_latents(
     # A point g in aligned coordinates is gRᵀ in those of a process.
     own = jnp.einsum("kq,spq->skp", jnp.asarray(distinct, ensemble.dtype), ensemble.rotations)[:, :, None]
     points, rows = scaling.inputs(inputs), np.broadcast_to(numbers.reshape(-1), len(inputs))
-    noise = jnp.exp(jnp.mean(jnp.log(ensemble.noise), axis=1, keepdims=True))  # the geometric mean of all conditions
-    noises = jnp.broadcast_to(noise, own.shape[:2])
+    # The geometric means of all conditions.
+    typical = (jnp.exp(jnp.mean(jnp.log(each), axis=1, keepdims=True)) for each in (ensemble.noise, ensemble.own))
+    members = predictive.Members(own, *(jnp.broadcast_to(each, own.shape[:2]) for each in typical))
     found = np.empty((len(inputs), 2))
     for some in predictive.pieces(np.arange(len(inputs))):
-        curves = predictive.curves_at_latents(ensemble, own, points[some], rows[some], noise=noises)
+        curves = predictive.curves_of_members(ensemble, members, points[some], rows[some])
         factors, statistic = predictive.output_factors(scaling, len(some)), predictive.OutputMoments(scaling.transform)
         found[some] = predictive.statistic_of(curves, factors, statistic, include_noise=include_noise)
     return found[:, 0], found[:, 1]
@@ -227,32 +228,52 @@ def _by_condition(model: FittedModel, columns: dict[str, Any]) -> pd.DataFrame:
 def similarity_table(model: FittedModel) -> pd.DataFrame:
     """Return the prior correlation of the curves of each pair of conditions, by their ids; one on the diagonal.
 
-    In closed form, ⟨k_H(h, h')⟩/√(ψψ'), where latents are Gaussian; else averaged over processes and particles.
+    In closed form, ⟨k_H(h, h')⟩/√(ψψ'), where latents are Gaussian; else averaged over processes and particles. Terms
+    count by their variances; own curves make conditions less alike.
     """
     names, fit = pd.Index(list(model.all_ids), dtype=object, tupleize_cols=False), model.ensemble.fit
     if fit is None:
         between = _averaged_correlations(model.ensemble, [entry.condition for entry in model.added.values()])
     else:
-        kernel, latents = fit.posterior.parameters.latent_kernel, all_latents(model)
-        scale = np.sqrt(np.asarray(psi0(kernel, latents)))
-        between = np.array(_expected_cross(kernel, latents, latents)) / np.outer(scale, scale)
+        kernels = fit.posterior.parameters.kernels
+        between = np.array(_expected_correlations(kernels, all_latents(model), model.schema.n_columns))
     np.fill_diagonal(between, 1.0)
     return pd.DataFrame(between, index=names, columns=names)
+
+
+@compiled
+def _expected_correlations(kernels: Kernels, latents: LatentGaussians, n_columns: int) -> Float[Array, "D D"]:
+    variances = _term_variances(kernels, n_columns)
+    shared, own = jnp.zeros(()), jnp.zeros(len(latents.mean))
+    for term, variance in zip(kernels.terms, variances, strict=False):
+        if term.latent_kernel is None:
+            shared, own = shared + variance, own + variance
+        else:
+            shared = shared + variance * expected_cross(term.latent_kernel, latents, latents)
+            own = own + variance * psi0(term.latent_kernel, latents)
+    own = own if kernels.own is None else own + variances[-1]
+    return shared / jnp.sqrt(jnp.outer(own, own))
+
+
+def _term_variances(kernels: Kernels, n_columns: int) -> Float[Array, " kernels"]:
+    # Of each input kernel, in the middle of the inputs.
+    return stacked_diagonal(kernels.of_inputs, jnp.zeros((1, n_columns)))[:, 0]
 
 
 def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> HostFloat:
     # A pair's processes count as much as what its added conditions have seen says: p(process) Π p(y_new | process).
     assert ensemble.source is not None  # of draws
-    kernel, latents = ensemble.source.draws.latent_kernel, ensemble.latents
+    kernels, latents = ensemble.source.draws.kernels, ensemble.latents
+    correlations = partial(_correlations, kernels, ensemble.n_columns)
     n_trained, base = latents.shape[1], ensemble.weights
     between = np.eye(n_trained + len(added))
-    between[:n_trained, :n_trained] = np.tensordot(base, np.asarray(_correlations(kernel, latents, latents)), axes=1)
+    between[:n_trained, :n_trained] = np.tensordot(base, np.asarray(correlations(latents, latents)), axes=1)
     for place, first in enumerate(added, n_trained):
         # Σ_k w_sk k(h_k, h_d)/√… is a sum over processes and particles at once.
-        to_trained = _correlations(kernel, first.latents, latents)
+        to_trained = correlations(first.latents, latents)
         between[place, :n_trained] = np.einsum("sk,skd->d", first.weights, to_trained)
         for other, second in enumerate(added[: place - n_trained], n_trained):
-            pairs = _correlations(kernel, first.latents, second.latents)
+            pairs = correlations(first.latents, second.latents)
             averages = np.einsum("sk,skl,sl->s", first.weights, pairs, second.weights)
             shared = first.weights.sum(axis=1) * second.weights.sum(axis=1)
             between[place, other] = np.sum(averages / base) / np.sum(shared / base)
@@ -262,15 +283,23 @@ def _averaged_correlations(ensemble: Ensemble, added: Sequence[Condition]) -> Ho
 
 @compiled
 def _correlations(
-    kernel: Kernel, first: Float[Array, "S n Q_H"], second: Float[Array, "S m Q_H"]
+    kernels: Kernels, n_columns: int, first: Float[Array, "S n Q_H"], second: Float[Array, "S m Q_H"]
 ) -> Float[Array, "S n m"]:
-    """Return k_H(h, h')/√(k_H(h, h) k_H(h', h')) under each process."""
+    """Return the prior correlation of curves at latents under each process, Σ v k_H(h, h')/√(Σ v k_H(h, h) …)."""
 
-    def one(draw: tuple[Kernel, Array, Array]) -> Array:
+    def one(draw: tuple[Kernels, Array, Array]) -> Array:
         own, here, there = draw
-        return cross(own, here, there) / jnp.sqrt(jnp.outer(diagonal(own, here), diagonal(own, there)))
+        variances = _term_variances(own, n_columns)
+        between, scales = jnp.zeros((len(here), len(there))), [jnp.zeros(len(each)) for each in (here, there)]
+        for term, variance in zip(own.terms, variances, strict=False):
+            kernel = term.latent_kernel
+            between += variance * (1.0 if kernel is None else cross(kernel, here, there))
+            parts = (1.0 if kernel is None else diagonal(kernel, each) for each in (here, there))
+            scales = [scale + variance * part for scale, part in zip(scales, parts, strict=True)]
+        scales = scales if own.own is None else [scale + variances[-1] for scale in scales]
+        return between / jnp.sqrt(jnp.outer(*scales))
 
-    return jax.lax.map(one, (kernel, first, second))
+    return jax.lax.map(one, (kernels, first, second))
 
 
 def inference_data(model: FittedModel) -> Any:
@@ -290,8 +319,7 @@ def inference_data(model: FittedModel) -> Any:
     if model.condition_features is not None:
         latents += model.condition_features.coordinate_names
     found: dict[str, tuple[HostFloat, list[str]]] = {
-        **_hyperparameters("input", draws.input_kernel, "column", len(columns)),
-        **_hyperparameters("latent", draws.latent_kernel, "latent", len(latents)),
+        **_hyperparameters_of_terms(draws.kernels, len(columns), len(latents)),
         "noise_variance": (noise[:, 0], []) if noise.shape[1] == 1 else (noise, ["condition"]),
         "latents": (np.asarray(aligned(draws, model.posterior.parameters.latent_mean)), ["condition", "latent"]),
     }
@@ -314,6 +342,22 @@ def inference_data(model: FittedModel) -> Any:
         },
         dims={name: own for name, (_, own) in found.items()},
     )
+
+
+def _hyperparameters_of_terms(
+    kernels: Kernels, n_columns: int, n_coordinates: int
+) -> dict[str, tuple[HostFloat, list[str]]]:
+    # Those of each term by its name; terms with latents are counted where they are several.
+    found: dict[str, tuple[HostFloat, list[str]]] = {}
+    several = len(kernels.of_latents) > 1
+    for number, term in enumerate(kernels.terms, 1):
+        if term.latent_kernel is None:
+            found |= _hyperparameters("shared", term.input_kernel, "column", n_columns)
+        else:
+            suffix = f"_{number}" if several else ""
+            found |= _hyperparameters(f"input{suffix}", term.input_kernel, "column", n_columns)
+            found |= _hyperparameters(f"latent{suffix}", term.latent_kernel, "latent", n_coordinates)
+    return found if kernels.own is None else found | _hyperparameters("own", kernels.own, "column", n_columns)
 
 
 def _hyperparameters(side: str, kernel: Kernel, axis: str, size: int) -> dict[str, tuple[HostFloat, list[str]]]:

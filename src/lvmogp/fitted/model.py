@@ -149,14 +149,18 @@ def fitted_model(
 ) -> FittedModel:
     """Put a fitted model together; with posterior draws it answers from these, conditioned on its observations."""
     draws = None if chains is None else chains.draws
-    if draws is None:
-        ensemble = ensemble_of_fit(fit.posterior)
-    elif schema.n_rows == 0:
+    parameters = fit.posterior.parameters
+    needs_data = draws is not None or parameters.kernels.own is not None
+    if needs_data and schema.n_rows == 0:
         raise DataError(
-            "a model with posterior draws predicts from its training data, which this one has not kept; fit in memory"
+            "a model with posterior draws, or with curves of conditions' own, predicts from its training data, which "
+            "this one has not kept; fit in memory"
         )
+    data = standardised(schema, scaling) if needs_data else None
+    if draws is None or data is None:
+        ensemble = ensemble_of_fit(fit.posterior, data)
     else:
-        ensemble = ensemble_of_draws(draws, standardised(schema, scaling), fit.posterior.parameters)
+        ensemble = ensemble_of_draws(draws, data, parameters)
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((fit.posterior.mean, ensemble.fit))):
         raise NumericalError(
             "the posterior of the fitted model is not finite; the inducing points lie too close together or the noise "
@@ -172,7 +176,7 @@ def ensemble_given(model: FittedModel, data: Data, *, most_draws: int) -> Ensemb
         return ensemble_of_draws(thinned(model.draws, most_draws), data, parameters)
     # Without a q(v) of its own the fit takes the optimal one for the data at hand, in double precision.
     plain = in_precision(dataclasses.replace(parameters, inducing=None), "float64")
-    return ensemble_of_fit(_posterior(plain, data))
+    return ensemble_of_fit(_posterior(plain, data), data)
 
 
 def mapped_arrays(model: FittedModel, function: Callable[[Any], Any]) -> FittedModel:
@@ -281,6 +285,11 @@ def with_condition(
     few, known, fit = observations_of(model, *rows), known_of(model, features), model.ensemble.fit
     if method == "exact":
         condition = infer(model.ensemble, few, known)
+    elif fit is not None and fit.own is not None:
+        raise SettingError(
+            f"method={method!r} is the paper's answer for the paper's model, and this model has curves of conditions' "
+            'own; leave it at method="exact", or fit with own_kernel=None'
+        )
     elif fit is not None:
         condition = infer_gaussian(model.ensemble, fit, few, known)
     else:
@@ -331,12 +340,14 @@ def absorbed(model: FittedModel) -> FittedModel:
     refreshed = _updated(posterior, parameters, data)
     if model.observations is not None:
         schema = joined([schema, new])
+    schema = schema._replace(ids=model.all_ids)
+    whole = None if parameters.kernels.own is None else standardised(schema, scaling)
     return model._replace(
-        schema=schema._replace(ids=model.all_ids),
+        schema=schema,
         condition_features=all_features(model),
         fit=model.fit._replace(posterior=refreshed),
         added={},
-        ensemble=ensemble_of_fit(refreshed),
+        ensemble=ensemble_of_fit(refreshed, whole),
     )
 
 
@@ -355,10 +366,19 @@ def _all_parameters(model: FittedModel) -> Parameters:
     if features is not None:  # what the features say; what was found where they are missing
         values = features.standardised(features.values[: len(mean)])
         known = known_coordinates(values, known_mean, known_variance)
-    noise = trained.noise_variance
+    noise, own = trained.noise_variance, None
     if len(noise) > 1:
-        added = [conditions.mean_noise(model.ensemble, entry.condition) for entry in model.added.values()]
-        noise = jnp.concatenate([noise, jnp.asarray(added, noise.dtype)])
+        added = [conditions.mean_noises(model.ensemble, entry.condition) for entry in model.added.values()]
+        added_noise, added_own = (jnp.asarray(each, noise.dtype) for each in zip(*added, strict=True))
+        noise = jnp.concatenate([noise, added_noise])
+        if trained.kernels.own is not None:
+            own = jnp.concatenate([trained.own_per_condition, added_own])
     return dataclasses.replace(
-        trained, latent_mean=mean, latent_variance=variance, noise_variance=noise, inducing=None, known=known
+        trained,
+        latent_mean=mean,
+        latent_variance=variance,
+        noise_variance=noise,
+        own_scale=own,
+        inducing=None,
+        known=known,
     )

@@ -28,7 +28,7 @@ from lvmogp.storage.tensor_file import opened, write
 from lvmogp.tables.ids import Id
 from lvmogp.typing import Array, Float
 
-Setting = str | bool | int | float | Kernel | Priors | None
+Setting = str | bool | int | float | Kernel | Priors | tuple[str | Kernel, ...] | None
 
 
 class StoredCondition(NamedTuple):
@@ -40,6 +40,7 @@ class StoredCondition(NamedTuple):
     entry: AddedCondition
     latents: Float[Array, "processes P Q_H"]
     noise: Annotated[Float[Array, "processes P"], POSITIVE]
+    own: Annotated[Float[Array, "processes P"], POSITIVE]
     log_weights: Annotated[Float[Array, "processes P"], LOG_WEIGHTS]
     variance: Annotated[Float[Array, "1 Q_H"], NOT_NEGATIVE] | None
 
@@ -57,10 +58,10 @@ def save_model(
     path: str | os.PathLike[str], model: FittedModel, settings: dict[str, Any], *, include_data: bool
 ) -> None:
     """Write a fitted model and the settings of its estimator."""
-    if model.draws is not None and not include_data:
+    if not include_data and (model.draws is not None or model.posterior.parameters.kernels.own is not None):
         raise SettingError(
-            "a model with posterior draws predicts from its training data, so its file must hold them; leave "
-            "include_data=True"
+            "a model with posterior draws, or with curves of conditions' own, predicts from its training data, so its "
+            "file must hold them; leave include_data=True"
         )
     # q(v) is in the mean and the covariance.
     parameters = dataclasses.replace(model.posterior.parameters, inducing=None)
@@ -101,6 +102,8 @@ def encode_setting(value: Any) -> Any:
     value = _setting(value)
     if isinstance(value, Priors):
         return {name: list(pair) for name, pair in value._asdict().items()}
+    if isinstance(value, tuple):
+        return [encode_setting(each) for each in value]
     return plain_kernel(value) if isinstance(value, Kernel) else value
 
 
@@ -108,15 +111,17 @@ def _setting(value: Any) -> Setting:
     # The state of a generator of random numbers is no setting; NumPy's numbers are Python's.
     if isinstance(value, np.random.RandomState | np.random.Generator):
         return None
+    if isinstance(value, list | tuple) and not isinstance(value, Priors):
+        return tuple(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _stored_condition(entry: AddedCondition) -> StoredCondition:
     found = entry.condition
     if found.gaussian is None:
-        return StoredCondition(entry, found.latents, found.noise, found.log_weights, None)
-    mean, variance, noise = found.gaussian.mean, found.gaussian.variance, found.noise[:, :1]
-    return StoredCondition(entry, mean[None], noise, jnp.zeros_like(noise), variance)
+        return StoredCondition(entry, found.latents, found.noise, found.own, found.log_weights, None)
+    mean, variance, noise, own = found.gaussian.mean, found.gaussian.variance, found.noise[:, :1], found.own[:, :1]
+    return StoredCondition(entry, mean[None], noise, own, jnp.zeros_like(noise), variance)
 
 
 def _restored_condition(model: FittedModel, stored: StoredCondition) -> AddedCondition:
@@ -124,9 +129,9 @@ def _restored_condition(model: FittedModel, stored: StoredCondition) -> AddedCon
     seen = observations_of(model, entry.inputs, entry.outputs, entry.errors)
     if stored.variance is not None:
         gaussian = LatentGaussians(stored.latents[0], stored.variance, known.n_uncertain)
-        found = condition_of_gaussian(ensemble, gaussian, stored.noise[0, 0])
+        found = condition_of_gaussian(ensemble, gaussian, stored.noise[0, 0], stored.own[0, 0])
     elif len(stored.noise) == ensemble.n_processes:
-        found = condition_of_particles(ensemble, *stored[1:4], summarised(ensemble, seen))
+        found = condition_of_particles(ensemble, *stored[1:5], summarised(ensemble, seen))
     else:  # Particles belong to processes, and when the file was written other draws were chosen for answers.
         found = infer(ensemble, seen, known)
     return entry._replace(condition=found)
@@ -136,9 +141,11 @@ def _check(stored: StoredModel) -> None:
     # What the annotations of single fields cannot say.
     model, draws = stored.model, stored.model.draws
     parameters, covariance = model.posterior.parameters, model.posterior.covariance
-    (n_inputs, n_columns), (n_latents, n_coordinates) = (
+    (n_inputs, n_columns), (n_inducing, n_coordinates) = (
         points.shape for points in (parameters.inducing_inputs, parameters.inducing_latents)
     )
+    kernels = parameters.kernels
+    n_latents = n_inducing * len(kernels.of_latents) + kernels.has_shared  # latent features of all terms
     n_conditions, n_latent = parameters.latent_mean.shape
     n_known = 0 if parameters.known is None else parameters.known.values.shape[1]
     n_own, n_noise = n_latent + n_known, len(parameters.noise_variance)
@@ -151,6 +158,10 @@ def _check(stored: StoredModel) -> None:
         f"condition_features name {len(names)} coordinates of {n_known}": len(names) != n_known,
         "posterior.covariance is not of all inducing points": isinstance(covariance, DenseCovariance)
         and len(covariance.matrix) != n_inputs * n_latents,
+        "posterior.mean is not of all inducing points": model.posterior.mean.shape != (n_inputs, n_latents),
+        "posterior has factors of other kernels": len(model.posterior.input_factors) != len(kernels.of_inputs)
+        or len(model.posterior.latent_factors) != len(kernels.of_latents),
+        "terms are in another order": any(term.latent_kernel is None for term in kernels.terms[:-1]),
         "posterior mixes precisions": len(set(reals)) > 1,
         "added holds conditions of another kind of model": any(
             (each.variance is None) != (each.entry.method == "exact")
@@ -164,10 +175,11 @@ def _check(stored: StoredModel) -> None:
     for fault, is_there in faults.items():
         if is_there:
             raise ModelFileError(fault)
-    for kernels, leading in ((parameters, ()), (draws, () if draws is None else (draws.n_draws,))):
-        if kernels is not None:
-            _check_kernel(kernels.input_kernel, n_columns, leading)
-            _check_kernel(kernels.latent_kernel, n_coordinates, leading)
+    for owner, leading in ((parameters, ()), (draws, () if draws is None else (draws.n_draws,))):
+        for kernel in () if owner is None else owner.kernels.of_inputs:
+            _check_kernel(kernel, n_columns, leading)
+        for kernel in () if owner is None else owner.kernels.of_latents:
+            _check_kernel(kernel, n_coordinates, leading)
 
 
 def _check_kernel(kernel: Kernel, n_columns: int, leading: tuple[int, ...]) -> None:

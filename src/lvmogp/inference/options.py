@@ -1,6 +1,7 @@
 """The choices a user leaves open, made from the data, and those a user made, checked."""
 
 import numbers
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from sklearn.utils import check_random_state
 from lvmogp.errors import SettingError, warn
 from lvmogp.inference.nuts.chains import FEW_OBSERVATIONS, SamplerSettings
 from lvmogp.inference.nuts.parameters import Priors
-from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, named, rank
+from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Sum, named, rank
 from lvmogp.model.layouts import Data, GridData
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import TRANSFORMS, Logarithm, Transform
@@ -58,7 +59,9 @@ class Options:
     n_latent: int | str = 2
     _: KW_ONLY
     condition: str | None = None
-    input_kernel: str | Kernel = "rbf"
+    shared_kernel: str | Kernel | None = None
+    input_kernel: str | Kernel | Sequence[str | Kernel] | None = "rbf"
+    own_kernel: str | Kernel | None = None
     latent_kernel: str | Kernel = "rbf"
     n_inducing_inputs: int | str = "auto"
     n_inducing_latents: int | str = "auto"
@@ -92,8 +95,8 @@ def checked(options: Options, *, described: bool = False) -> Options:
             raise SettingError(f'{name} must be a whole number of at least 1 or "auto", got {value!r}')
         elif value not in _CHOICES.get(name, (value,)):
             raise SettingError(f"{name} must be one of {list(_CHOICES[name])}, got {value!r}")
-    named(options.input_kernel)
     latent_kernels(options)
+    described_kernels(options, RBF(), np.ones(1))
     if not isinstance(options.priors, Priors | None):
         raise SettingError(f"priors must be None or Priors(...), got {options.priors!r}")
     seed = options.random_state or 0
@@ -105,16 +108,49 @@ def checked(options: Options, *, described: bool = False) -> Options:
     return Options(**given | {"priors": options.priors and options.priors.checked(), "random_state": int(seed)})
 
 
+class DescribedKernels(NamedTuple):
+    """The kernels of a model as described: shared curve, terms with latents and own curves, each in the user's units.
+
+    ``of_inputs`` are those of the terms with latents; ``scale`` is what each input column was divided by.
+    """
+
+    shared: Kernel | None
+    of_inputs: tuple[Kernel, ...]
+    own: Kernel | None
+    of_latents: Kernel
+    scale: HostFloat
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is the paper's model."""
+        return self.shared is None and self.own is None and len(self.of_inputs) == 1
+
+    @property
+    def first(self) -> Kernel:
+        """The kernel from which independent GPs start, and all that are described alike."""
+        return next(each for each in (*self.of_inputs, self.shared, self.own) if each is not None)
+
+    @property
+    def together(self) -> Kernel:
+        """The kernel of GPs that know nothing of each other."""
+        return Sum(self.of_inputs) if len(self.of_inputs) > 1 else self.first
+
+    @property
+    def n_terms(self) -> int:
+        """Terms whose inducing variables a bound has: those with latents, and the shared curve."""
+        return len(self.of_inputs) + (self.shared is not None)
+
+
 class Settings(NamedTuple):
     """What a fit needs to know beyond the data."""
 
-    input_kernel: Kernel
-    latent_kernel: Kernel
+    kernels: DescribedKernels
     n_latent: int
     n_inducing_inputs: int
     most_inducing_inputs: int
     n_inducing_latents: int
     noise_per_condition: bool
+    own_follows_noise: bool
     inference: str
     n_restarts: int
     max_iterations: int
@@ -123,9 +159,9 @@ class Settings(NamedTuple):
 
     def operations(self, data: Data) -> float:
         """Operations of one bound with its gradient, to the order of magnitude."""
-        n_inputs, n_latents = self.n_inducing_inputs, self.n_inducing_latents
+        n_inputs, n_latents = self.n_inducing_inputs, self.n_inducing_latents * max(len(self.kernels.of_inputs), 1)
         conditions = data.n_conditions * n_latents**2
-        if isinstance(data, GridData):
+        if isinstance(data, GridData) and self.kernels.is_plain:
             n_rows = data.inputs.shape[0]
             return n_rows * n_inputs**2 + conditions + data.n_observations * n_inputs + n_inputs**3 + n_latents**3
         dense = 0.0 if self.inference == "kronecker" else float(n_inputs * n_latents) ** 3
@@ -182,32 +218,61 @@ def latent_kernels(options: Options) -> list[Kernel]:
     return [named(options.latent_kernel)]
 
 
+def described_kernels(options: Options, latent_kernel: Kernel, scale: HostFloat) -> DescribedKernels:
+    """Return the kernels that the options ask for; ``"auto"`` is like the first kernel over inputs."""
+    asked = options.input_kernel
+    terms = () if asked is None else (asked,) if isinstance(asked, str | Kernel) else tuple(asked)
+    of_inputs = tuple(named("rbf" if isinstance(each, str) and each == AUTO else each) for each in terms)
+    first = of_inputs[0] if of_inputs else RBF()
+
+    def optional(kernel: str | Kernel | None) -> Kernel | None:
+        return first if isinstance(kernel, str) and kernel == AUTO else None if kernel is None else named(kernel)
+
+    found = DescribedKernels(
+        optional(options.shared_kernel), of_inputs, optional(options.own_kernel), latent_kernel, scale
+    )
+    if not of_inputs and found.shared is None:
+        raise SettingError(
+            "without an input_kernel conditions have only what they share and what is their own: give a shared_kernel, "
+            'such as "auto"'
+        )
+    return found
+
+
 def fit_settings(
-    options: Options, data: Data, inputs: HostFloat, *, n_latent: int, latent_kernel: Kernel, n_known: int = 0
+    options: Options,
+    data: Data,
+    inputs: HostFloat,
+    *,
+    n_latent: int,
+    kernels: DescribedKernels,
+    n_known: int = 0,
 ) -> Settings:
     """Return sizes and numbers of starts for these data, ``n_known`` coordinates of each condition being known."""
     is_grid, n_distinct = isinstance(data, GridData), len(np.unique(inputs, axis=0))
-    n_latents = _inducing_latents(options, data.n_conditions, n_latent + n_known, latent_kernel)
+    n_latents = _inducing_latents(options, data.n_conditions, n_latent + n_known, kernels.of_latents)
+    n_features = n_latents * len(kernels.of_inputs) + (kernels.shared is not None)  # of latents, in all terms
     if options.n_inducing_inputs != AUTO:
         fewest = most = _capped("n_inducing_inputs", options, n_distinct, "different inputs")
     else:
         fewest, most = min(_FEWEST_INDUCING_INPUTS, n_distinct), min(_MOST_INDUCING_INPUTS, n_distinct)
-        most = most if is_grid else max(min(most, _MOST_COLLAPSED // n_latents), fewest)
-    if options.inference == "full" and most * n_latents > _MOST_FULL:
+        is_dense = not is_grid or not kernels.is_plain
+        most = max(min(most, _MOST_COLLAPSED // n_features), fewest) if is_dense else most
+    if options.inference == "full" and most * n_features > _MOST_FULL:
         raise SettingError(
-            f'inference="full" keeps a covariance over all pairs of inducing points, here {most * n_latents}; it is '
+            f'inference="full" keeps a covariance over all pairs of inducing points, here {most * n_features}; it is '
             f'limited to {_MOST_FULL}: use fewer inducing points, or inference="collapsed"'
         )
-    fastest = "collapsed" if is_grid or most * n_latents <= _MOST_COLLAPSED else "kronecker"
+    fastest = "collapsed" if (is_grid and kernels.is_plain) or most * n_features <= _MOST_COLLAPSED else "kronecker"
     n_scattered = 0 if is_grid else data.n_observations  # a grid costs the same however many observations it holds
     settings = Settings(
-        input_kernel=named(options.input_kernel),
-        latent_kernel=latent_kernel,
+        kernels=kernels,
         n_latent=n_latent,
         n_inducing_inputs=fewest,
         most_inducing_inputs=most,
         n_inducing_latents=n_latents,
         noise_per_condition=options.noise == "per-condition",
+        own_follows_noise=is_grid,
         inference=fastest if options.inference in (AUTO, NUTS) else options.inference,
         n_restarts=1,
         max_iterations=_or_default(options.max_iter, _MAX_ITERATIONS),

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Annotated, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from threadpoolctl import threadpool_limits
 
@@ -15,15 +16,22 @@ from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.rules import NOT_KEPT, AnyFloat
 from lvmogp.inference.optimise import Run, Status, maximise, n_threads, side_by_side
-from lvmogp.inference.options import Options, Settings, fit_settings, latent_dimensions, latent_kernels
+from lvmogp.inference.options import (
+    Options,
+    Settings,
+    described_kernels,
+    fit_settings,
+    latent_dimensions,
+    latent_kernels,
+)
 from lvmogp.inference.starts import independent_start, recipe_names, start, with_explicit_inducing
-from lvmogp.kernels.covariances import gram
+from lvmogp.kernels.covariances import Kernel, gram
 from lvmogp.model.bounds import collapsed_objective, explicit_objective
 from lvmogp.model.layouts import Data
 from lvmogp.model.parameters import Parameters
 from lvmogp.storage.checkpoints import Checkpoints
 from lvmogp.tables.features import FeatureCoordinates
-from lvmogp.typing import HostFloat, Scalar
+from lvmogp.typing import Array, Float, HostFloat, Scalar
 
 # What stands for a recipe in the account of a fit by minibatches, and in the progress of Markov chains.
 MINIBATCHES, SAMPLING = "minibatches", "nuts"
@@ -150,7 +158,8 @@ def search(
     for n_latent in latent_dimensions(options, data.n_conditions, n_known=n_known):
         candidates: list[Outcome] = []
         for number, kernel in enumerate(latent_kernels(options)):
-            settings = fit_settings(options, data, inputs, n_latent=n_latent, n_known=n_known, latent_kernel=kernel)
+            kernels = described_kernels(options, kernel, input_scale)
+            settings = fit_settings(options, data, inputs, n_latent=n_latent, n_known=n_known, kernels=kernels)
             keep = (checkpoints, f"{label}latents{n_latent}kernel{number}")
             candidates.append(fit(data, inputs, input_scale, settings, on_progress, keep, coordinates=coordinates))
             if candidates[-1].status is Status.INTERRUPTED:
@@ -252,6 +261,11 @@ def _optimised(
 def jitters(parameters: Parameters) -> tuple[Scalar, Scalar]:
     """Return the jitter of the gram matrices of inducing inputs and of inducing latents."""
     return (
-        jittered_factor(gram(parameters.input_kernel, parameters.inducing_inputs))[1],
-        jittered_factor(gram(parameters.latent_kernel, parameters.inducing_latents))[1],
+        _largest_jitter(parameters.kernels.of_inputs, parameters.inducing_inputs),
+        _largest_jitter(parameters.kernels.of_latents, parameters.inducing_latents),
     )
+
+
+def _largest_jitter(kernels: tuple[Kernel, ...], points: Float[Array, "m Q"]) -> Scalar:
+    found = [jittered_factor(gram(kernel, points))[1] for kernel in kernels]
+    return jnp.max(jnp.stack([jnp.zeros((), points.dtype), *found]))

@@ -25,11 +25,19 @@ from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.inference.optimise import maximise
-from lvmogp.inference.options import Settings
-from lvmogp.kernels.covariances import Kernel, Stationary, complete, diagonal
+from lvmogp.inference.options import DescribedKernels, Settings
+from lvmogp.kernels.covariances import Kernel, Stationary, Sum, complete, diagonal, plain_kernel, scaled_kernel
 from lvmogp.model.expected_likelihood import Basis, ConstantTerm, basis, condition_sums, quadratic
 from lvmogp.model.layouts import Data, GridData, some_blocks
-from lvmogp.model.parameters import FullInducing, KroneckerInducing, Parameters, known_coordinates
+from lvmogp.model.parameters import (
+    FullInducing,
+    Kernels,
+    KroneckerInducing,
+    Parameters,
+    Term,
+    known_coordinates,
+    plain_kernels,
+)
 from lvmogp.model.posterior import optimal_inducing
 from lvmogp.tables.features import FeatureCoordinates
 from lvmogp.typing import Array, Float, HostFloat, Scalar
@@ -42,6 +50,8 @@ _FIRST_LENGTHSCALES, _FIRST_NOISE = (0.15, 0.5, 1.5), 0.2
 _LATENT_VARIANCE = 0.05
 # The joint model starts with this much at least: where data have next to none, rounding errors would count for more.
 _LEAST_NOISE = 1e-3
+# Least and most of the variance that a term starts with.
+_SHARES = (0.02, 1.0)
 # Nothing says yet where a missing coordinate is.
 _MISSING_VARIANCE = 0.5
 # Noise of a regression of curves on features, as a share of their variance.
@@ -71,12 +81,12 @@ def _solved(
     # The inducing inputs, what they leave open, chol(I + A_d) and its solve of Σ p y a with the precisions p. One gram
     # matrix serves all conditions of a grid, which are columns of one right-hand side.
     noise, counts = parameters.noise_variance, data.counts
-    input_basis = basis(parameters.kernel, parameters.inducing_inputs)
+    input_basis = basis((parameters.kernel,), parameters.inducing_inputs)
     if isinstance(data, GridData):
         precision = 1 / data.noise(noise)
         features = input_basis.features(data.inputs)
         grams, right = (features.T @ features * precision)[None], (data.outputs.T @ features * precision).T[None]
-        signal = data.n_conditions * jnp.sum(diagonal(input_basis.kernel, data.inputs)) * precision
+        signal = data.n_conditions * jnp.sum(diagonal(parameters.kernel, data.inputs)) * precision
         squares, logs = data.squares * precision, counts * jnp.log(precision)
     else:
         sums = condition_sums(input_basis, data, jnp.broadcast_to(noise, counts.shape))
@@ -127,7 +137,7 @@ def independent_start(
     inducing, noise = covering(n_inducing), jnp.asarray(_FIRST_NOISE)
     runs = []
     for lengthscale in _FIRST_LENGTHSCALES:
-        kernel = complete(settings.input_kernel, input_scale, lengthscale * inputs.shape[1] ** 0.5)
+        kernel = complete(settings.kernels.together, input_scale, lengthscale * inputs.shape[1] ** 0.5)
         runs.append(maximised(start=IndependentParameters(in_precision(kernel, "float64"), inducing, noise)))
     best = max(runs, key=lambda run: run.bound)
     while len(best.tree.inducing_inputs) == n_inducing and 2 * n_inducing <= settings.most_inducing_inputs:
@@ -262,16 +272,56 @@ def start(
         lengthscales = np.concatenate([lengthscales, FEATURES_ALONE.get(recipe, 1.0) * coordinates.lengthscales])
     inducing = representatives(points, settings.n_inducing_latents, int(rng.integers(2**31)))
     noise = np.maximum(np.asarray(independent.noise_variance), _LEAST_NOISE)
+    latent_kernel = in_precision(complete(settings.kernels.of_latents, scale, lengthscales), "float64")
+    own_scale = None
+    if settings.kernels.own is not None and settings.noise_per_condition and not settings.own_follows_noise:
+        own_scale = jnp.ones(len(means))
     return Parameters(
-        input_kernel=independent.kernel,
-        latent_kernel=in_precision(complete(settings.latent_kernel, scale, lengthscales), "float64"),
+        kernels=_first_kernels(independent.kernel, latent_kernel, curves, settings),
         inducing_inputs=independent.inducing_inputs,
         inducing_latents=jnp.asarray(inducing),
         latent_mean=jnp.asarray(means),
         latent_variance=jnp.asarray(np.full(means.shape, _LATENT_VARIANCE)),
         noise_variance=jnp.asarray(np.full(len(means) if settings.noise_per_condition else 1, noise)),
+        own_scale=own_scale,
         known=known,
     )
+
+
+def _first_kernels(independent: Kernel, latent_kernel: Kernel, curves: HostFloat, settings: Settings) -> Kernels:
+    """Return kernels whose variances are shares of that of the independent GPs, as their curves tell them.
+
+    The mean curve is what conditions share, what few principal components explain of the rest is latent, and what they
+    leave is each condition's own.
+    """
+    described = settings.kernels
+    if described.is_plain:
+        return plain_kernels(independent, latent_kernel)
+    mean = curves.mean(axis=0)
+    total = max(float(np.mean(curves**2)), 1e-12)
+    singular = np.linalg.svd(curves - mean, compute_uv=False) ** 2
+    left = float(np.sum(singular[settings.n_latent :])) / max(float(np.sum(singular)), 1e-12)
+    shared = float(np.mean(mean**2)) / total if described.shared is not None else 0.0
+    own = (1 - shared) * left if described.own is not None else 0.0
+
+    def share(kernel: Kernel, amount: float) -> Kernel:
+        scaled = scaled_kernel(kernel, jnp.asarray(np.clip(amount, *_SHARES)))
+        return kernel if scaled is None else in_precision(scaled, "float64")
+
+    fitted = independent.terms if len(described.of_inputs) > 1 and isinstance(independent, Sum) else (independent,)
+    terms = tuple(Term(share(kernel, 1 - shared - own), latent_kernel) for kernel in fitted[: len(described.of_inputs)])
+    every = independent if len(terms) <= 1 else fitted[0]
+    if described.shared is not None:
+        terms += (Term(share(_like(described.shared, described, every), shared)),)
+    return Kernels(terms, None if described.own is None else share(_like(described.own, described, every), own))
+
+
+def _like(kernel: Kernel, described: DescribedKernels, fitted: Kernel) -> Kernel:
+    # A kernel that is described like that of the first term starts where the independent GPs put it.
+    if plain_kernel(kernel) == plain_kernel(described.first):
+        return fitted
+    n_columns = len(described.scale)
+    return in_precision(complete(kernel, described.scale, n_columns**0.5), "float64")
 
 
 @compiled
@@ -284,7 +334,7 @@ def with_explicit_inducing(parameters: Parameters, data: Data, inference: str) -
     else:
         # Average the diagonal blocks of S over latents, then what is left over inputs.
         n_latents = mean.shape[1]
-        over_latents = covariance.contract(jnp.eye(n_latents)[None])[0] / n_latents
+        over_latents = covariance.contract(jnp.eye(n_latents)[None], (n_latents,))[0] / n_latents
         over_inputs = covariance.block_traces() / jnp.trace(over_latents)
         inducing = KroneckerInducing(mean, jnp.linalg.cholesky(over_latents), jnp.linalg.cholesky(over_inputs))
     return dataclasses.replace(parameters, inducing=inducing)

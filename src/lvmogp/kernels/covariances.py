@@ -242,6 +242,11 @@ def diagonal(kernel: Kernel, points: Float[Array, "n Q"]) -> Float[Array, " n"]:
     return jax.vmap(kernel.evaluate)(points, points)
 
 
+def stacked_diagonal(kernels: tuple[Kernel, ...], points: Float[Array, "n Q"]) -> Float[Array, "kernels n"]:
+    """Variances at a set of points under each of several kernels."""
+    return jnp.stack([diagonal(kernel, points) for kernel in kernels])
+
+
 KERNELS: dict[str, type[Kernel]] = {
     "constant": Constant,
     "linear": Linear,
@@ -297,6 +302,19 @@ def rank(kernel: Kernel, n_columns: int) -> float:
     if isinstance(kernel, Linear):
         return n_columns if kernel.columns is None else len(kernel.columns)
     return math.inf
+
+
+def scaled_kernel(kernel: Any, factor: Any) -> Kernel | None:
+    """The kernel times a factor, or ``None`` where the user holds its variance fixed."""
+    if not isinstance(kernel, Composite):
+        is_free = "variance" not in kernel.fixed
+        return dataclasses.replace(kernel, variance=kernel.variance * factor) if is_free else None
+    terms: list[Any] = [scaled_kernel(term, factor) for term in kernel.terms]
+    free = [place for place, term in enumerate(terms) if term is not None]
+    if isinstance(kernel, Sum):
+        return Sum(tuple(terms)) if len(free) == len(terms) else None
+    # One factor of a product is enough.
+    return Product((*kernel.terms[: free[0]], terms[free[0]], *kernel.terms[free[0] + 1 :])) if free else None
 
 
 def complete(kernel: Kernel, scale: HostFloat, lengthscale: float | HostFloat) -> Kernel:

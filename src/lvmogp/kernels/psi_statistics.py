@@ -149,12 +149,16 @@ def weighted_psi2(
 
 
 def weighted_covariance(
-    kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians, weights: Float[Array, " D"]
+    kernel: Kernel,
+    inducing: Float[Array, "M_H Q_H"],
+    latents: LatentGaussians,
+    weights: Float[Array, " D"],
+    other: Kernel | None = None,
 ) -> Float[Array, "M_H M_H"]:
-    """Σ_d w_d Cov_d."""
+    """Σ_d w_d Cov_d, between two kernels where there is another."""
 
     def summed(some: LatentGaussians, own: Float[Array, " _"]) -> Float[Array, "M_H M_H"]:
-        return jnp.tensordot(own, feature_covariance(kernel, inducing, some), axes=1)
+        return jnp.tensordot(own, feature_covariance(kernel, inducing, some, other), axes=1)
 
     return _weighted_sum(summed, latents, weights, inducing.shape[0])
 
@@ -185,22 +189,23 @@ def _rbf_pairs(kernel: RBF, inducing: Array, latents: LatentGaussians) -> tuple[
 
 
 def feature_covariance(
-    kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians
+    kernel: Kernel, inducing: Float[Array, "M_H Q_H"], latents: LatentGaussians, other: Kernel | None = None
 ) -> Float[Array, "D M_H M_H"]:
-    """Cov_dmm' = ⟨k(h_d, z_m) k(h_d, z_m')⟩ − ⟨k(h_d, z_m)⟩⟨k(h_d, z_m')⟩."""
-    terms = closed_form_terms(kernel)
-    if terms is None:
+    """Cov_dmm' = ⟨k(h_d, z_m) k'(h_d, z_m')⟩ − ⟨k(h_d, z_m)⟩⟨k'(h_d, z_m')⟩, k' being k unless another is given."""
+    other = kernel if other is None else other
+    terms, other_terms = closed_form_terms(kernel), closed_form_terms(other)
+    if terms is None or other_terms is None:
         points, weights = quadrature(latents)
 
         def one_condition(nodes: Float[Array, "nodes Q_H"]) -> Float[Array, "M_H M_H"]:
-            values = cross(kernel, nodes, inducing)
-            centred = values - weights @ values
-            return (centred.T * weights) @ centred
+            values, other_values = (cross(each, nodes, inducing) for each in (kernel, other))
+            centred, other_centred = (each - weights @ each for each in (values, other_values))
+            return (centred.T * weights) @ other_centred
 
         return jax.vmap(one_condition)(points)
     total = jnp.zeros((latents.mean.shape[0], inducing.shape[0], inducing.shape[0]), inducing.dtype)
-    uncertain = [term for term in terms if not isinstance(term, Constant)]
-    for first, second in itertools.product(uncertain, repeat=2):
+    uncertain = ([term for term in each if not isinstance(term, Constant)] for each in (terms, other_terms))
+    for first, second in itertools.product(*uncertain):
         total += _covariance_of_pair(first, second, inducing, latents)
     return total
 

@@ -23,11 +23,13 @@ class Bound(eqx.Module):
 
     ``fit`` is ⟨log p(Y|F)⟩ − KL(q(U) ‖ p(U)) and ``kl_latents`` KL(q(H) ‖ p(H)). ``signal`` is the prior variance of
     the function over that of the noise, summed over observations: what multiplies rounding errors of ``fit``.
+    ``log_prior`` is the log density of noise and own variances where conditions have theirs.
     """
 
     fit: Scalar
     kl_latents: Scalar
     signal: Scalar
+    log_prior: Scalar
 
     @property
     def total(self) -> Scalar:
@@ -36,11 +38,11 @@ class Bound(eqx.Module):
 
     @property
     def penalised(self) -> Scalar:
-        """The bound as if the function had a little variance that nothing explains: a bound too, and one to search by.
+        """The bound as if the function had a little variance that nothing explains, with what is pooled: to search by.
 
-        That costs more than rounding errors can seem to gain, wherever they are large (equation 51).
+        Unexplained variance costs more than rounding errors can seem to gain, wherever they are large (equation 51).
         """
-        return self.total - _UNEXPLAINED * self.signal / 2
+        return self.total + self.log_prior - _UNEXPLAINED * self.signal / 2
 
 
 def collapsed(parameters: Parameters, data: Data) -> Bound:
@@ -48,7 +50,7 @@ def collapsed(parameters: Parameters, data: Data) -> Bound:
     expected = quadratic(parameters, data)
     log_det, explained = expected.evidence()
     fit = expected.constant.log_likelihood(explained) - log_det / 2
-    return Bound(fit, parameters.kl_latents, expected.constant.signal)
+    return Bound(fit, parameters.kl_latents, expected.constant.signal, parameters.log_prior)
 
 
 def explicit(parameters: Parameters, data: Data) -> Bound:
@@ -67,7 +69,7 @@ def explicit(parameters: Parameters, data: Data) -> Bound:
         second_moment = mean @ gram @ mean + jnp.sum((gram @ factor) * factor)
     explained = 2 * jnp.sum(expected.linear * inducing.mean) - second_moment
     fit = expected.constant.log_likelihood(explained) - divergence
-    return Bound(fit, parameters.kl_latents, expected.constant.signal)
+    return Bound(fit, parameters.kl_latents, expected.constant.signal, parameters.log_prior)
 
 
 def collapsed_objective(parameters: Parameters, data: Data) -> Scalar:

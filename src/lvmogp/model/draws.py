@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.ground.rules import LOG_WEIGHTS, NOT_NEGATIVE, POSITIVE
-from lvmogp.kernels.covariances import Kernel
+from lvmogp.model.parameters import Kernels, in_proportion
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int
 
 
@@ -24,21 +24,33 @@ class Draws(eqx.Module):
 
     Where conditions have features, their coordinates follow the latents of each. ``chain`` says which chain each draw
     comes from, and ``log_weight`` how much it counts: the logarithms of numbers that add up to one, all equal for plain
-    Markov chains. ``noise_spread`` is there where each condition has a noise of its own.
+    Markov chains. ``noise_spread`` and ``own_spread`` are there where each condition has a noise, and a variance
+    ``own_scale`` of its own curve, of its own.
     """
 
-    input_kernel: Kernel
-    latent_kernel: Kernel
+    kernels: Kernels
     latents: Float[Array, "draws D Q_H"]
     noise_variance: Annotated[Float[Array, "draws noise"], POSITIVE]
     chain: Int[Array, " draws"]
     log_weight: Annotated[Float[Array, " draws"], LOG_WEIGHTS]
     noise_spread: NoiseSpread | None = None
+    own_scale: Annotated[Float[Array, "draws D"], POSITIVE] | None = None
+    own_spread: Annotated[Float[Array, " draws"], NOT_NEGATIVE] | None = None
 
     @property
     def n_draws(self) -> int:
         """S."""
         return self.latents.shape[0]
+
+    @property
+    def noise_per_condition(self) -> Float[Array, "*draws D"]:
+        """σ_d² of every condition."""
+        return jnp.broadcast_to(self.noise_variance, self.latents.shape[:-1])
+
+    @property
+    def own_per_condition(self) -> Float[Array, "*draws D"]:
+        """ρ_d² of every condition, by which own curves differ; one where all have the same noise."""
+        return in_proportion(self.noise_per_condition) if self.own_scale is None else self.own_scale
 
 
 def thinned(draws: Draws, most: int) -> Draws:

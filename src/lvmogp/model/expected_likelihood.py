@@ -8,19 +8,24 @@ posterior is one use of it (docs/mathematics.md, equations 5 to 9):
 - B = Σ_d (Σ_{n in d} y_n a_n/σ_d²) ⟨c(h_d)⟩ᵀ;
 - constant = −½ Σ_d [N_d log 2πσ_d² + ‖y_d‖²/σ_d² + (ψ_d tr K_d − tr T_d tr A_d)/σ_d²].
 
-Where measurements have known variances s_n², σ_d² + s_n² takes the place of σ_d² in every sum (equation 45).
+Where measurements have known variances s_n², σ_d² + s_n² takes the place of σ_d² in every sum (equation 45). Features
+of several terms are stacked, and curves that are conditions' own are integrated out of the sums of each condition
+(equations 56 to 58).
 """
+
+import itertools
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import block_diag, solve_triangular
 
 from lvmogp.algebra import linalg
 from lvmogp.algebra.evidence import dense_evidence, kronecker_evidence
 from lvmogp.algebra.gaussians import LOG_2PI
 from lvmogp.ground.precision import in_precision
 from lvmogp.kernels import psi_statistics
-from lvmogp.kernels.covariances import Kernel, cross, diagonal, gram
+from lvmogp.kernels.covariances import Kernel, cross, gram, stacked_diagonal
 from lvmogp.kernels.psi_statistics import LatentGaussians, psi0, psi1, psi2, weighted_covariance, weighted_psi2
 from lvmogp.model.layouts import Data, GridData, LongData
 from lvmogp.model.parameters import KroneckerInducing, Parameters
@@ -33,43 +38,114 @@ _HARMLESS_ERROR = 0.01
 
 
 class Basis(eqx.Module):
-    """Inducing points of one kernel with the Cholesky factor of their gram matrix, K = L Lᵀ."""
+    """Inducing points of some kernels with the Cholesky factor of each gram matrix, K = L Lᵀ; features are stacked.
 
-    kernel: Kernel
+    With ``constant`` there is one feature more, which is one everywhere: that of a curve which all conditions share.
+    """
+
+    kernels: tuple[Kernel, ...]
     points: Float[Array, "m Q"]
-    factor: Float[Array, "m m"]
+    factors: Float[Array, "kernels m m"]
+    constant: bool = eqx.field(static=True, default=False)
 
-    def features(self, points: Float[Array, "n Q"]) -> Float[Array, "n m"]:
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many features each kernel has, and the constant."""
+        return (self.points.shape[0],) * len(self.kernels) + (1,) * self.constant
+
+    def features(self, points: Float[Array, "n Q"]) -> Float[Array, "n F"]:
         """Rows (L⁻¹ k_u(x))ᵀ: a(x) of inputs, c(h) of given latents."""
-        return linalg.whiten(self.factor, cross(self.kernel, self.points, points)).T
+        return self.whitened([cross(kernel, self.points, points).T for kernel in self.kernels])
+
+    def whitened(self, covariances: list[Float[Array, "n m"]]) -> Float[Array, "n F"]:
+        """Rows (L⁻¹ k)ᵀ of covariances with the inducing points, under each kernel."""
+        pairs = zip(self.factors, covariances, strict=True)
+        parts = [linalg.whiten(factor, covariance.T).T for factor, covariance in pairs]
+        n_points = covariances[0].shape[0]
+        return stacked([*parts, *[jnp.ones((n_points, 1), self.points.dtype)] * self.constant])
+
+    def whitener(self) -> Float[Array, "F F"]:
+        """L⁻¹ of all features at once."""
+        inverses = [linalg.triangular_inverse(factor) for factor in self.factors]
+        return on_diagonal([*inverses, *[jnp.ones((1, 1), self.points.dtype)] * self.constant])
+
+
+def stacked(parts: list[Float[Array, "*n _"]]) -> Float[Array, "*n F"]:
+    """Features of several kernels side by side."""
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
+
+
+def on_diagonal(matrices: list[Float[Array, "_ _"]]) -> Float[Array, "F F"]:
+    """Matrices of several kernels as blocks on the diagonal of one."""
+    return matrices[0] if len(matrices) == 1 else block_diag(*matrices)
+
+
+def parts_of(sizes: tuple[int, ...]) -> list[slice]:
+    """Where the features of each kernel are among all."""
+    ends = list(itertools.accumulate(sizes, initial=0))
+    return [slice(first, last) for first, last in itertools.pairwise(ends)]
 
 
 class LatentMoments(eqx.Module):
     """What a distribution over the latents of each condition means for the model.
 
-    ``prior_variance`` ψ_d = ⟨k_H(h_d, h_d)⟩, ``mean`` ⟨c(h_d)⟩ = L_H⁻¹ Ψ_dᵀ and
+    ``prior_variance`` ψ_d = ⟨k_H(h_d, h_d)⟩ of each term, ``mean`` ⟨c(h_d)⟩ = L_H⁻¹ Ψ_dᵀ and
     ``second`` T_d = ⟨c(h_d) c(h_d)ᵀ⟩ = L_H⁻¹ Φ_d L_H⁻ᵀ, with c(h) = L_H⁻¹ k_u(h).
     """
 
-    prior_variance: Float[Array, " D"]
-    mean: Float[Array, "D M_H"]
-    second: Float[Array, "D M_H M_H"]
+    prior_variance: Float[Array, "D terms"]
+    mean: Float[Array, "D M_C"]
+    second: Float[Array, "D M_C M_C"]
 
 
-def basis(kernel: Kernel, points: Float[Array, "m Q"]) -> Basis:
-    """Factorise the gram matrix of the inducing points."""
-    return Basis(kernel, points, linalg.cholesky(gram(kernel, points)))
+def basis(kernels: tuple[Kernel, ...], points: Float[Array, "m Q"], *, constant: bool = False) -> Basis:
+    """Factorise the gram matrices of the inducing points."""
+    factors = [linalg.cholesky(gram(kernel, points)) for kernel in kernels]
+    shape = (0, points.shape[0], points.shape[0])
+    return Basis(kernels, points, jnp.stack(factors) if factors else jnp.zeros(shape, points.dtype), constant)
 
 
 def bases(parameters: Parameters) -> tuple[Basis, Basis]:
     """Factorise the gram matrices of the inducing inputs and of the inducing latents."""
-    inputs = basis(parameters.input_kernel, parameters.inducing_inputs)
-    return inputs, basis(parameters.latent_kernel, parameters.inducing_latents)
+    inputs = basis(parameters.kernels.of_inputs, parameters.inducing_inputs)
+    latents = basis(parameters.kernels.of_latents, parameters.inducing_latents, constant=parameters.kernels.has_shared)
+    return inputs, latents
 
 
-def whitened_mean(latent_basis: Basis, latents: LatentGaussians) -> Float[Array, "D M_H"]:
+def whitened_mean(latent_basis: Basis, latents: LatentGaussians) -> Float[Array, "D M_C"]:
     """Rows ⟨c(h_d)⟩ᵀ = Ψ_d L_H⁻ᵀ."""
-    return linalg.whiten(latent_basis.factor, psi1(latent_basis.kernel, latent_basis.points, latents).T).T
+    if not latent_basis.kernels:
+        return jnp.ones((latents.mean.shape[0], 1), latents.mean.dtype)
+    return latent_basis.whitened([psi1(kernel, latent_basis.points, latents) for kernel in latent_basis.kernels])
+
+
+def prior_variances(latent_basis: Basis, latents: LatentGaussians) -> Float[Array, "D terms"]:
+    """ψ_d of each term; that of the curve which all conditions share is one."""
+    parts = [psi0(kernel, latents) for kernel in latent_basis.kernels]
+    ones = [jnp.ones(latents.mean.shape[0], latents.mean.dtype)] * latent_basis.constant
+    return jnp.stack([*parts, *ones], axis=1)
+
+
+def _feature_covariances(latent_basis: Basis, latents: LatentGaussians) -> Float[Array, "D M_C M_C"]:
+    # Cov_d between the features of all kernels, not yet whitened; the constant has none.
+    kernels, points = latent_basis.kernels, latent_basis.points
+    blocks = {
+        (i, j): psi_statistics.feature_covariance(first, points, latents, None if i == j else second)
+        for (i, first), (j, second) in itertools.combinations_with_replacement(enumerate(kernels), 2)
+    }
+    return _symmetric(blocks, len(kernels), latent_basis.constant, len(latents.mean), points)
+
+
+def _symmetric(blocks: dict, n_kernels: int, constant: bool, n_conditions: int, like: Array) -> Array:
+    # Matrices of all conditions from their upper blocks; the rows and columns of the constant are zero.
+    if n_kernels == 0:
+        return jnp.zeros((n_conditions, int(constant), int(constant)), like.dtype)
+    rows = [
+        jnp.concatenate([blocks[i, j] if i <= j else blocks[j, i].mT for j in range(n_kernels)], axis=2)
+        for i in range(n_kernels)
+    ]
+    whole = jnp.concatenate(rows, axis=1) if n_kernels > 1 else rows[0]
+    return jnp.pad(whole, ((0, 0), (0, 1), (0, 1))) if constant else whole
 
 
 def latent_moments(latent_basis: Basis, latents: LatentGaussians) -> LatentMoments:
@@ -79,12 +155,12 @@ def latent_moments(latent_basis: Basis, latents: LatentGaussians) -> LatentMomen
     the covariance is whitened on both sides: T_d = ⟨c⟩⟨c⟩ᵀ + L_H⁻¹ Cov_d L_H⁻ᵀ (equation 50).
     """
     latent_basis, latents = in_precision((latent_basis, latents), "float64")
-    mean = whitened_mean(latent_basis, latents)
-    covariance = psi_statistics.feature_covariance(latent_basis.kernel, latent_basis.points, latents)
+    mean, whitener = whitened_mean(latent_basis, latents), latent_basis.whitener()
+    spread = whitener @ _feature_covariances(latent_basis, latents) @ whitener.T
     return LatentMoments(
-        prior_variance=psi0(latent_basis.kernel, latents),
+        prior_variance=prior_variances(latent_basis, latents),
         mean=mean,
-        second=mean[:, :, None] * mean[:, None, :] + linalg.whiten_both_sides(latent_basis.factor, covariance),
+        second=mean[:, :, None] * mean[:, None, :] + spread,
     )
 
 
@@ -111,65 +187,92 @@ class ConstantTerm(eqx.Module):
 
 
 class GridQuadratic(eqx.Module):
-    """constant + vec(B)ᵀv − ½ vᵀGv with G = A_H ⊗ A_X: two small matrices."""
+    """constant + vec(B)ᵀv − ½ vᵀGv, the blocks of G between two terms being A_H ⊗ A_X of their features.
 
-    constant: ConstantTerm
-    linear: Float[Array, "M_X M_H"]
-    input_gram: Float[Array, "M_X M_X"]
-    latent_gram: Float[Array, "M_H M_H"]
-
-    def evidence(self) -> tuple[Scalar, Scalar]:
-        """Return log|I + G| and bᵀ(I + G)⁻¹b without forming G."""
-        return kronecker_evidence(self.input_gram, self.latent_gram, self.linear)
-
-    def dense_gram(self) -> Float[Array, "MM MM"]:
-        """Return G = A_H ⊗ A_X."""
-        return jnp.kron(self.latent_gram, self.input_gram)
-
-    def kronecker_second_moment(self, inducing: KroneckerInducing) -> Scalar:
-        """Return ⟨vᵀGv⟩ = tr(Mᵀ A_X M A_H) + tr(A_X Σ_X) tr(A_H Σ_H)."""
-        mean_part = jnp.sum((self.input_gram @ inducing.mean) * (inducing.mean @ self.latent_gram))
-        inputs = jnp.sum((self.input_gram @ inducing.input_factor) * inducing.input_factor)
-        latents = jnp.sum((self.latent_gram @ inducing.latent_factor) * inducing.latent_factor)
-        return mean_part + inputs * latents
-
-
-class LongQuadratic(eqx.Module):
-    """constant + vec(B)ᵀv − ½ vᵀGv with G = Σ_d T_d ⊗ A_d: two small matrices a condition.
-
-    ``latent_seconds`` are Φ_d, not yet whitened, and ``whitener`` is L_H⁻¹: T_d = L_H⁻¹ Φ_d L_H⁻ᵀ. Or they are T_d, and
-    ``whitener`` changes nothing.
+    ``sizes`` are the numbers of latent features of the terms. Of a single term G is A_H ⊗ A_X: two small matrices.
     """
 
     constant: ConstantTerm
-    linear: Float[Array, "M_X M_H"]
-    input_grams: Float[Array, "D M_X M_X"]
-    latent_seconds: Float[Array, "D M_H M_H"]
-    whitener: Float[Array, "M_H M_H"]
+    linear: Float[Array, "M_X M_C"]
+    input_gram: Float[Array, "M_A M_A"]
+    latent_gram: Float[Array, "M_C M_C"]
+    sizes: tuple[int, ...] = eqx.field(static=True)
 
     def evidence(self) -> tuple[Scalar, Scalar]:
-        """Return log|I + G| and bᵀ(I + G)⁻¹b by a Cholesky factor of size M_X · M_H."""
+        """Return log|I + G| and bᵀ(I + G)⁻¹b, of one term without forming G."""
+        if len(self.sizes) == 1:
+            return kronecker_evidence(self.input_gram, self.latent_gram, self.linear)
         return dense_evidence(self.dense_gram(), linalg.vec(self.linear))
 
     def dense_gram(self) -> Float[Array, "MM MM"]:
-        """Return G = Σ_d T_d ⊗ A_d, as one matrix product over conditions."""
-        n_conditions, n_inputs, _ = self.input_grams.shape
-        n_latents = self.whitener.shape[0]
-        latents = (self.whitener @ self.latent_seconds @ self.whitener.T).reshape(n_conditions, n_latents**2)
-        inputs = self.input_grams.reshape(n_conditions, n_inputs**2)
-        blocks = (latents.T @ inputs).reshape(n_latents, n_latents, n_inputs, n_inputs)
-        return blocks.transpose(0, 2, 1, 3).reshape(n_latents * n_inputs, n_latents * n_inputs)
+        """Return G."""
+        return _by_terms(self.sizes, self.input_gram[None], self.latent_gram[None])
 
     def kronecker_second_moment(self, inducing: KroneckerInducing) -> Scalar:
-        """Return ⟨vᵀGv⟩ = Σ_d [tr(Mᵀ A_d M T_d) + tr(A_d Σ_X) tr(T_d Σ_H)]."""
-        # tr(T_d R) = tr(Φ_d L_H⁻ᵀRL_H⁻¹): whitening R spares whitening a matrix for each condition.
-        mapped = inducing.mean @ self.whitener  # M L_H⁻¹
-        projected = jnp.einsum("xh,dxy,yk->dhk", mapped, self.input_grams, mapped)
-        mean_part = jnp.sum(projected * self.latent_seconds)
-        input_factor, latent_factor = inducing.input_factor, self.whitener.T @ inducing.latent_factor  # L_H⁻ᵀ chol Σ_H
-        inputs = jnp.tensordot(self.input_grams, input_factor @ input_factor.T)  # tr(A_d Σ_X)
-        latents = jnp.tensordot(self.latent_seconds, latent_factor @ latent_factor.T)
-        return mean_part + inputs @ latents
+        """Return ⟨vᵀGv⟩ = tr(Mᵀ A_X M A_H) + tr(A_X Σ_X) tr(A_H Σ_H), summed over pairs of terms."""
+        return _kronecker_second_moment(self.sizes, self.input_gram[None], self.latent_gram[None], inducing)
+
+
+class LongQuadratic(eqx.Module):
+    """constant + vec(B)ᵀv − ½ vᵀGv, the blocks of G between two terms being Σ_d T_d ⊗ A_d of their features.
+
+    ``latent_seconds`` are Φ_d, not yet whitened, and ``whitener`` is L_H⁻¹: T_d = L_H⁻¹ Φ_d L_H⁻ᵀ. Or they are T_d, and
+    ``whitener`` changes nothing. ``sizes`` are the numbers of latent features of the terms.
+    """
+
+    constant: ConstantTerm
+    linear: Float[Array, "M_X M_C"]
+    input_grams: Float[Array, "D M_A M_A"]
+    latent_seconds: Float[Array, "D M_C M_C"]
+    whitener: Float[Array, "M_C M_C"]
+    sizes: tuple[int, ...] = eqx.field(static=True)
+
+    def evidence(self) -> tuple[Scalar, Scalar]:
+        """Return log|I + G| and bᵀ(I + G)⁻¹b by a Cholesky factor of size M_X · M_C."""
+        return dense_evidence(self.dense_gram(), linalg.vec(self.linear))
+
+    def dense_gram(self) -> Float[Array, "MM MM"]:
+        """Return G = Σ_d T_d ⊗ A_d, as one matrix product over conditions for each pair of terms."""
+        return _by_terms(self.sizes, self.input_grams, self.whitener @ self.latent_seconds @ self.whitener.T)
+
+    def kronecker_second_moment(self, inducing: KroneckerInducing) -> Scalar:
+        """Return ⟨vᵀGv⟩ = Σ_d [tr(Mᵀ A_d M T_d) + tr(A_d Σ_X) tr(T_d Σ_H)], summed over pairs of terms."""
+        # tr(T_d R) = tr(Φ_d L_H⁻ᵀRL_H⁻¹): whitening M and Σ_H spares whitening a matrix for each condition.
+        mean, latent_factor = inducing.mean @ self.whitener, self.whitener.T @ inducing.latent_factor
+        mapped = KroneckerInducing(mean, inducing.input_factor, latent_factor)
+        return _kronecker_second_moment(self.sizes, self.input_grams, self.latent_seconds, mapped)
+
+
+def _by_terms(sizes: tuple[int, ...], inputs: Float[Array, "D M_A M_A"], latents: Float[Array, "D M_C M_C"]) -> Array:
+    # Blocks Σ_d T_d ⊗ A_d between the terms, those below the diagonal being transposes of those above.
+    n_conditions, n_inputs, own = len(inputs), inputs.shape[1] // len(sizes), parts_of(sizes)
+    blocks: list[list[Array]] = [[] for _ in sizes]
+    for i, j in itertools.product(range(len(sizes)), repeat=2):
+        if j < i:
+            blocks[i].append(blocks[j][i].T)
+            continue
+        rows, columns = (slice(each * n_inputs, (each + 1) * n_inputs) for each in (i, j))
+        of_latents = latents[:, own[i], own[j]].reshape(n_conditions, -1)
+        of_inputs = inputs[:, rows, columns].reshape(n_conditions, -1)
+        block = (of_latents.T @ of_inputs).reshape(sizes[i], sizes[j], n_inputs, n_inputs)
+        blocks[i].append(block.transpose(0, 2, 1, 3).reshape(sizes[i] * n_inputs, sizes[j] * n_inputs))
+    return jnp.block(blocks) if len(sizes) > 1 else blocks[0][0]
+
+
+def _kronecker_second_moment(
+    sizes: tuple[int, ...], inputs: Array, latents: Array, inducing: KroneckerInducing
+) -> Scalar:
+    # Σ_d over pairs (i, j) of terms: tr(A_ij Σ_X) tr(T_ij Σ_H) + tr(M_iᵀ A_ij M_j T_ji)
+    n_inputs, own = inputs.shape[1] // len(sizes), parts_of(sizes)
+    of_inputs, of_latents = (each @ each.T for each in (inducing.input_factor, inducing.latent_factor))
+    total = jnp.zeros((), inputs.dtype)
+    for i, j in itertools.product(range(len(sizes)), repeat=2):
+        rows, columns = (slice(each * n_inputs, (each + 1) * n_inputs) for each in (i, j))
+        gram_ij, second = inputs[:, rows, columns], latents[:, own[i], own[j]]
+        projected = jnp.einsum("xh,dxy,yk->dhk", inducing.mean[:, own[i]], gram_ij, inducing.mean[:, own[j]])
+        total += jnp.sum(projected * second)
+        total += jnp.tensordot(gram_ij, of_inputs) @ jnp.tensordot(second, of_latents[own[i], own[j]])
+    return total
 
 
 Quadratic = GridQuadratic | LongQuadratic
@@ -182,66 +285,136 @@ def quadratic(parameters: Parameters, data: Data, *, careful: bool = False) -> Q
     noise multiplies what is lost. Where ``careful``, features are whitened before they are squared and only the
     covariance of uncertain ones afterwards (equation 50), which loses hardly any digits and takes longer.
     """
-    if isinstance(data, GridData):
-        return _grid_quadratic(parameters, data, careful=careful)
-    return _long_quadratic(parameters, data, careful=careful)
+    if isinstance(data, LongData):
+        return _long_quadratic(parameters, data, careful=careful)
+    # One covariance R of noise and own curve serves all conditions of a grid, but for its size, if the two vary in
+    # proportion.
+    own_errors = data.error_variance is not None and parameters.noise_variance.shape[0] > 1
+    if parameters.kernels.own is not None and (parameters.own_scale is not None or own_errors):
+        return _long_quadratic(parameters, data.as_long(), careful=careful)
+    return _grid_quadratic(parameters, data, careful=careful)
+
+
+def _traces(matrices: Float[Array, "D F F"], sizes: tuple[int, ...]) -> Float[Array, "D parts"]:
+    # Traces of the blocks on the diagonal.
+    diagonals = jnp.diagonal(matrices, axis1=1, axis2=2)
+    return jnp.stack([jnp.sum(diagonals[:, own], axis=1) for own in parts_of(sizes)], axis=1)
+
+
+def _of_terms(linear: Float[Array, "M_A M_C"], sizes: tuple[int, ...]) -> Float[Array, "M_X M_C"]:
+    # Of products of all input features with all latent features, those within the same term.
+    n_inputs = linear.shape[0] // len(sizes)
+    return stacked([linear[i * n_inputs : (i + 1) * n_inputs, own] for i, own in enumerate(parts_of(sizes))])
 
 
 def _grid_quadratic(parameters: Parameters, data: GridData, *, careful: bool) -> GridQuadratic:
     input_basis, latent_basis = bases(parameters)
-    latents, factor = parameters.latents, latent_basis.factor
-    kernel, points = latent_basis.kernel, latent_basis.points
-    precision = 1 / data.noise(parameters.noise_per_condition)
-    covariance = cross(input_basis.kernel, input_basis.points, data.inputs)  # K_uf
+    latents, sizes, n_terms = parameters.latents, latent_basis.sizes, len(parameters.kernels.terms)
+    noise = data.noise(parameters.noise_per_condition)
+    precision = 1 / noise
+    covariances = [cross(kernel, input_basis.points, data.inputs) for kernel in input_basis.kernels]  # K_uf
+    factor = on_diagonal(list(input_basis.factors))
+    covariance = covariances[0] if len(covariances) == 1 else jnp.concatenate(covariances)
     latent_features = whitened_mean(latent_basis, latents)  # rows ⟨c(h_d)⟩ᵀ
     weighted = precision[:, None] * latent_features
     # A_X = AᵀA and B = AᵀY diag(1/σ_d²) ⟨c⟩, beginning with the thinner product with Y.
-    if len(points) <= len(input_basis.points):
-        input_gram, linear = linalg.whitened_products(input_basis.factor, covariance, data.outputs @ weighted)
+    if latent_features.shape[1] <= covariance.shape[0]:
+        input_gram, linear = linalg.whitened_products(factor, covariance, data.outputs @ weighted)
     else:
-        input_gram, projections = linalg.whitened_products(input_basis.factor, covariance, data.outputs)
+        input_gram, projections = linalg.whitened_products(factor, covariance, data.outputs)
         linear = projections @ weighted
     # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ, with care Σ_d ⟨c⟩⟨c⟩ᵀ/σ_d² + L_H⁻¹ (Σ_d Cov_d/σ_d²) L_H⁻ᵀ (equation 50)
-    if careful:
-        spread = linalg.whiten_both_sides(factor, weighted_covariance(kernel, points, latents, precision))
-        latent_gram = latent_features.T @ weighted + spread
+    if careful or parameters.kernels.has_shared or n_terms > 1:
+        latent_gram = latent_features.T @ weighted + _whitened_covariance(latent_basis, latents, precision)
     else:
-        latent_gram = linalg.whiten_both_sides(factor, weighted_psi2(kernel, points, latents, precision))
-    # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H
-    signal = jnp.sum(diagonal(input_basis.kernel, data.inputs)) * (psi0(kernel, latents) @ precision)
-    residual = signal - jnp.trace(input_gram) * jnp.trace(latent_gram)
-    log_precision, squares = jnp.sum(jnp.log(precision) * data.counts), data.squares @ precision
-    constant = ConstantTerm(jnp.sum(data.counts), log_precision, squares, signal, residual)
-    return GridQuadratic(constant, linear, input_gram, latent_gram)
+        second = weighted_psi2(latent_basis.kernels[0], latent_basis.points, latents, precision)
+        latent_gram = linalg.whiten_both_sides(latent_basis.factors[0], second)
+    # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H, summed over terms
+    priors = jnp.sum(stacked_diagonal(input_basis.kernels, data.inputs), axis=1)
+    traces = _traces(input_gram[None], input_basis.sizes)[0]
+    signal = priors[:n_terms] @ (precision @ prior_variances(latent_basis, latents))
+    residual = signal - traces[:n_terms] @ _traces(latent_gram[None], sizes)[0]
+    logs, squares = jnp.sum(jnp.log(precision) * data.counts), data.squares @ precision
+    if parameters.kernels.own is not None:
+        # R_d = σ_d²(I + r A_oA_oᵀ) with r = ρ_d²/σ_d², the same for all conditions; P = I + r A_oᵀA_o (equation 58).
+        ratio, n_kept = parameters.own_per_condition[0] * precision[0], n_terms * len(input_basis.points)
+        lower = jnp.linalg.cholesky(jnp.eye(len(input_basis.points)) + ratio * input_gram[n_kept:, n_kept:])
+        outputs = linalg.whiten(input_basis.factors[-1], covariances[-1]) @ data.outputs  # A_oᵀY
+        across, of_linear, of_outputs = (
+            jnp.sqrt(ratio) * linalg.whiten(lower, each)
+            for each in (input_gram[n_kept:, :n_kept], linear[n_kept:], outputs)
+        )
+        own_signal = data.n_conditions * ratio * priors[-1]
+        signal, residual = signal + own_signal, residual + own_signal - data.n_conditions * ratio * traces[-1]
+        logs -= 2 * data.n_conditions * jnp.sum(jnp.log(jnp.diagonal(lower)))
+        squares -= jnp.sum(of_outputs**2, axis=0) @ precision
+        linear = linear[:n_kept] - across.T @ of_linear
+        input_gram = input_gram[:n_kept, :n_kept] - across.T @ across
+    constant = ConstantTerm(jnp.sum(data.counts), logs, squares, signal, residual)
+    return GridQuadratic(constant, _of_terms(linear, sizes), input_gram, latent_gram, sizes)
+
+
+def _whitened_covariance(
+    latent_basis: Basis, latents: LatentGaussians, weights: Float[Array, " D"]
+) -> Float[Array, "M_C M_C"]:
+    # L_H⁻¹ (Σ_d w_d Cov_d) L_H⁻ᵀ; the constant does not vary.
+    if not latent_basis.kernels:
+        return jnp.zeros((1, 1), latents.mean.dtype)
+    kernels, points = latent_basis.kernels, latent_basis.points
+    blocks = {
+        (i, j): weighted_covariance(first, points, latents, weights, None if i == j else second)[None]
+        for (i, first), (j, second) in itertools.combinations_with_replacement(enumerate(kernels), 2)
+    }
+    whitener = latent_basis.whitener()
+    return whitener @ _symmetric(blocks, len(kernels), latent_basis.constant, 1, points)[0] @ whitener.T
 
 
 def _long_quadratic(parameters: Parameters, data: LongData, *, careful: bool) -> LongQuadratic:
     input_basis, latent_basis = bases(parameters)
-    kernel, points, latents = latent_basis.kernel, latent_basis.points, parameters.latents
+    latents, sizes, n_terms = parameters.latents, latent_basis.sizes, len(parameters.kernels.terms)
     sums = condition_sums(input_basis, data, parameters.noise_per_condition)
     if careful:
-        seconds, whitener = latent_moments(latent_basis, latents).second, jnp.eye(len(points))  # T_d, I
+        seconds, whitener = latent_moments(latent_basis, latents).second, jnp.eye(sum(sizes))  # T_d, I
     else:
-        seconds, whitener = psi2(kernel, points, latents), linalg.triangular_inverse(latent_basis.factor)  # Φ_d, L_H⁻¹
-    linear = sums.projections.T @ whitened_mean(latent_basis, latents)  # B
-    # Σ_d (ψ_d tr K_d − tr T_d tr A_d), tr T_d = tr(Φ_d K_H⁻¹)
-    traces = jnp.tensordot(seconds, whitener.T @ whitener) @ jnp.trace(sums.grams, axis1=1, axis2=2)
-    signal = psi0(kernel, latents) @ sums.prior_variances
+        seconds, whitener = _second_moments(latent_basis, latents), latent_basis.whitener()  # Φ_d, L_H⁻¹
+    # Σ_d (ψ_d tr K_d − tr T_d tr A_d) over the terms, tr T_d = tr(Φ_d K_H⁻¹)
+    precision = whitener.T @ whitener
+    of_latents = jnp.stack(
+        [jnp.tensordot(seconds[:, own, own], precision[own, own]) for own in parts_of(sizes)], axis=1
+    )
+    traces = _traces(sums.grams, input_basis.sizes)
+    signal = jnp.sum(prior_variances(latent_basis, latents) * sums.prior_variances[:, :n_terms])
+    residual = signal - jnp.sum(of_latents * traces[:, :n_terms])
+    if parameters.kernels.own is not None:
+        scale = parameters.own_per_condition
+        own_signal = scale @ sums.prior_variances[:, -1]
+        signal, residual = signal + own_signal, residual + own_signal - scale @ traces[:, -1]
+        sums = without_own(sums, scale, len(input_basis.points))
+    linear = _of_terms(sums.projections.T @ whitened_mean(latent_basis, latents), sizes)  # B
     log_precision, squares = jnp.sum(sums.log_precisions), jnp.sum(sums.squares)
-    constant = ConstantTerm(jnp.sum(data.counts), log_precision, squares, signal, signal - traces)
-    return LongQuadratic(constant, linear, sums.grams, seconds, whitener)
+    constant = ConstantTerm(jnp.sum(data.counts), log_precision, squares, signal, residual)
+    return LongQuadratic(constant, linear, sums.grams, seconds, whitener, sizes)
+
+
+def _second_moments(latent_basis: Basis, latents: LatentGaussians) -> Float[Array, "D M_C M_C"]:
+    # Φ_d between the features of all kernels; those with the constant are Ψ_d.
+    if latent_basis.sizes == (len(latent_basis.points),) and latent_basis.kernels:
+        return psi2(latent_basis.kernels[0], latent_basis.points, latents)
+    parts = [psi1(kernel, latent_basis.points, latents) for kernel in latent_basis.kernels]
+    means = stacked([*parts, *[jnp.ones((len(latents.mean), 1), latents.mean.dtype)] * latent_basis.constant])
+    return means[:, :, None] * means[:, None, :] + _feature_covariances(latent_basis, latents)
 
 
 class ConditionSums(eqx.Module):
     """Sums over the observations of each condition, each weighted by its precision p = 1/(σ_d² + s²).
 
-    A_d = Σ p a aᵀ, Σ p y a, Σ p y², Σ p k(x, x) and Σ log p.
+    A_d = Σ p a aᵀ, Σ p y a, Σ p y², Σ p k(x, x) of each kernel and Σ log p.
     """
 
-    grams: Float[Array, "D M_X M_X"]
-    projections: Float[Array, "D M_X"]
+    grams: Float[Array, "D M_A M_A"]
+    projections: Float[Array, "D M_A"]
     squares: Float[Array, " D"]
-    prior_variances: Float[Array, " D"]
+    prior_variances: Float[Array, "D kernels"]
     log_precisions: Float[Array, " D"]
 
 
@@ -254,22 +427,81 @@ def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]
         places, common = data.present / jnp.sqrt(variances), jnp.ones_like(noise)
         logs = data.sum_by_condition(jnp.sum(-jnp.log(variances) * data.present, axis=1))
     outputs = data.outputs * places
+    factor = on_diagonal(list(input_basis.factors))
 
     def sums_of_blocks(inputs: Array, places: Array, outputs: Array) -> tuple[Array, Array, Array]:
         points = inputs.reshape(-1, inputs.shape[-1])
-        covariances = cross(input_basis.kernel, points, input_basis.points).reshape(*places.shape, -1)
-        grams, projections = linalg.block_products(input_basis.factor, covariances * places[..., None], outputs)
-        prior = diagonal(input_basis.kernel, points).reshape(places.shape) * places**2
-        return grams, projections, jnp.sum(prior, axis=1)
+        covariances = stacked([cross(kernel, points, input_basis.points) for kernel in input_basis.kernels])
+        rows = covariances.reshape(*places.shape, -1) * places[..., None]
+        grams, projections = linalg.block_products(factor, rows, outputs)
+        prior = stacked_diagonal(input_basis.kernels, points).reshape(-1, *places.shape) * places**2
+        return grams, projections, jnp.sum(prior, axis=2).T
 
     # Blocks are a small number times a power of two (padding.rounded_up), so that halves are whole.
     elements = _ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR
-    most = elements // (data.inputs.shape[1] * len(input_basis.points))
+    most = elements // (data.inputs.shape[1] * len(factor))
     grams, projections, priors = linalg.in_slices(sums_of_blocks, most, data.inputs, places, outputs)
     return ConditionSums(
         grams=data.sum_by_condition(grams) * common[:, None, None],
         projections=data.sum_by_condition(projections) * common[:, None],
         squares=data.sum_by_condition(jnp.sum(outputs**2, axis=1)) * common,
-        prior_variances=data.sum_by_condition(priors) * common,
+        prior_variances=data.sum_by_condition(priors) * common[:, None],
         log_precisions=logs,
+    )
+
+
+def _own_parts(
+    sums: ConditionSums, scale: Float[Array, " D"], n_own: int
+) -> tuple[Float[Array, "D m m"], Float[Array, "D m F"], Float[Array, "D m"]]:
+    # Factors LLᵀ of P = I + ρ²A_oo, and ρL⁻¹ of A_of and of Σ p y a_o.
+    n_kept = sums.grams.shape[1] - n_own
+    root = jnp.sqrt(scale)[:, None, None]
+    lower = jnp.linalg.cholesky(jnp.eye(n_own, dtype=root.dtype) + root**2 * sums.grams[:, n_kept:, n_kept:])
+    right = root * jnp.concatenate([sums.grams[:, n_kept:, :n_kept], sums.projections[:, n_kept:, None]], axis=2)
+    solved = solve_triangular(lower, right, lower=True)
+    return lower, solved[:, :, :-1], solved[:, :, -1]
+
+
+def without_own(sums: ConditionSums, scale: Float[Array, " D"], n_own: int) -> ConditionSums:
+    """Integrate the conditions' own curves out, whose features are the last (equation 57).
+
+    With P = I + ρ²A_oo = LLᵀ and C = ρL⁻¹A_of: A_ff − CᵀC in place of A_ff, and likewise for the other sums.
+    """
+    n_kept = sums.grams.shape[1] - n_own
+    lower, across, outputs = _own_parts(sums, scale, n_own)
+    return ConditionSums(
+        grams=sums.grams[:, :n_kept, :n_kept] - across.mT @ across,
+        projections=sums.projections[:, :n_kept] - jnp.einsum("dmf,dm->df", across, outputs),
+        squares=sums.squares - jnp.sum(outputs**2, axis=1),
+        prior_variances=sums.prior_variances[:, :-1],
+        log_precisions=sums.log_precisions - 2 * jnp.sum(jnp.log(jnp.diagonal(lower, axis1=1, axis2=2)), axis=1),
+    )
+
+
+class OwnCurves(eqx.Module):
+    """What the observations of trained conditions say of the curves that are their own, g_d(x) = a_o(x)ᵀw_d.
+
+    Given the weights w_f of all other features, w_d ~ N(offset − gain w_f, ρ_d²I − reduction) (equation 59). ``scale``
+    is ρ_d².
+    """
+
+    gain: Float[Array, "D M_X M_F"]
+    offset: Float[Array, "D M_X"]
+    reduction: Float[Array, "D M_X M_X"]
+    scale: Float[Array, " D"]
+
+
+def own_curves(parameters: Parameters, data: Data) -> OwnCurves:
+    """Return what the data say of each condition's own curve, given all else."""
+    data = data if isinstance(data, LongData) else data.as_long()
+    input_basis, scale = bases(parameters)[0], parameters.own_per_condition
+    sums = condition_sums(input_basis, data, parameters.noise_per_condition)
+    lower, across, outputs = _own_parts(sums, scale, len(input_basis.points))
+    root = jnp.sqrt(scale)[:, None, None]
+    inverse = solve_triangular(lower, jnp.broadcast_to(jnp.eye(lower.shape[1]), lower.shape), lower=True)  # L⁻¹
+    return OwnCurves(
+        gain=root * inverse.mT @ across,  # ρ²P⁻¹A_of
+        offset=(root * inverse.mT @ outputs[:, :, None])[:, :, 0],  # ρ²P⁻¹ Σ p y a_o
+        reduction=root**2 * (jnp.eye(lower.shape[1]) - inverse.mT @ inverse),  # ρ²(I − P⁻¹)
+        scale=scale,
     )

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.ground.padding import BlockLayout, block_layout, repeated, rounded_up
-from lvmogp.kernels.covariances import Kernel, gram
+from lvmogp.kernels.covariances import gram
 from lvmogp.model.draws import covering_subset
-from lvmogp.model.parameters import Parameters
+from lvmogp.model.parameters import Kernels, Parameters
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import Scaling
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
@@ -46,6 +46,19 @@ class GridData(eqx.Module):
     def noise(self, of_conditions: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Return σ² + s², the noise variance of an observation, given that of its condition."""
         return of_conditions if self.error_variance is None else of_conditions + self.error_variance
+
+    def as_long(self) -> "LongData":
+        """Return the same observations by condition, one block each."""
+        shape = (self.n_conditions, len(self.inputs))
+        errors = None if self.error_variance is None else jnp.broadcast_to(self.error_variance, shape)
+        return LongData(
+            inputs=jnp.broadcast_to(self.inputs, (shape[0], *self.inputs.shape)),
+            outputs=self.outputs.T,
+            present=jnp.ones(shape, self.outputs.dtype),
+            block_condition=jnp.arange(shape[0]),
+            counts=self.counts,
+            error_variances=errors,
+        )
 
     @property
     def counts(self) -> Float[Array, " D"]:
@@ -120,12 +133,20 @@ class ScatteredData(eqx.Module):
         return of_conditions[self.conditions] + self.error_variances
 
     def gram(
-        self, input_kernel: Kernel, latent_kernel: Kernel, latents: Float[Array, "D Q_H"], scale: Float[Array, " n"]
+        self, kernels: Kernels, latents: Float[Array, "D Q_H"], own: Float[Array, " D"], scale: Float[Array, " n"]
     ) -> Float[Array, "n n"]:
-        """Return k_H(h_d, h_d') k_X(x, x') between all observations, times the scales of both."""
-        # Gathered by rows, twice: backwards, rows are added up, which is many times faster than entries.
-        among = gram(latent_kernel, latents)[self.conditions].T[self.conditions]
-        return among * gram(input_kernel, self.inputs) * scale[:, None] * scale
+        """Return the covariance of the function between all observations, times the scales of both (equation 31)."""
+        total = jnp.zeros((len(scale), len(scale)), scale.dtype)
+        for term in kernels.terms:
+            among = gram(term.input_kernel, self.inputs)
+            if term.latent_kernel is not None:
+                # Gathered by rows, twice: backwards, rows are added up, which is many times faster than entries.
+                among = among * gram(term.latent_kernel, latents)[self.conditions].T[self.conditions]
+            total = total + among
+        if kernels.own is not None:
+            same = self.conditions[:, None] == self.conditions
+            total = total + jnp.where(same, own[self.conditions] * gram(kernels.own, self.inputs), 0.0)
+        return total * scale[:, None] * scale
 
 
 class SparseData(eqx.Module):
@@ -136,21 +157,17 @@ class SparseData(eqx.Module):
     inducing_conditions: Int[Array, " M_H"]
 
     def parameters(
-        self,
-        input_kernel: Kernel,
-        latent_kernel: Kernel,
-        latents: Float[Array, "D Q_H"],
-        noise_variance: Float[Array, " noise"],
+        self, kernels: Kernels, latents: Float[Array, "D Q_H"], noise: Float[Array, " noise"], own: Float[Array, " D"]
     ) -> Parameters:
         """Return the parameters of a sparse model whose latents are known."""
         return Parameters(
-            input_kernel=input_kernel,
-            latent_kernel=latent_kernel,
+            kernels=kernels,
             inducing_inputs=self.inducing_inputs,
             inducing_latents=latents[self.inducing_conditions],
             latent_mean=latents,
             latent_variance=jnp.zeros_like(latents),
-            noise_variance=noise_variance,
+            noise_variance=noise,
+            own_scale=None if kernels.own is None else own,
         )
 
 
@@ -223,11 +240,11 @@ def some_blocks(data: LongData, n_observations: int, seed: int) -> LongData:
 
 def likelihood_data(data: Data, parameters: Parameters) -> LikelihoodData:
     """Return data whose likelihood is exact while that is affordable, else sparse, by the points of a fit."""
-    if isinstance(data, GridData):
+    if isinstance(data, GridData) and parameters.kernels.is_plain:
         if max(data.outputs.shape) <= _MOST_ON_A_SIDE:
             return data
     elif data.n_observations <= _MOST_SCATTERED:
-        return scattered(data)
+        return scattered(data.as_long() if isinstance(data, GridData) else data)
     subset = covering_subset(np.asarray(parameters.latents.mean, dtype=float), len(parameters.inducing_latents))
     return SparseData(data, parameters.inducing_inputs, jnp.asarray(subset))
 

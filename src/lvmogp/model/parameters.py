@@ -14,19 +14,22 @@ from lvmogp.kernels.covariances import Kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
+# Standard deviation τ, among conditions, of the logarithms of their noise and of the variance of their own curves.
+POOLING = 0.7
+
 
 class KroneckerInducing(eqx.Module):
     """Explicit q(v) = N(vec M, Σ_H ⊗ Σ_X) over the whitened inducing variables, Σ = L Lᵀ (the paper's choice)."""
 
-    mean: Float[Array, "M_X M_H"]
+    mean: Float[Array, "M_X M_C"]
     input_factor: Float[Array, "M_X M_X"] = eqx.field(metadata=LOWER_TRIANGULAR)
-    latent_factor: Float[Array, "M_H M_H"] = eqx.field(metadata=LOWER_TRIANGULAR)
+    latent_factor: Float[Array, "M_C M_C"] = eqx.field(metadata=LOWER_TRIANGULAR)
 
 
 class FullInducing(eqx.Module):
     """Explicit q(v) = N(vec M, L Lᵀ) over the whitened inducing variables, without any structure."""
 
-    mean: Float[Array, "M_X M_H"]
+    mean: Float[Array, "M_X M_C"]
     factor: Float[Array, "MM MM"] = eqx.field(metadata=LOWER_TRIANGULAR)
 
 
@@ -73,22 +76,69 @@ def known_coordinates(
     )
 
 
+class Term(eqx.Module):
+    """A part of the function of input and latents, of covariance k_H(h, h') k_X(x, x').
+
+    Without a latent kernel it is a curve that all conditions share, of covariance k_X(x, x').
+    """
+
+    input_kernel: Kernel
+    latent_kernel: Kernel | None = None
+
+
+class Kernels(eqx.Module):
+    """The covariance of the model (equation 55): terms with latent kernels, then the curve that all conditions share.
+
+    ``own`` is the kernel of the curves that are each condition's own, where there are any.
+    """
+
+    terms: tuple[Term, ...]
+    own: Kernel | None = None
+
+    @property
+    def of_inputs(self) -> tuple[Kernel, ...]:
+        """k_X of each term, then that of the conditions' own curves."""
+        return (*(term.input_kernel for term in self.terms), *(() if self.own is None else (self.own,)))
+
+    @property
+    def of_latents(self) -> tuple[Kernel, ...]:
+        """k_H of each term that has one."""
+        return tuple(term.latent_kernel for term in self.terms if term.latent_kernel is not None)
+
+    @property
+    def has_shared(self) -> bool:
+        """Whether there is a curve that all conditions share."""
+        return len(self.of_latents) < len(self.terms)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is the paper's model: one term, whose latents tell conditions apart, and nothing else."""
+        return len(self.terms) == len(self.of_latents) == 1 and self.own is None
+
+
+def plain_kernels(input_kernel: Kernel, latent_kernel: Kernel) -> Kernels:
+    """Return the paper's model, k_H k_X."""
+    return Kernels((Term(input_kernel, latent_kernel),))
+
+
 class Parameters(eqx.Module):
     """Kernels, inducing points, q(H), noise and, for the explicit bounds, q(v).
 
+    All terms have the same inducing inputs and inducing latents. ``own_scale`` is ρ_d², by which the conditions' own
+    curves differ in variance, or ``None`` where they differ as the noise does.
     ``latent_mean`` and ``latent_variance`` are those of the latents. Where conditions have known features, their
     coordinates follow the latents: ``latents`` is the one place where both are put together.
     ``noise_variance`` has one entry for noise shared by all conditions, D entries for noise per condition.
     ``inducing`` is ``None`` for the collapsed bound, whose q(v) is optimal and never stored.
     """
 
-    input_kernel: Kernel
-    latent_kernel: Kernel
+    kernels: Kernels
     inducing_inputs: Float[Array, "M_X Q_X"] = eqx.field(metadata=POINTS)
     inducing_latents: Float[Array, "M_H Q_H"]
     latent_mean: Float[Array, "D Q_L"]
     latent_variance: Float[Array, "D Q_L"] = positive()
     noise_variance: Float[Array, " noise"] = positive()
+    own_scale: Float[Array, " D"] | None = positive(default=None)
     inducing: Inducing | None = None
     known: KnownCoordinates | None = None
 
@@ -118,6 +168,29 @@ class Parameters(eqx.Module):
         """σ_d² of every condition."""
         return jnp.broadcast_to(self.noise_variance, (self.latent_mean.shape[0],))
 
+    @property
+    def own_per_condition(self) -> Float[Array, " D"]:
+        """ρ_d² of every condition: its own, or in proportion to its noise; one where all have the same noise."""
+        if self.own_scale is not None:
+            return self.own_scale
+        return in_proportion(self.noise_per_condition)
+
+    @property
+    def log_prior(self) -> Scalar:
+        """Log density of what is pooled, up to a constant: log σ_d² ~ N(log m, τ²) and log ρ_d² ~ N(0, τ²)."""
+        total = jnp.zeros((), self.latent_mean.dtype)
+        if self.noise_variance.shape[0] > 1:
+            logs = jnp.log(self.noise_variance)
+            total -= jnp.sum((logs - jnp.mean(logs)) ** 2) / (2 * POOLING**2)
+        if self.own_scale is not None:
+            total -= jnp.sum(jnp.log(self.own_scale) ** 2) / (2 * POOLING**2)
+        return total
+
+
+def in_proportion(noise: Float[Array, "*S D"]) -> Float[Array, "*S D"]:
+    """Return noise variances divided by their geometric mean over conditions."""
+    return noise / jnp.exp(jnp.mean(jnp.log(noise), axis=-1, keepdims=True))
+
 
 def of_conditions(parameters: Parameters, numbers: HostInt) -> Parameters:
     """Return parameters with their conditions in another order: the first is the one that was ``numbers[0]``."""
@@ -139,5 +212,6 @@ def of_conditions(parameters: Parameters, numbers: HostInt) -> Parameters:
         latent_mean=taken(parameters.latent_mean),
         latent_variance=taken(parameters.latent_variance),
         noise_variance=parameters.noise_variance if shared else taken(parameters.noise_variance),
+        own_scale=None if parameters.own_scale is None else taken(parameters.own_scale),
         known=known,
     )

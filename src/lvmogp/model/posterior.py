@@ -7,9 +7,11 @@ For any distribution over the latents of a condition, the curve f(·, h) has mea
 - Γ = M(T − ⟨c⟩⟨c⟩ᵀ)Mᵀ + Σ_jk T_jk S_jk − tr(T) I.
 
 The first term of Γ carries the uncertainty of the latents, the second that of the inducing variables, whose covariance
-S has the M_X × M_X blocks S_jk.
+S has the M_X × M_X blocks S_jk. Of several terms all of this is by blocks, and the features of a condition's own curve
+follow those of the terms (equations 56 and 60).
 """
 
+from collections.abc import Callable
 from typing import Annotated
 
 import equinox as eqx
@@ -22,9 +24,19 @@ from lvmogp.algebra.evidence import kronecker_shrinkage
 from lvmogp.algebra.linalg import packed_counts, vec
 from lvmogp.ground.precision import in_precision
 from lvmogp.ground.rules import Along
-from lvmogp.kernels.covariances import diagonal
+from lvmogp.kernels.covariances import stacked_diagonal
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.expected_likelihood import Basis, GridQuadratic, Quadratic, bases, latent_moments, quadratic
+from lvmogp.model.expected_likelihood import (
+    Basis,
+    GridQuadratic,
+    OwnCurves,
+    Quadratic,
+    bases,
+    latent_moments,
+    parts_of,
+    quadratic,
+    stacked,
+)
 from lvmogp.model.layouts import Data
 from lvmogp.model.parameters import KroneckerInducing, Parameters
 from lvmogp.typing import Array, Float, Int
@@ -34,24 +46,41 @@ _BLOCKS_AT_ONCE = 32
 _PAIRS_AT_ONCE = 2**17
 
 
+def by_pairs(of_pair: Callable[[slice, slice], Array], sizes: tuple[int, ...]) -> Float[Array, "*D M_F M_F"]:
+    """Put matrices together from what belongs to each pair of terms, whose latent features are in two slices."""
+    own = parts_of(sizes)
+    rows = [[of_pair(first, other) for other in own] for first in own]
+    return rows[0][0] if len(own) == 1 else jnp.block(rows)
+
+
 class KroneckerCovariance(eqx.Module):
     """S = (U_H ⊗ U_X) diag(vec W) (U_H ⊗ U_X)ᵀ with orthogonal U_X and U_H; its M_X × M_X blocks are S_jk."""
 
     input_basis: Float[Array, "M_X M_X"]
-    latent_basis: Float[Array, "M_H M_H"]
-    variances: Float[Array, "M_X M_H"]
+    latent_basis: Float[Array, "M_C M_C"]
+    variances: Float[Array, "M_X M_C"]
 
-    def contract(self, second: Float[Array, "D M_H M_H"]) -> Float[Array, "D M_X M_X"]:
-        """Return Σ_jk T_jk S_jk = U_X diag(W diag(U_Hᵀ T U_H)) U_Xᵀ for a stack of T."""
-        rotated = jnp.einsum("hj,dhk,kj->dj", self.latent_basis, second, self.latent_basis)
-        scaled = (rotated @ self.variances.T)[:, None, :] * self.input_basis
-        return scaled @ self.input_basis.T
+    @property
+    def blocks(self) -> Float[Array, "M_C M_C M_X M_X"]:
+        """Return the blocks S_jk = U_X diag(Σ_l W_l U_jl U_kl) U_Xᵀ."""
+        diagonals = jnp.einsum("jl,kl,il->jki", self.latent_basis, self.latent_basis, self.variances)
+        return jnp.einsum("xi,jki,yi->jkxy", self.input_basis, diagonals, self.input_basis)
 
-    def block_traces(self) -> Float[Array, "M_H M_H"]:
+    def contract(self, second: Float[Array, "D M_C M_C"], sizes: tuple[int, ...]) -> Float[Array, "D M_F M_F"]:
+        """Return Σ_jk T_jk S_jk = U_X diag(W diag(U_Hᵀ T U_H)) U_Xᵀ for a stack of T, between each pair of terms."""
+
+        def of_pair(first: slice, other: slice) -> Float[Array, "D M_X M_X"]:
+            left, right = self.latent_basis[first], self.latent_basis[other]
+            rotated = jnp.einsum("hj,dhk,kj->dj", left, second[:, first, other], right)
+            return ((rotated @ self.variances.T)[:, None, :] * self.input_basis) @ self.input_basis.T
+
+        return by_pairs(of_pair, sizes)
+
+    def block_traces(self) -> Float[Array, "M_C M_C"]:
         """Return tr S_jk for all j, k: U_H diag(Σ_i W_il) U_Hᵀ."""
         return (self.latent_basis * jnp.sum(self.variances, axis=0)) @ self.latent_basis.T
 
-    def apply(self, matrix: Float[Array, "M_X M_H"]) -> Float[Array, "M_X M_H"]:
+    def apply(self, matrix: Float[Array, "M_X M_C"]) -> Float[Array, "M_X M_C"]:
         """Return S vec(B) as a matrix: U_X (W ∘ U_Xᵀ B U_H) U_Hᵀ."""
         rotated = self.input_basis.T @ matrix @ self.latent_basis
         return self.input_basis @ (rotated * self.variances) @ self.latent_basis.T
@@ -69,16 +98,19 @@ class DenseCovariance(eqx.Module):
     n_inputs: Annotated[int, Along("M_X")] = eqx.field(static=True)
 
     @property
-    def blocks(self) -> Float[Array, "M_H M_H M_X M_X"]:
+    def blocks(self) -> Float[Array, "M_C M_C M_X M_X"]:
         """Return the blocks S_jk."""
         n_latents = self.matrix.shape[0] // self.n_inputs
         return self.matrix.reshape(n_latents, self.n_inputs, n_latents, self.n_inputs).transpose(0, 2, 1, 3)
 
-    def contract(self, second: Float[Array, "D M_H M_H"]) -> Float[Array, "D M_X M_X"]:
-        """Return Σ_jk T_jk S_jk."""
-        return jnp.einsum("djk,jkxy->dxy", second, self.blocks)
+    def contract(self, second: Float[Array, "D M_C M_C"], sizes: tuple[int, ...]) -> Float[Array, "D M_F M_F"]:
+        """Return Σ_jk T_jk S_jk between each pair of terms."""
+        blocks = self.blocks
+        return by_pairs(
+            lambda first, other: jnp.einsum("djk,jkxy->dxy", second[:, first, other], blocks[first, other]), sizes
+        )
 
-    def block_traces(self) -> Float[Array, "M_H M_H"]:
+    def block_traces(self) -> Float[Array, "M_C M_C"]:
         """Return tr S_jk."""
         return jnp.trace(self.blocks, axis1=2, axis2=3)
 
@@ -92,23 +124,27 @@ Covariance = KroneckerCovariance | DenseCovariance
 
 
 class Posterior(eqx.Module):
-    """Kernels and inducing points with their factors, q(H), noise, and q(v) = N(vec M, S)."""
+    """Kernels and inducing points with their factors, q(H), noise, and q(v) = N(vec M, S).
+
+    The columns of M belong to the latent features of all terms, one after the other; so do the blocks of S.
+    """
 
     parameters: Parameters
-    input_factor: Float[Array, "M_X M_X"]
-    latent_factor: Float[Array, "M_H M_H"]
-    mean: Float[Array, "M_X M_H"]
+    input_factors: Float[Array, "kernels M_X M_X"]
+    latent_factors: Float[Array, "latent_kernels M_H M_H"]
+    mean: Float[Array, "M_X M_C"]
     covariance: Covariance
 
     @property
     def input_basis(self) -> Basis:
-        """Return the inducing inputs with their factor."""
-        return Basis(self.parameters.input_kernel, self.parameters.inducing_inputs, self.input_factor)
+        """Return the inducing inputs with their factors."""
+        return Basis(self.parameters.kernels.of_inputs, self.parameters.inducing_inputs, self.input_factors)
 
     @property
     def latent_basis(self) -> Basis:
-        """Return the inducing latents with their factor."""
-        return Basis(self.parameters.latent_kernel, self.parameters.inducing_latents, self.latent_factor)
+        """Return the inducing latents with their factors."""
+        kernels = self.parameters.kernels
+        return Basis(kernels.of_latents, self.parameters.inducing_latents, self.latent_factors, kernels.has_shared)
 
 
 def posterior(parameters: Parameters, data: Data) -> Posterior:
@@ -125,12 +161,12 @@ def posterior(parameters: Parameters, data: Data) -> Posterior:
         mean = inducing.mean
         covariance = DenseCovariance(inducing.factor @ inducing.factor.T, mean.shape[0])
     inputs, latents = bases(parameters)
-    return Posterior(parameters, inputs.factor, latents.factor, mean, covariance)
+    return Posterior(parameters, inputs.factors, latents.factors, mean, covariance)
 
 
-def optimal_inducing(expected: Quadratic) -> tuple[Float[Array, "M_X M_H"], Covariance]:
+def optimal_inducing(expected: Quadratic) -> tuple[Float[Array, "M_X M_C"], Covariance]:
     """Return mean (I + G)⁻¹b and covariance (I + G)⁻¹ of the optimal q(v)."""
-    if isinstance(expected, GridQuadratic):
+    if isinstance(expected, GridQuadratic) and len(expected.sizes) == 1:
         input_values, input_basis = jnp.linalg.eigh(expected.input_gram)
         latent_values, latent_basis = jnp.linalg.eigh(expected.latent_gram)
         variances = kronecker_shrinkage(input_values, latent_values)
@@ -141,8 +177,8 @@ def optimal_inducing(expected: Quadratic) -> tuple[Float[Array, "M_X M_H"], Cova
 
 
 def _from_precision(
-    precision: Float[Array, "MM MM"], linear: Float[Array, "M_X M_H"]
-) -> tuple[Float[Array, "M_X M_H"], DenseCovariance]:
+    precision: Float[Array, "MM MM"], linear: Float[Array, "M_X M_C"]
+) -> tuple[Float[Array, "M_X M_C"], DenseCovariance]:
     factor = jnp.linalg.cholesky(precision), True
     mean = cho_solve(factor, vec(linear)).reshape(linear.T.shape).T
     return mean, DenseCovariance(cho_solve(factor, jnp.eye(len(precision), dtype=precision.dtype)), linear.shape[0])
@@ -153,7 +189,7 @@ def updated(model: Posterior, new: Quadratic) -> Posterior:
     precision = model.covariance.precision()
     linear = (precision @ vec(model.mean)).reshape(model.mean.T.shape).T + new.linear
     mean, covariance = _from_precision(precision + new.dense_gram(), linear)
-    return Posterior(model.parameters, model.input_factor, model.latent_factor, mean, covariance)
+    return Posterior(model.parameters, model.input_factors, model.latent_factors, mean, covariance)
 
 
 def positive_part(variance: Float[Array, "*shape"], prior: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -162,25 +198,59 @@ def positive_part(variance: Float[Array, "*shape"], prior: Float[Array, "*shape"
 
 
 class CurveMoments(eqx.Module):
-    """First two moments of the curves of D conditions: w, Γ and ψ of each."""
+    """First two moments of the curves of D conditions: w, Γ and the prior variance of each kernel.
 
-    weights: Float[Array, "D M_X"]
-    spread: Float[Array, "D M_X M_X"]
-    prior_variance: Float[Array, " D"]
+    The features are those of the terms and, where conditions have curves of their own, of these.
+    """
+
+    weights: Float[Array, "D M_A"]
+    spread: Float[Array, "D M_A M_A"]
+    prior_variance: Float[Array, "D kernels"]
 
 
-def curve_moments(model: Posterior, latents: LatentGaussians) -> CurveMoments:
-    """Return the moments of the curves of conditions whose latents are Gaussian."""
-    moments = latent_moments(model.latent_basis, latents)
-    weights = moments.mean @ model.mean.T  # w_d = M⟨c_d⟩
+def curve_moments(model: Posterior, latents: LatentGaussians, own: OwnCurves | None = None) -> CurveMoments:
+    """Return the moments of the curves of conditions whose latents are Gaussian, with curves of their own if given."""
+    latent_basis, kernels = model.latent_basis, model.parameters.kernels
+    moments, sizes = latent_moments(latent_basis, latents), latent_basis.sizes
+    parts = parts_of(sizes)
+    weights = stacked([moments.mean[:, part] @ model.mean[:, part].T for part in parts])  # w_d = M⟨c_d⟩
     latent_spread = moments.second - moments.mean[:, :, None] * moments.mean[:, None, :]
-    identity = jnp.eye(model.mean.shape[0], dtype=model.mean.dtype)
-    spread = (
-        jnp.einsum("xh,dhk,yk->dxy", model.mean, latent_spread, model.mean)
-        + model.covariance.contract(moments.second)
-        - jnp.trace(moments.second, axis1=1, axis2=2)[:, None, None] * identity
-    )
-    return in_precision(CurveMoments(weights, spread, moments.prior_variance), model.mean.dtype)
+    covariance = by_pairs(
+        lambda first, other: jnp.einsum(
+            "xh,dhk,yk->dxy", model.mean[:, first], latent_spread[:, first, other], model.mean[:, other]
+        ),
+        sizes,
+    ) + model.covariance.contract(moments.second, sizes)  # M(T − ⟨c⟩⟨c⟩ᵀ)Mᵀ + Σ_jk T_jk S_jk
+    # What the features of each term explain of the prior variance, tr(T) I.
+    traces = [jnp.trace(moments.second[:, part, part], axis1=1, axis2=2) for part in parts]
+    explained = jnp.repeat(jnp.stack(traces, axis=1), model.mean.shape[0], axis=1)
+    prior, spread = moments.prior_variance, covariance - _diagonal(explained)
+    if kernels.own is not None:
+        scale = jnp.ones(len(prior), prior.dtype) if own is None else own.scale
+        prior = jnp.concatenate([prior, scale[:, None]], axis=1)
+        weights, spread = _with_own(weights, covariance, spread, own, model.mean.shape[0])
+    return in_precision(CurveMoments(weights, spread, prior), model.mean.dtype)
+
+
+def _diagonal(values: Float[Array, "D F"]) -> Float[Array, "D F F"]:
+    return values[:, :, None] * jnp.eye(values.shape[1], dtype=values.dtype)
+
+
+def _with_own(
+    weights: Float[Array, "D M_F"],
+    covariance: Float[Array, "D M_F M_F"],
+    spread: Float[Array, "D M_F M_F"],
+    own: OwnCurves | None,
+    n_own: int,
+) -> tuple[Float[Array, "D M_A"], Float[Array, "D M_A M_A"]]:
+    # With w_d = offset − gain w_f + ε, Cov(ε) = ρ²I − reduction: the joint moments of (w_f, w_d), less the prior ρ²I.
+    if own is None:  # nothing was seen of the curve
+        return jnp.pad(weights, ((0, 0), (0, n_own))), jnp.pad(spread, ((0, 0), (0, n_own), (0, n_own)))
+    mapped = -own.gain @ covariance  # Cov(w_d, w_f)
+    own_weights = own.offset - jnp.einsum("dmf,df->dm", own.gain, weights)
+    own_spread = -mapped @ own.gain.mT - own.reduction
+    rows = [jnp.concatenate([spread, mapped.mT], axis=2), jnp.concatenate([mapped, own_spread], axis=2)]
+    return jnp.concatenate([weights, own_weights], axis=1), jnp.concatenate(rows, axis=1)
 
 
 def marginals(
@@ -189,13 +259,13 @@ def marginals(
     inputs: Float[Array, "blocks places Q_X"],
     block_condition: Int[Array, " blocks"],
 ) -> tuple[Float[Array, "blocks places"], Float[Array, "blocks places"]]:
-    """Return mean and variance of f at blocks of inputs, each block belonging to one condition."""
+    """Return mean and variance of a curve at blocks of inputs, each block belonging to one condition."""
 
     def one_block(block: tuple[Array, Array]) -> tuple[Array, Array]:
         points, condition = block
         features = input_basis.features(points)
         mean = features @ curves.weights[condition]
-        prior = curves.prior_variance[condition] * diagonal(input_basis.kernel, points)
+        prior = curves.prior_variance[condition] @ stacked_diagonal(input_basis.kernels, points)
         variance = prior + jnp.sum((features @ curves.spread[condition]) * features, axis=1)
         return mean, positive_part(variance, prior)
 
@@ -203,28 +273,28 @@ def marginals(
 
 
 def grid_means(input_basis: Basis, curves: CurveMoments, inputs: Float[Array, "n Q_X"]) -> Float[Array, "n D"]:
-    """Return the mean of f of all conditions at all inputs."""
+    """Return the mean of the curves of all conditions at all inputs."""
     return input_basis.features(inputs) @ curves.weights.T
 
 
 def grid_marginals(
     input_basis: Basis, curves: CurveMoments, inputs: Float[Array, "n Q_X"]
 ) -> tuple[Float[Array, "n D"], Float[Array, "n D"]]:
-    """Return mean and variance of f of all conditions at all inputs, whose features serve all conditions.
+    """Return mean and variance of the curves of all conditions at all inputs, whose features serve all conditions.
 
     aᵀΓa = Σ_{x≤y} (2 − δ_xy) Γ_xy a_x a_y: one product of all Γ with the pairs of features, for some inputs at a time.
     """
-    n_points, n_inducing = inputs.shape[0], input_basis.points.shape[0]
-    first, second = np.triu_indices(n_inducing)
-    folded = curves.spread[:, first, second] * packed_counts(n_inducing).astype(inputs.dtype)
+    n_points, n_features = inputs.shape[0], curves.weights.shape[1]
+    first, second = np.triu_indices(n_features)
+    folded = curves.spread[:, first, second] * packed_counts(n_features).astype(inputs.dtype)
     features = input_basis.features(inputs)
     at_once = min(_PAIRS_AT_ONCE // len(first) + 1, n_points)
     n_slices = -(-n_points // at_once)
-    sliced = jnp.pad(features, ((0, n_slices * at_once - n_points), (0, 0))).reshape(n_slices, at_once, n_inducing)
+    sliced = jnp.pad(features, ((0, n_slices * at_once - n_points), (0, 0))).reshape(n_slices, at_once, n_features)
 
-    def spread_at(some: Float[Array, "s M_X"]) -> Float[Array, "D s"]:
+    def spread_at(some: Float[Array, "s M_A"]) -> Float[Array, "D s"]:
         return folded @ (some.T[first] * some.T[second])
 
     spread = jnp.swapaxes(jax.lax.map(spread_at, sliced), 1, 2).reshape(n_slices * at_once, -1)[:n_points]
-    prior = diagonal(input_basis.kernel, inputs)[:, None] * curves.prior_variance
+    prior = stacked_diagonal(input_basis.kernels, inputs).T @ curves.prior_variance.T
     return features @ curves.weights.T, positive_part(prior + spread, prior)

@@ -29,6 +29,7 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import diagonal, plain_kernel
 from lvmogp.kernels.psi_statistics import of_all_conditions
 from lvmogp.model.expected_likelihood import Basis, latent_moments
+from lvmogp.model.layouts import standardised
 from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
 from lvmogp.tables.observations import Observations
 from lvmogp.typing import HostFloat
@@ -44,7 +45,9 @@ def page_data(model: FittedModel) -> Document:
     """Return posterior, units, conditions and their observations; what is merely shown is not part of it."""
     posterior, scaling, n_coordinates = model.posterior, model.scaling, model.posterior.latent_basis.points.shape[1]
     # What the page computes with, also where the model itself answers from draws.
-    fit = ensemble_of_fit(posterior) if model.ensemble.fit is None else model.ensemble
+    fit = model.ensemble
+    if fit.fit is None:
+        fit = ensemble_of_fit(posterior, standardised(model.schema, scaling))
     return {
         "inputs": _input_ranges(model),
         "scaling": {
@@ -99,10 +102,10 @@ def _input_ranges(model: FittedModel) -> list[Document]:
 
 def _basis(basis: Basis) -> Document:
     return {
-        "kernel": plain_kernel(basis.kernel),
+        "kernel": plain_kernel(basis.kernels[0]),
         "nPoints": basis.points.shape[0],
         "points": encoded(basis.points),
-        "factor": encoded(basis.factor),
+        "factor": encoded(basis.factors[0]),
     }
 
 
@@ -170,7 +173,7 @@ def _curves_of_fit(model: FittedModel, added: list[Condition]) -> list[Document]
         found = _latent_moments(model.posterior.latent_basis, of_all_conditions(gaussians))
         columns = map(np.asarray, (found.prior_variance, found.mean, found.second))
         moments = [
-            {"priorVariance": float(prior), "mean": encoded(mean), "second": encoded(second[pairs])}
+            {"priorVariance": float(prior[0]), "mean": encoded(mean), "second": encoded(second[pairs])}
             for prior, mean, second in zip(*columns, strict=True)
         ]
     described = ({"kind": "gaussian", "moments": each} for each in moments)
@@ -185,8 +188,8 @@ def _curves_of_draws(model: FittedModel) -> list[Document]:
     kernel at its centre, which matters where no inducing input is near.
     """
     inputs, latents = model.posterior.input_basis, model.posterior.latent_basis
-    points, factor = np.asarray(inputs.points, dtype=float), np.asarray(inputs.factor, dtype=float)
-    prior_variance = float(diagonal(latents.kernel, jnp.zeros((1, latents.points.shape[1])))[0])
+    points, factor = np.asarray(inputs.points, dtype=float), np.asarray(inputs.factors[0], dtype=float)
+    prior_variance = float(diagonal(latents.kernels[0], jnp.zeros((1, latents.points.shape[1])))[0])
     described = []
     for name in model.all_ids:
         condition = find_condition(model, name, unseen="error")
@@ -219,7 +222,7 @@ def _particles(model: FittedModel, condition: Condition) -> Document:
         "evidence": {
             "points": encoded(np.asarray(seen.inputs)[present]),
             "features": encoded(features[present]),
-            "gram": encoded(np.asarray(seen.gram_with(process, seen))[np.ix_(present, present)]),
+            "gram": encoded(np.asarray(seen.gram_with(process, seen)[0])[np.ix_(present, present)]),
             "values": encoded(np.asarray(seen.values)[present]),
             "errors": encoded(np.asarray(seen.error_variances)[present]),
             "paddedSize": len(present),

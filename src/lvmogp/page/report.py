@@ -73,8 +73,8 @@ def _shown(model: LVMOGPRegressor, found: Summary) -> dict[str, Any]:
         "conditionName": condition,
         "facts": _facts(found, fitted.scaling.label(output)),
         "kernels": [
-            ("Over inputs", _described(parameters.input_kernel, found.inputs, fitted.scaling.input_scale)),
-            (over_conditions, _described(parameters.latent_kernel, coordinates, scale)),
+            ("Over inputs", _described(parameters.kernels.of_inputs[0], found.inputs, fitted.scaling.input_scale)),
+            (over_conditions, _described(parameters.kernels.of_latents[0], coordinates, scale)),
         ],
         "settings": [(name, _setting(value)) for name, value in model.get_params(deep=False).items()],
         "inputRelevance": found.input_relevance.to_numpy().tolist(),

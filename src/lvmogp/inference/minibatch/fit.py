@@ -138,7 +138,7 @@ def _started(shards: Shards, options: Options, on_progress: Report) -> tuple[Par
     reduced = minibatch_start_options(options, data, few.inputs)
     found = chosen(search(reduced, data, few.inputs, scaling.input_scale, on_progress)).parameters
     latents = placed(_posterior(found, data), rows, n_conditions, fitted)
-    means, kernel = np.asarray(latents.mean), found.latent_kernel
+    means, kernel = np.asarray(latents.mean), found.kernels.of_latents[0]
     n_latent = means.shape[1]
     n_inputs, n_latents = minibatch_inducing(options, n_conditions, n_latent=n_latent, latent_kernel=kernel)
     columns, noise_variance = [means, np.log(np.asarray(latents.variance))], found.noise_variance

@@ -62,9 +62,9 @@ def expected_log_likelihood(
 
     The conditions of the parameters are those of the blocks, which have N_d observations in all (``counts``).
     """
-    kernel, points, latents = parameters.latent_kernel, parameters.inducing_latents, parameters.latents
+    kernel, points, latents = parameters.kernels.of_latents[0], parameters.inducing_latents, parameters.latents
     n_latents = points.shape[0]
-    inverse_latents = inverse_with_quick_derivative(basis(kernel, points).factor)  # L_H⁻¹
+    inverse_latents = inverse_with_quick_derivative(basis((kernel,), points).factors[0])  # L_H⁻¹
     # L_H⁻ᵀ u_j u_jᵀ L_H⁻¹ and K_H⁻¹, packed so that a product with a packed Φ_d is the trace of theirs.
     pair_rows, pair_columns = np.triu_indices(n_latents)
     pair_counts = packed_counts(n_latents).astype(inverse_latents.dtype)
@@ -115,8 +115,8 @@ def _at_inputs(
     parameters: Parameters, mean: Array, covariance: KroneckerCovariance, batch: Minibatch
 ) -> tuple[Array, ...]:
     # What the inputs of the observations come to: aᵀ in the precision of the batch; aᵀM, (U_Xᵀa)²ᵀW, aᵀa and k(x, x).
-    kernel, points = parameters.input_kernel, parameters.inducing_inputs
-    inverse = inverse_with_quick_derivative(basis(kernel, points).factor)  # L_X⁻¹
+    kernel, points = parameters.kernels.of_inputs[0], parameters.inducing_inputs
+    inverse = inverse_with_quick_derivative(basis((kernel,), points).factors[0])  # L_X⁻¹
     kernel, points, whitening, mean, covariance = jax.tree.map(
         lambda leaf: leaf.astype(batch.outputs.dtype), (kernel, points, inverse, mean, covariance)
     )

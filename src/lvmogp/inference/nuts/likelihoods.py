@@ -28,18 +28,18 @@ _N_CANDIDATES = 64
 def log_likelihood(point: ChainParameters, data: LikelihoodData) -> Scalar:
     """Return log p(Y | H, η) (equations 30 and 31), of sparse data its bound (10) for latents that are known."""
     if isinstance(data, SparseData):
-        known = data.parameters(point.input_kernel, point.latent_kernel, point.coordinates, point.noise.variance)
-        return collapsed(known, data.observed).fit
+        given = (point.kernels, point.coordinates, point.noise.variance, point.own_per_condition)
+        return collapsed(data.parameters(*given), data.observed).fit
     noise = data.noise(point.noise_per_condition)
     if isinstance(data, ScatteredData):
         precision = data.present / jnp.sqrt(noise)
-        covariance = data.gram(point.input_kernel, point.latent_kernel, point.coordinates, precision)
+        covariance = data.gram(point.kernels, point.coordinates, point.own_per_condition, precision)
         log_det, misfit = dense_evidence(covariance, data.outputs * precision)
         return -(data.present @ (LOG_2PI + jnp.log(noise)) + log_det + misfit) / 2
     # Divided by the noise of their condition, outputs have the covariance I + K_H/(σσᵀ) ⊗ K_X.
-    deviation = jnp.sqrt(noise)
-    latent_gram = gram(point.latent_kernel, point.coordinates) / (deviation[:, None] * deviation)
-    input_gram = gram(point.input_kernel, data.inputs)
+    deviation, (term,) = jnp.sqrt(noise), point.kernels.terms
+    latent_gram = gram(term.latent_kernel, point.coordinates) / (deviation[:, None] * deviation)
+    input_gram = gram(term.input_kernel, data.inputs)
     log_det, misfit = kronecker_evidence(input_gram, latent_gram, data.outputs / deviation)
     # −½ [N Σ_d log 2πσ_d² + log|I + K_H/(σσᵀ) ⊗ K_X| + misfit]
     return -(data.inputs.shape[0] * jnp.sum(LOG_2PI + jnp.log(noise)) + log_det + misfit) / 2
@@ -75,19 +75,19 @@ def log_likelihoods_on_grid(
     ``noise`` σ_d² is that of an observation of each condition; ``input_values`` λ_i and ``rotated`` outputs Z = UᵀY
     come from the eigenvectors of K_X = U diag(λ) Uᵀ.
     """
-    deviation = jnp.sqrt(noise)
+    deviation, latent_kernel = jnp.sqrt(noise), point.kernels.of_latents[0]
     others = 1 - jax.nn.one_hot(condition, len(deviation), dtype=deviation.dtype)
     scale = others / deviation
     # K_H/(σσᵀ) of the others; the condition itself is a row of zeros, which says nothing.
-    among = gram(point.latent_kernel, point.coordinates) * scale[:, None] * scale
+    among = gram(latent_kernel, point.coordinates) * scale[:, None] * scale
     latent_values, latent_basis = jnp.linalg.eigh(among)  # μ_j and V
     shrinkage = kronecker_shrinkage(input_values, latent_values)  # 1/(1 + λ_i μ_j)
     known = shrinkage * ((rotated * scale) @ latent_basis)
-    between = cross(point.latent_kernel, candidates, point.coordinates) * scale / deviation[condition]
+    between = cross(latent_kernel, candidates, point.coordinates) * scale / deviation[condition]
     features = between @ latent_basis  # c = Vᵀ k_H(h, H)/(σ_d σ), a row for each candidate
     # mean_i = λ_i Σ_j c_j known_ij and variance_i = 1 + λ_i k_H(h, h)/σ_d² − λ_i² Σ_j c_j²/(1 + λ_i μ_j)
     mean = input_values * (features @ known.T)
-    own = diagonal(point.latent_kernel, candidates) / noise[condition]
+    own = diagonal(latent_kernel, candidates) / noise[condition]
     variance = 1 + input_values * own[:, None] - input_values**2 * (features**2 @ shrinkage.T)
     residual = rotated[:, condition] / deviation[condition] - mean
     return -jnp.sum(residual**2 / variance + jnp.log(variance), axis=1) / 2
@@ -101,27 +101,35 @@ def log_likelihoods_of_scattered(
     By a Cholesky factor over the observations of the others (equation 33). A condition with too many observations to
     have places stays at the first candidate.
     """
-    kernel, all_noise = point.latent_kernel, data.noise(point.noise_per_condition)
+    kernels, all_noise, own_scale = point.kernels, data.noise(point.noise_per_condition), point.own_per_condition
     is_own = data.conditions == condition
     scale = jnp.where(is_own, 0.0, data.present) / jnp.sqrt(all_noise)
     # P = I + K/(σσᵀ) of the others; rows of the condition itself say nothing, and no eigenvalue is below one.
-    among = data.gram(point.input_kernel, kernel, point.coordinates, scale)
+    among = data.gram(kernels, point.coordinates, own_scale, scale)
     factor = jnp.linalg.cholesky(jnp.eye(len(scale)) + among)
     known = whiten(factor, data.outputs * scale)
     own = data.places[condition]
     taken = (own < len(scale)).astype(scale.dtype)
     points = jnp.take(data.inputs, own, axis=0, mode="clip")
     values = jnp.take(data.outputs, own, mode="clip") * taken
-    to_others = cross(point.input_kernel, points, data.inputs) * taken[:, None] * scale
-    within = gram(point.input_kernel, points) * taken[:, None] * taken
+    to_others = [cross(term.input_kernel, points, data.inputs) * taken[:, None] * scale for term in kernels.terms]
+    within = [gram(term.input_kernel, points) * taken[:, None] * taken for term in kernels.terms]
     noise = jnp.diag(jnp.where(taken > 0, jnp.take(all_noise, own, mode="clip"), 1.0))
+    if kernels.own is not None:  # which no other condition knows anything of
+        noise = noise + own_scale[condition] * gram(kernels.own, points) * taken[:, None] * taken
 
     def at(candidate: Float[Array, " Q_H"]) -> Array:
-        between = cross(kernel, candidate[None], point.coordinates)[0][data.conditions]
-        whitened = whiten(factor, (to_others * between).T)  # L⁻¹Cᵀ
-        prior = kernel.evaluate(candidate, candidate) * within
-        # y_d | h ~ N(C P⁻¹ y, k_H(h, h) K_X + σ_d² I − C P⁻¹ Cᵀ)
-        return log_density(values - known @ whitened, jnp.linalg.cholesky(prior + noise - whitened.T @ whitened))
+        between, prior = jnp.zeros_like(to_others[0]), noise
+        for term, covariance, own_covariance in zip(kernels.terms, to_others, within, strict=True):
+            if term.latent_kernel is None:
+                between, prior = between + covariance, prior + own_covariance
+            else:
+                to_latents = cross(term.latent_kernel, candidate[None], point.coordinates)[0][data.conditions]
+                between = between + covariance * to_latents
+                prior = prior + term.latent_kernel.evaluate(candidate, candidate) * own_covariance
+        whitened = whiten(factor, between.T)  # L⁻¹Cᵀ
+        # y_d | h ~ N(C P⁻¹ y, k_H(h, h) K_X + R_d − C P⁻¹ Cᵀ)
+        return log_density(values - known @ whitened, jnp.linalg.cholesky(prior - whitened.T @ whitened))
 
     has_places = jnp.sum(taken) == jnp.sum(jnp.where(is_own, data.present, 0.0))
     only_first = jnp.full(len(candidates), -jnp.inf).at[0].set(0.0)
@@ -140,7 +148,7 @@ def redrawn_latents(
     if isinstance(data, ScatteredData):
         explained = partial(log_likelihoods_of_scattered, data=data)
     else:
-        values, basis = jnp.linalg.eigh(gram(point.input_kernel, data.inputs))
+        values, basis = jnp.linalg.eigh(gram(point.kernels.terms[0].input_kernel, data.inputs))
         explained = partial(
             log_likelihoods_on_grid,
             noise=data.noise(point.noise_per_condition),

@@ -11,9 +11,12 @@ import jax.numpy as jnp
 
 from lvmogp.algebra.constraints import positive
 from lvmogp.errors import SettingError
-from lvmogp.kernels.covariances import Composite, Kernel, Periodic, Product, Stationary, Sum, leaves
-from lvmogp.model.parameters import KnownCoordinates, Parameters
+from lvmogp.kernels.covariances import Kernel, Periodic, Stationary, leaves, scaled_kernel
+from lvmogp.model.parameters import Kernels, KnownCoordinates, Parameters, Term, in_proportion
 from lvmogp.typing import Array, Float, Scalar
+
+# Where spreads of noise and of own variances start within.
+_FIRST_SPREADS = (0.1, 2.0)
 
 
 class SharedNoise(eqx.Module):
@@ -39,14 +42,29 @@ class OwnNoise(eqx.Module):
         return self.median[..., None] * jnp.exp(self.spread[..., None] * self.deviations)
 
 
-class ChainParameters(eqx.Module):
-    """Kernels, latents and noise; where conditions have features, their coordinates, of which some may be missing."""
+class OwnScale(eqx.Module):
+    """The variance of each own curve, relative to their median: log ρ_d² = spread ε_d with ε_d ~ N(0, 1)."""
 
-    input_kernel: Kernel
-    latent_kernel: Kernel
+    deviations: Float[Array, "*shape D"]
+    spread: Float[Array, "*shape"] = positive()
+
+    @property
+    def scale(self) -> Float[Array, "*shape D"]:
+        """ρ_d² of every condition."""
+        return jnp.exp(self.spread[..., None] * self.deviations)
+
+
+class ChainParameters(eqx.Module):
+    """Kernels, latents and noise; where conditions have features, their coordinates, of which some may be missing.
+
+    ``own`` is there where the variances of own curves are each condition's, and do not follow the noise.
+    """
+
+    kernels: Kernels
     latents: Float[Array, "D Q_L"]
     noise: SharedNoise | OwnNoise
     known: KnownCoordinates | None = None
+    own: OwnScale | None = None
 
     @property
     def coordinates(self) -> Float[Array, "D Q_H"]:
@@ -60,42 +78,44 @@ class ChainParameters(eqx.Module):
         """σ_d² of every condition."""
         return jnp.broadcast_to(self.noise.variance, (self.latents.shape[0],))
 
+    @property
+    def own_per_condition(self) -> Float[Array, " D"]:
+        """ρ_d² of every condition."""
+        return in_proportion(self.noise_per_condition) if self.own is None else self.own.scale
+
 
 def chain_parameters(parameters: Parameters, latents: Float[Array, "D Q_L"]) -> ChainParameters:
     """Return the point of the hyperparameters of a variational fit and these latents.
 
     Coordinates of features that nobody knows are where the fit expects them.
     """
-    input_kernel, latent_kernel = parameters.input_kernel, parameters.latent_kernel
-    # k_H k_X stays the same when one is doubled and the other halved: where the latent kernel is a correlation times a
-    # variance, that variance is one.
-    if isinstance(latent_kernel, Stationary | Periodic) and "variance" not in latent_kernel.fixed:
-        scaled = _scaled(input_kernel, latent_kernel.variance)
-        if scaled is not None:
-            one, fixed = jnp.ones_like(latent_kernel.variance), (*latent_kernel.fixed, "variance")
-            input_kernel, latent_kernel = scaled, dataclasses.replace(latent_kernel, variance=one, fixed=fixed)
+    kernels = dataclasses.replace(parameters.kernels, terms=tuple(map(_identified, parameters.kernels.terms)))
     known = parameters.known
     if known is not None:
         known = dataclasses.replace(known, fixed=(*known.fixed, "missing_variance"))
+    own = None
+    if parameters.own_scale is not None:
+        logs = jnp.log(parameters.own_scale)
+        spread = jnp.clip(jnp.std(logs), *_FIRST_SPREADS)
+        own = OwnScale(logs / spread, spread)
     if len(parameters.noise_variance) == 1:
-        return ChainParameters(input_kernel, latent_kernel, latents, SharedNoise(parameters.noise_variance), known)
+        return ChainParameters(kernels, latents, SharedNoise(parameters.noise_variance), known, own)
     logs = jnp.log(parameters.noise_variance)
-    mean, spread = jnp.mean(logs), jnp.clip(jnp.std(logs), 0.1, 2.0)
+    mean, spread = jnp.mean(logs), jnp.clip(jnp.std(logs), *_FIRST_SPREADS)
     noise = OwnNoise((logs - mean) / spread, jnp.exp(mean), spread)
-    return ChainParameters(input_kernel, latent_kernel, latents, noise, known)
+    return ChainParameters(kernels, latents, noise, known, own)
 
 
-def _scaled(kernel: Any, factor: Scalar) -> Kernel | None:
-    # The kernel times a factor, or None where the user holds its variance fixed.
-    if not isinstance(kernel, Composite):
-        is_free = "variance" not in kernel.fixed
-        return dataclasses.replace(kernel, variance=kernel.variance * factor) if is_free else None
-    terms: list[Any] = [_scaled(term, factor) for term in kernel.terms]
-    free = [place for place, term in enumerate(terms) if term is not None]
-    if isinstance(kernel, Sum):
-        return Sum(tuple(terms)) if len(free) == len(terms) else None
-    # One factor of a product is enough.
-    return Product((*kernel.terms[: free[0]], terms[free[0]], *kernel.terms[free[0] + 1 :])) if free else None
+def _identified(term: Term) -> Term:
+    # k_H k_X stays the same when one is doubled and the other halved: where the latent kernel is a correlation times a
+    # variance, that variance is one.
+    latent_kernel = term.latent_kernel
+    if isinstance(latent_kernel, Stationary | Periodic) and "variance" not in latent_kernel.fixed:
+        scaled = scaled_kernel(term.input_kernel, latent_kernel.variance)
+        if scaled is not None:
+            one, fixed = jnp.ones_like(latent_kernel.variance), (*latent_kernel.fixed, "variance")
+            return Term(scaled, dataclasses.replace(latent_kernel, variance=one, fixed=fixed))
+    return term
 
 
 class Priors(NamedTuple):
@@ -119,7 +139,8 @@ class Priors(NamedTuple):
     noise_variance : (median, spread)
         Noise variance; with noise per condition, the median of all conditions'.
     noise_spread : (median, spread)
-        With noise per condition, the standard deviation of log σ² among conditions.
+        With noise per condition, the standard deviation of log σ² among conditions, and that of log ρ², the variance of
+        their own curves.
     """
 
     input_lengthscale: tuple[float, float] = (1.0, 1.0)
@@ -142,11 +163,15 @@ class Priors(NamedTuple):
 
 def log_prior(point: ChainParameters, priors: Priors) -> Scalar:
     """Return the log density of a point (equation 29), of positive numbers as that of their logarithms."""
-    total = _log_prior_of_kernel(point.input_kernel, priors, priors.input_lengthscale)
-    total = total + _log_prior_of_kernel(point.latent_kernel, priors, priors.latent_lengthscale)
-    total = total - jnp.sum(point.latents**2) / 2  # h_d ~ N(0, I)
+    total = -jnp.sum(point.latents**2) / 2  # h_d ~ N(0, I)
+    for kernel in point.kernels.of_inputs:
+        total = total + _log_prior_of_kernel(kernel, priors, priors.input_lengthscale)
+    for kernel in point.kernels.of_latents:
+        total = total + _log_prior_of_kernel(kernel, priors, priors.latent_lengthscale)
     if point.known is not None:
         total = total - jnp.sum(point.known.missing_mean**2) / 2  # what is missing, like a latent
+    if point.own is not None:
+        total = total - jnp.sum(point.own.deviations**2) / 2 + _log_density(point.own.spread, *priors.noise_spread)
     noise = point.noise
     if isinstance(noise, SharedNoise):
         return total + _log_density(noise.variance, *priors.noise_variance)

@@ -14,7 +14,7 @@ from lvmogp.inference.nuts.diagnostics import Convergence, SamplingDiagnostics, 
 from lvmogp.inference.nuts.likelihoods import fitted_values
 from lvmogp.inference.nuts.parameters import ChainParameters, OwnNoise, Priors, chain_parameters
 from lvmogp.inference.restarts import SAMPLING, Progress, Report
-from lvmogp.kernels.covariances import Kernel, gram
+from lvmogp.kernels.covariances import gram
 from lvmogp.model.draws import Draws, NoiseSpread
 from lvmogp.model.layouts import Data, GridData, SparseData, likelihood_data
 from lvmogp.model.parameters import Parameters
@@ -76,6 +76,8 @@ def _start(parameters: Parameters, places: ChainParameters, rng: np.random.Gener
         vector[where] += np.sqrt(variance) * rng.standard_normal(variance.shape)
     if isinstance(places.noise, OwnNoise):
         variances[places.noise.deviations] = _DEVIATION_VARIANCE
+    if places.own is not None:
+        variances[places.own.deviations] = _DEVIATION_VARIANCE
     return vector, variances
 
 
@@ -83,19 +85,16 @@ def as_draws(
     points: ChainParameters, like: Parameters, *, chain: Int[Array, " draws"], log_weight: Float[Array, " draws"]
 ) -> Draws:
     """Return points with a leading axis of S draws as draws, whose kernels hold fixed what the user holds fixed."""
-
-    def as_described(kernel: Kernel, described: Kernel) -> Kernel:
-        return jax.tree.unflatten(jax.tree.structure(described), jax.tree.leaves(kernel))
-
-    noise = points.noise
+    noise, own = points.noise, points.own
     return Draws(
-        input_kernel=as_described(points.input_kernel, like.input_kernel),
-        latent_kernel=as_described(points.latent_kernel, like.latent_kernel),
+        kernels=jax.tree.unflatten(jax.tree.structure(like.kernels), jax.tree.leaves(points.kernels)),
         latents=jax.vmap(lambda point: point.coordinates)(points),
         noise_variance=noise.variance,
         chain=chain,
         log_weight=log_weight,
         noise_spread=NoiseSpread(noise.median, noise.spread) if isinstance(noise, OwnNoise) else None,
+        own_scale=None if own is None else own.scale,
+        own_spread=None if own is None else own.spread,
     )
 
 
@@ -128,10 +127,11 @@ def _follow(
     target: Target, points: ChainParameters, places: Int[Array, " n"], pairs: Int[Array, "pairs 2"]
 ) -> dict[str, Array]:
     def follow(point: ChainParameters) -> dict[str, Array]:
-        covariance = gram(point.latent_kernel, point.coordinates)
+        # Of all terms that tell conditions apart.
+        covariances = [gram(kernel, point.coordinates)[pairs[:, 0], pairs[:, 1]] for kernel in point.kernels.of_latents]
         return {
             "predictions": fitted_values(point, target.data).reshape(-1)[places],
-            "latent kernel matrix": covariance[pairs[:, 0], pairs[:, 1]],
+            "latent kernel matrix": jnp.concatenate([*covariances, jnp.zeros(0)]),
             "noise": jnp.log(point.noise.variance),
         }
 
