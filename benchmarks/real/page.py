@@ -75,6 +75,14 @@ def by_task(runs: Runs) -> dict[str, dict[str, OnSet]]:
     return found
 
 
+def by_kind(runs: Runs) -> dict[str, dict[str, dict[str, OnSet]]]:
+    """Return the comparisons by kind of task, set and method; what was not measured is left out."""
+    found, order = by_task(runs), [*TABLES, MAP]
+    named = sorted((order.index(name), kind, task) for task in found for name, kind in [set_and_kind(task)])
+    kinds = {kind: {order[place]: found[task] for place, own, task in named if own == kind} for kind in KINDS}
+    return {kind: sets for kind, sets in kinds.items() if sets}
+
+
 def _tallies(lines: Mapping[int, Line], splits: Sequence[int]) -> Tallies:
     # A split is a group: its conditions were predicted by one fit.
     chosen = [lines[split] for split in splits]
@@ -96,26 +104,18 @@ def _beside(lines: Mapping[int, Line], others: Mapping[int, Line]) -> Figure:
 
 def tables(runs: Runs) -> str:
     """All tables: for each kind of task all sets together, then each set by itself."""
-    found = by_task(runs)
-    if not found:
+    if not runs:
         return _NOTHING
-    of_kind = {
-        kind: {set_and_kind(task)[0]: found[task] for task in _in_order(found) if set_and_kind(task)[1] == kind}
-        for kind in KINDS
-    }
+    kinds = by_kind(runs)
     parts = ["## All sets together"]
-    parts += [f"### {_title(kind)}\n\n{_together(sets)}" for kind, sets in of_kind.items() if sets]
+    parts += [f"### {title(kind)}\n\n{_together(sets)}" for kind, sets in kinds.items()]
     parts += ["## Each set by itself"]
-    parts += [f"### {_title(kind)}, by set\n\n{_one_by_one(sets)}" for kind, sets in of_kind.items() if sets]
+    parts += [f"### {title(kind)}, by set\n\n{_one_by_one(sets)}" for kind, sets in kinds.items()]
     return "\n\n".join(parts)
 
 
-def _in_order(tasks: Iterable[str]) -> list[str]:
-    order = [*TABLES, MAP]
-    return sorted(tasks, key=lambda task: order.index(set_and_kind(task)[0]))
-
-
-def _title(kind: str) -> str:
+def title(kind: str) -> str:
+    """Return what a kind of task is called in headings."""
     words = {"1": "one point", "3": "three points", "5": "five points"}
     first, _, last = kind.rpartition(" ")
     return f"New conditions from {words[last]}" if last in words else f"{first} {last}".strip().capitalize()
