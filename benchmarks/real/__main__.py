@@ -2,7 +2,7 @@
 
     LVMOGP_REAL_DATA=FOLDER python -m benchmarks.real --jobs 2
     python -m benchmarks.real --data FOLDER --task "Orange, new from 3" --method "GPs alone" --out out/a.jsonl
-    python -m benchmarks.real --again lvmogp --method lvmogp
+    python -m benchmarks.real --again lvmogp
     python -m benchmarks.real --ours "lvmogp, three latents" '{"n_latent": 3}' --out out/settings.jsonl
     python -m benchmarks.real --gather out/a.jsonl --splits 0
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--task", action="append", help="some tasks [all]")
     parser.add_argument("--method", action="append", choices=known, help=f"some methods [{OURS} and all rivals]")
     parser.add_argument("--ours", action="append", nargs=2, metavar=("NAME", "JSON"), help="ours with other settings")
-    parser.add_argument("--again", action="append", default=[], metavar="METHOD", help="forget what is on file of this")
+    parser.add_argument("--again", action="append", default=[], metavar="METHOD", help="measure this method anew")
     parser.add_argument("--gather", action="append", type=Path, default=[], metavar="FILE", help="take in another run")
     parser.add_argument("--splits", type=int, default=N_SPLITS)
     parser.add_argument("--jobs", type=int, default=1, help="processes, each on one thread")
@@ -52,7 +52,7 @@ def main() -> None:
     if forgotten or given.gather:
         kept = [line for line in lines_of([given.out, *given.gather]) if line not in forgotten]
         rewrite(given.out, kept)
-    named = {name: SETTINGS.get(name, {}) for name in given.method or []} | others
+    named = {name: SETTINGS.get(name, {}) for name in [*(given.method or []), *given.again]} | others
     run(given.data, given.out, some_tasks=given.task, methods=named, n_splits=given.splits, n_jobs=given.jobs)
 
 

@@ -92,6 +92,8 @@ def run(
 def _results(work: list[Any], n_jobs: int) -> Iterator[Line | None]:
     # One thread each: the pieces themselves fill the cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if n_jobs > 1:
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")  # where there is an accelerator, it is not shared by all of them
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_ONE_THREAD}"
     return joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(work)
 
