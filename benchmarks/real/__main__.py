@@ -44,6 +44,9 @@ def main() -> None:
     others = {name: json.loads(settings) for name, settings in given.ours or []}
     if not all(name.startswith(OURS) for name in others):
         parser.error(f"names of ours begin with {OURS}, so that tables know them from rivals")
+    unset = set(given.again) - {*known, *others}
+    if unset:
+        parser.error(f"say with --ours which settings {', '.join(unset)} has")
     forgotten = [
         line
         for line in lines_of([given.out])
