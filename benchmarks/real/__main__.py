@@ -1,75 +1,62 @@
 """Measure every method on tasks from real data, and go on from what is on disk.
 
-    LVMOGP_REAL_DATA=FOLDER python -m benchmarks.real --splits 20 --jobs 2
-    python -m benchmarks.real --data FOLDER --task "Orange, new from 3" --method "GPs alone" --splits 3
+    LVMOGP_REAL_DATA=FOLDER python -m benchmarks.real --jobs 2
+    python -m benchmarks.real --data FOLDER --task "Orange, new from 3" --method "GPs alone" --out out/a.jsonl
+    python -m benchmarks.real --again lvmogp
+    python -m benchmarks.real --ours "lvmogp, three latents" '{"n_latent": 3}' --out out/settings.jsonl
+    python -m benchmarks.real --gather out/a.jsonl --splits 0
 
-The mixed model needs ``pip install statsmodels``; BoTorch gets an environment of its own at first use. Each line of the
-file is one split of one task by one method: errors, log density, coverage and width of 95 % intervals.
+The mixed model and BoTorch get environments of their own at first use; the other rivals need nothing that the library
+does not need. Each line of the file is one split of one task by one method; ``python -m benchmarks.real.page`` makes
+the page of the documentation from it.
 """
 
 import argparse
 import json
 import os
-import time
 from pathlib import Path
-from typing import Any
 
-import joblib
-import numpy as np
-
-from benchmarks.real.methods import METHODS, can_take
-from benchmarks.real.problems import FOLDER_VARIABLE, tasks
-from lvmogp.ground.precision import double_precision
-
-_OUT = Path("out") / "real.jsonl"
-
-
-def measured(folder: Path, task: str, method: str, split: int) -> dict[str, Any] | None:
-    """Return how well a method predicts the test rows of one split; ``None`` where it cannot be asked."""
-    given = tasks(folder)[task](split)
-    if not can_take(method, given):
-        return None
-    began = time.perf_counter()
-    with double_precision():
-        found = METHODS[method](given)
-    outputs = given.test.outputs
-    return {
-        "task": task,
-        "method": method,
-        "split": split,
-        "n_test": len(outputs),
-        "squared_error": float(np.sum((found.mean - outputs) ** 2)),
-        "log_density": float(np.mean(found.log_density)),
-        "coverage": float(np.mean((found.lower <= outputs) & (outputs <= found.upper))),
-        "width": float(np.mean(found.upper - found.lower)),
-        "seconds": round(time.perf_counter() - began, 2),
-    }
+from benchmarks.real.methods import RIVALS, SETTINGS
+from benchmarks.real.page import RESULTS
+from benchmarks.real.problems import FOLDER_VARIABLE, OURS, tasks
+from benchmarks.real.runner import N_SPLITS, lines_of, rewrite, run
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = [*SETTINGS, *RIVALS]
     parser.add_argument("--data", type=Path, default=os.environ.get(FOLDER_VARIABLE), help="folder of the data sets")
     parser.add_argument("--task", action="append", help="some tasks [all]")
-    parser.add_argument("--method", action="append", choices=list(METHODS), help="some methods [all]")
-    parser.add_argument("--splits", type=int, default=20)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=_OUT)
+    parser.add_argument("--method", action="append", choices=known, help=f"some methods [{OURS} and all rivals]")
+    parser.add_argument("--ours", action="append", nargs=2, metavar=("NAME", "JSON"), help="ours with other settings")
+    parser.add_argument("--again", action="append", default=[], metavar="METHOD", help="measure this method anew")
+    parser.add_argument("--gather", action="append", type=Path, default=[], metavar="FILE", help="take in another run")
+    parser.add_argument("--splits", type=int, default=N_SPLITS)
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each on one thread")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     if given.data is None:
         parser.error(f"name the folder of the real data with --data or {FOLDER_VARIABLE}")
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = given.out.read_text().splitlines() if given.out.exists() else []
-    known = {(each["task"], each["method"], each["split"]) for each in map(json.loads, lines)}
-    names = given.task or list(tasks(given.data))
-    every = [
-        (task, method, split) for split in range(given.splits) for task in names for method in given.method or METHODS
+    given.data = Path(given.data)
+    unknown = set(given.task or []) - set(tasks(given.data))
+    if unknown:
+        parser.error(f"there is no task {', '.join(unknown)}; tasks are {', '.join(tasks(given.data))}")
+    others = {name: json.loads(settings) for name, settings in given.ours or []}
+    if not all(name.startswith(OURS) for name in others):
+        parser.error(f"names of ours begin with {OURS}, so that tables know them from rivals")
+    unset = set(given.again) - {*known, *others}
+    if unset:
+        parser.error(f"say with --ours which settings {', '.join(unset)} has")
+    forgotten = [
+        line
+        for line in lines_of([given.out])
+        if line["method"] in given.again and line["task"] in (given.task or [line["task"]])
     ]
-    work = (joblib.delayed(measured)(given.data, *each) for each in every if each not in known)
-    with given.out.open("a") as out:
-        for found in joblib.Parallel(n_jobs=given.jobs, return_as="generator_unordered")(work):
-            if found is not None:
-                print(json.dumps(found), file=out, flush=True)
-                print(f"{found['task']}, {found['method']}, split {found['split']}: {found['seconds']} s", flush=True)
+    if forgotten or given.gather:
+        kept = [line for line in lines_of([given.out, *given.gather]) if line not in forgotten]
+        rewrite(given.out, kept)
+    named = {name: SETTINGS.get(name, {}) for name in [*(given.method or []), *given.again]} | others
+    run(given.data, given.out, some_tasks=given.task, methods=named, n_splits=given.splits, n_jobs=given.jobs)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ CSV file each with one row per observation, and a map of three metals.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,12 +13,14 @@ import numpy as np
 import pandas as pd
 
 from lvmogp.errors import DataError
+from lvmogp.insight.validation import Split, new_conditions, rows_removed
 from lvmogp.typing import HostFloat, HostInt
 
 FOLDER_VARIABLE = "LVMOGP_REAL_DATA"
+OURS = "lvmogp"  # names of our own methods begin with it
 FEW = (1, 3, 5)
-_NEW_SHARE = 0.25
-_REMOVED_SHARE = 0.3
+NEW, REMOVED, ON_A_MAP = "new from", "rows removed", "the map"
+KINDS = (*(f"{NEW} {n_points}" for n_points in FEW), REMOVED, ON_A_MAP)
 
 
 class Table(NamedTuple):
@@ -67,7 +70,10 @@ class Task(NamedTuple):
 
 
 def grouped(folder: Path, name: str) -> GroupedRows:
-    """Read a data set; conditions are numbered in the order of their first rows, inputs and outputs standardised."""
+    """Read a data set; conditions are numbered in the order of their first rows.
+
+    Inputs and outputs come in units of their standard deviation over the whole set, for every method.
+    """
     table, rows = TABLES[name], _read(folder / f"{name}.csv")
     outputs = rows[table.output].to_numpy(dtype=float)
     conditions, _ = pd.factorize(rows[table.condition])
@@ -77,42 +83,26 @@ def grouped(folder: Path, name: str) -> GroupedRows:
     )
 
 
-def new_conditions(rows: GroupedRows, split: int, n_points: int) -> Task:
-    """Train on three quarters of the conditions; predict the others from so many of their points, chosen at random.
+def split(rows: GroupedRows, places: Split) -> Task:
+    """Take rows apart."""
+    return Task(*(rows.at(some) for some in places))
 
-    At least one point of each is left to predict: a condition with too few has fewer to learn from.
+
+def new_from(rows: GroupedRows, number: int, n_points: int) -> Task:
+    """Make a numbered task of predicting new conditions from so many of their points."""
+    return split(rows, new_conditions(rows.conditions, np.random.default_rng([number, n_points]), n_points=n_points))
+
+
+def without(rows: GroupedRows, number: int) -> Task:
+    """Make a numbered task of predicting removed rows."""
+    return split(rows, rows_removed(rows.conditions, np.random.default_rng([number, 0])))
+
+
+def metals(folder: Path) -> Task:
+    """Predict cadmium at 100 places from cadmium at 259 others, and nickel and zinc at all of them.
+
+    The task of the literature, which has one split.
     """
-    rng = np.random.default_rng([split, n_points])
-    n_conditions = int(rows.conditions.max()) + 1
-    new = rng.permutation(n_conditions)[: max(round(_NEW_SHARE * n_conditions), 1)]
-    few, test = [], []
-    for number in np.sort(new):
-        places = rng.permutation(np.flatnonzero(rows.conditions == number))
-        n_few = min(n_points, len(places) - 1)
-        few.extend(places[:n_few])
-        test.extend(places[n_few:])
-    trained = np.flatnonzero(~np.isin(rows.conditions, new))
-    return Task(rows.at(trained), rows.at(np.asarray(few, dtype=int)), rows.at(np.asarray(test, dtype=int)))
-
-
-def rows_removed(rows: GroupedRows, split: int) -> Task:
-    """Remove a random 30 % of the rows, but never the last of a condition, and predict them."""
-    rng = np.random.default_rng([split, 0])
-    order = rng.permutation(len(rows.outputs))
-    kept_one = np.zeros(int(rows.conditions.max()) + 1, dtype=bool)
-    removed: list[int] = []
-    kept: list[int] = []
-    for place in order[::-1]:  # the first row of a condition that comes up stays
-        number = rows.conditions[place]
-        can_go = kept_one[number] and len(removed) < round(_REMOVED_SHARE * len(order))
-        (removed if can_go else kept).append(int(place))
-        kept_one[number] = True
-    return Task(rows.at(np.sort(kept)), rows.at(np.zeros(0, dtype=int)), rows.at(np.sort(removed)))
-
-
-def metals(folder: Path, split: int) -> Task:
-    """Predict cadmium at 100 places from cadmium at 259 others, and nickel and zinc at all of them."""
-    del split  # the task of the literature has one split
     known, hidden = _read(folder / "jura-prediction.csv"), _read(folder / "jura-validation.csv")
     tables = [known, hidden]
     everywhere = pd.concat(tables, ignore_index=True)
@@ -131,19 +121,23 @@ def metals(folder: Path, split: int) -> Task:
 
 
 def tasks(folder: Path) -> dict[str, Callable[[int], Task]]:
-    """All tasks by name, each a function of the split."""
+    """All tasks by name, each a function of the number of the split."""
     found: dict[str, Callable[[int], Task]] = {}
     for name in TABLES:
         rows = grouped(folder, name)
         most = int(np.bincount(rows.conditions).max())
         for n_points in FEW:
             if n_points < most:
-                found[f"{name}, new from {n_points}"] = lambda split, rows=rows, n=n_points: new_conditions(
-                    rows, split, n
-                )
-        found[f"{name}, rows removed"] = lambda split, rows=rows: rows_removed(rows, split)
-    found[MAP] = lambda split: metals(folder, split)
+                found[f"{name}, {NEW} {n_points}"] = partial(new_from, rows, n_points=n_points)
+        found[f"{name}, {REMOVED}"] = partial(without, rows)
+    found[MAP] = lambda number: metals(folder)
     return found
+
+
+def set_and_kind(task: str) -> tuple[str, str]:
+    """Return the data set of a task, and which kind of task it is."""
+    name, _, kind = task.partition(", ")
+    return name, kind or ON_A_MAP
 
 
 def _standardised(values: HostFloat) -> HostFloat:

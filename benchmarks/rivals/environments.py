@@ -18,6 +18,7 @@ _REQUIREMENTS = {
         "numpy==2.4.6",
         "scipy==1.17.1",
     ),
+    "statsmodels": ("statsmodels==0.15.0", "patsy==1.0.3", "numpy==2.4.6", "scipy==1.17.1", "pandas==3.1.1"),
 }
 
 

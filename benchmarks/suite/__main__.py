@@ -2,6 +2,7 @@
 
     python -m benchmarks.suite                       all questions, about an hour
     python -m benchmarks.suite --only growth         one of them, anew
+    python -m benchmarks.suite --only real --data FOLDER
     python -m benchmarks.suite --quick               does everything work? Results go to out/benchmarks/quick
 
 On a machine with nothing else to do.
@@ -9,10 +10,12 @@ On a machine with nothing else to do.
 
 import argparse
 import json
+import os
 import time
 import traceback
 from pathlib import Path
 
+from benchmarks.real.problems import FOLDER_VARIABLE
 from benchmarks.rivals.environments import ROOT, python_of
 from benchmarks.suite import page
 from benchmarks.suite.figures import draw
@@ -45,13 +48,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=list(QUESTIONS), action="append", help="measure this one even if it is known")
+    parser.add_argument("--data", type=Path, help=f"folder of the real data [{FOLDER_VARIABLE}]")
     options = parser.parse_args()
+    if options.data:
+        os.environ[FOLDER_VARIABLE] = str(options.data)
     folder = _QUICK if options.quick else page.RESULTS
-    for rival in ("gpy", "torch"):
+    for rival in ("gpy", "torch", "statsmodels"):
         python_of(rival)  # so that no measurement waits for an installation
     wanted = options.only or [name for name in QUESTIONS if options.quick or not (folder / f"{name}.json").exists()]
     failed = []
     for name in wanted:
+        if missing := QUESTIONS[name].missing():
+            print(f"{name} is skipped: {missing}", flush=True)
+            continue
         began = time.perf_counter()
         print(f"{name} …", flush=True)
         try:

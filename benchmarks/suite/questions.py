@@ -1,5 +1,6 @@
 """The questions of the suite: what is asked, how it is measured, in which words the page introduces it."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from benchmarks.suite.bound import against_gpy, against_independent
@@ -8,6 +9,7 @@ from benchmarks.suite.growth import growth
 from benchmarks.suite.in_use import adding, command_line, prediction
 from benchmarks.suite.memory import memory
 from benchmarks.suite.minibatches import minibatches
+from benchmarks.suite.real import no_folder, real
 from benchmarks.suite.records import Found
 
 
@@ -20,12 +22,16 @@ class Run(Protocol):
 
 
 class Question(NamedTuple):
-    """One question with its measurement; ``gap`` says what lies between the figures and their floors or bars."""
+    """One question with its measurement; ``gap`` says what lies between the figures and their floors or bars.
+
+    ``missing`` says what must be there first, or nothing if it is.
+    """
 
     title: str
     about: str
     run: Run
     gap: str = ""
+    missing: Callable[[], str] = lambda: ""
 
 
 QUESTIONS: dict[str, Question] = {
@@ -119,5 +125,12 @@ QUESTIONS: dict[str, Question] = {
         "programs kept, some 1.5 s go into imports (JAX, SciPy, scikit-learn, pandas), 1 s into reading and linking "
         "programs, the rest into six starts and the summary.",
         command_line,
+    ),
+    "real": Question(
+        "Real data",
+        "Errors of predictions of known and of new conditions of eight real data sets, relative to the best of five "
+        "rivals on each. All figures are on [a page of their own](real-data.md).",
+        real,
+        missing=no_folder,
     ),
 }

@@ -10,6 +10,7 @@ from small_models import grid_case, small_parameters
 
 from benchmarks import between, condition_features, simulation_based_calibration, suggest, trust
 from benchmarks.pages import with_part
+from benchmarks.real import page as real_page
 from benchmarks.suite import page, problems
 from benchmarks.suite.fits import time_to_better
 from benchmarks.suite.floors import grid_floor, independent_floor, least_seconds
@@ -32,6 +33,8 @@ def test_pages_are_made_from_the_results():
     assert page.page_text(ROOT / "results" / "benchmarks") == (ROOT / "docs" / "benchmarks.md").read_text()
     text = (ROOT / "docs" / "next-measurement.md").read_text()
     assert suggest.page_text(text, ROOT / "results" / "suggest") == text
+    text = real_page.PAGE.read_text(encoding="utf-8")
+    assert real_page.page_text(text, [real_page.RESULTS]) == text
     for path, text in trust.pages().items():
         assert text == path.read_text(encoding="utf-8")
     for script in (condition_features, between, simulation_based_calibration):
