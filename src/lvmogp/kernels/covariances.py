@@ -5,6 +5,7 @@ A kernel says how two points covary (:meth:`Kernel.evaluate`); :func:`gram`, :fu
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 from abc import abstractmethod
@@ -223,13 +224,24 @@ def _root(squared: Scalar) -> Scalar:
 
 def cross(kernel: Kernel, first: Float[Array, "n Q"], second: Float[Array, "m Q"]) -> Float[Array, "n m"]:
     """Covariances between two sets of points."""
+    # All pairs at once where that is possible, with derivatives that are matrix products.
+    if isinstance(kernel, Composite):
+        return _combined(kernel, [cross(term, first, second) for term in kernel.terms])
     if isinstance(kernel, RBF):
-        # All pairs at once, with derivatives that are matrix products.
         first, second = select(first, kernel.columns), select(second, kernel.columns)
         precision = jnp.broadcast_to(1 / jnp.square(kernel.lengthscale), first.shape)
         return kernel.variance * jnp.exp(-weighted_distances(first, precision, second) / 2)
+    if isinstance(kernel, Linear):
+        return (select(first, kernel.columns) * kernel.variance) @ select(second, kernel.columns).T
+    if isinstance(kernel, Constant):
+        return jnp.broadcast_to(kernel.variance, (first.shape[0], second.shape[0]))
     to_all_of_second = jax.vmap(kernel.evaluate, in_axes=(None, 0))
     return jax.vmap(to_all_of_second, in_axes=(0, None))(first, second)
+
+
+def _combined(kernel: Composite, parts: list[Array]) -> Array:
+    # Sums or products of what the terms come to.
+    return functools.reduce(jnp.add if isinstance(kernel, Sum) else jnp.multiply, parts)
 
 
 def gram(kernel: Kernel, points: Float[Array, "n Q"]) -> Float[Array, "n n"]:
@@ -239,6 +251,10 @@ def gram(kernel: Kernel, points: Float[Array, "n Q"]) -> Float[Array, "n n"]:
 
 def diagonal(kernel: Kernel, points: Float[Array, "n Q"]) -> Float[Array, " n"]:
     """Variances at a set of points."""
+    if isinstance(kernel, Composite):
+        return _combined(kernel, [diagonal(term, points) for term in kernel.terms])
+    if isinstance(kernel, Stationary | Constant):
+        return jnp.broadcast_to(kernel.variance, points.shape[:1])
     return jax.vmap(kernel.evaluate)(points, points)
 
 
