@@ -301,7 +301,8 @@ def process_of_fit(model: Posterior, own: OwnCurves | None = None) -> Process:
         for factors in (model.input_factors, model.latent_factors)
     )
     if isinstance(covariance, KroneckerCovariance) and kernels.is_plain:
-        assert input_mixing is not None and latent_mixing is not None
+        assert input_mixing is not None
+        assert latent_mixing is not None
         # S = (U_H ⊗ U_X) diag(vec W) (U_H ⊗ U_X)ᵀ: in turned features I − S is diagonal.
         turns = covariance.input_basis, covariance.latent_basis
         input_mixing, latent_mixing = input_mixing @ turns[0], latent_mixing @ turns[1]
