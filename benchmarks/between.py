@@ -104,7 +104,7 @@ def linear_response(start: Start) -> Draws:
     vector, fixed_leaves, structure = split(start.parameters)
     names = _free_names(start.parameters, structure)
     curvature = _hessian(lambda own: -collapsed(join(own, fixed_leaves, structure), start.data).total, vector)
-    hyperparameters = np.isin(names, ["input_kernel", "latent_kernel", "noise_variance"])
+    hyperparameters = np.isin(names, ["kernels", "noise_variance"])
     values, basis = np.linalg.eigh(curvature + np.diag(hyperparameters.astype(float)))
     covariance = (basis / np.maximum(values, _LEAST_CURVATURE)) @ basis.T
     moved = np.flatnonzero(hyperparameters | (names == "latent_mean"))

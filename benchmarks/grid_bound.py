@@ -23,7 +23,7 @@ from lvmogp.inference.optimise import value_and_gradient
 from lvmogp.kernels.covariances import RBF
 from lvmogp.model.bounds import collapsed_objective, explicit_objective
 from lvmogp.model.layouts import GridData
-from lvmogp.model.parameters import KroneckerInducing, Parameters
+from lvmogp.model.parameters import KroneckerInducing, Parameters, plain_kernels
 
 HALF_WIDTH = 1.7
 N_LATENT = 2
@@ -42,8 +42,9 @@ def problem(options: argparse.Namespace) -> tuple[Parameters, GridData]:
         mean = 0.1 * rng.standard_normal((n_inputs, n_latents))
         inducing = KroneckerInducing(array(mean), array(0.5 * np.eye(n_inputs)), array(0.5 * np.eye(n_latents)))
     parameters = Parameters(
-        input_kernel=RBF(array([8 * HALF_WIDTH / n_inputs]), array(1.0)),
-        latent_kernel=RBF(array([1.2] * N_LATENT), array(1.1)),
+        kernels=plain_kernels(
+            RBF(array([8 * HALF_WIDTH / n_inputs]), array(1.0)), RBF(array([1.2] * N_LATENT), array(1.1))
+        ),
         inducing_inputs=array(np.linspace(-HALF_WIDTH, HALF_WIDTH, n_inputs)[:, None]),
         inducing_latents=array(rng.standard_normal((n_latents, N_LATENT))),
         latent_mean=array(rng.standard_normal((options.conditions, N_LATENT))),

@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, cast
@@ -31,6 +32,7 @@ HOMES = {
     "likelihood_data": ("lvmogp.observed.observed", "lvmogp.model.layouts.likelihood_data"),
     "log_likelihood": ("lvmogp.likelihoods.log_likelihood", "lvmogp.inference.nuts.likelihoods.log_likelihood"),
     "long_data": ("lvmogp.data.long_data", "lvmogp.model.layouts.long_data"),
+    "plain_kernels": ("lvmogp.model.parameters.plain_kernels",),
     "split": ("lvmogp.constraints.split", "lvmogp.algebra.constraints.split"),
 }
 Once = Callable[[], Any]
@@ -63,9 +65,14 @@ def data_and_parameters(n: int, n_conditions: int, m_x: int, m_h: int, *, is_gri
     else:
         data = named("long_data")(inputs, rng.standard_normal(n), rng.integers(0, n_conditions, n), n_conditions)
     latents = jnp.asarray(rng.standard_normal((n_conditions, 2)))
+    kernels = {
+        "input_kernel": RBF(jnp.array([0.3]), jnp.array(1.0)),
+        "latent_kernel": RBF(jnp.array([1.2, 1.2]), jnp.array(1.1)),
+    }
+    with suppress(LookupError):  # older parameters have the two kernels as fields
+        kernels = {"kernels": named("plain_kernels")(**kernels)}
     parameters = named("Parameters")(
-        input_kernel=RBF(jnp.array([0.3]), jnp.array(1.0)),
-        latent_kernel=RBF(jnp.array([1.2, 1.2]), jnp.array(1.1)),
+        **kernels,
         inducing_inputs=jnp.linspace(-1.7, 1.7, m_x)[:, None],
         inducing_latents=jnp.asarray(rng.standard_normal((m_h, 2))),
         latent_mean=latents,

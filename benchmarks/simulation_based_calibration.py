@@ -33,7 +33,7 @@ from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.kernels.covariances import RBF, diagonal, gram
 from lvmogp.model.draws import Draws
 from lvmogp.model.layouts import Data, GridData, likelihood_data, long_data
-from lvmogp.model.parameters import Parameters
+from lvmogp.model.parameters import Parameters, plain_kernels
 from lvmogp.model.process import processes_of_draws
 from lvmogp.plots.style import COLOURS, tidy
 
@@ -118,8 +118,10 @@ def start_from_prior(rng: np.random.Generator, *, own_noise: bool) -> Parameters
     latents = number(rng.standard_normal((N_CONDITIONS, 1)))
     noise = np.full(N_CONDITIONS if own_noise else 1, PRIORS.noise_variance[0])
     return Parameters(
-        input_kernel=RBF(number([PRIORS.input_lengthscale[0]]), number(PRIORS.variance[0])),
-        latent_kernel=RBF(number([PRIORS.latent_lengthscale[0]]), number(1.0)),
+        kernels=plain_kernels(
+            RBF(number([PRIORS.input_lengthscale[0]]), number(PRIORS.variance[0])),
+            RBF(number([PRIORS.latent_lengthscale[0]]), number(1.0)),
+        ),
         inducing_inputs=number(np.linspace(-1.5, 1.5, 4)[:, None]),
         inducing_latents=latents[:4],
         latent_mean=latents,
@@ -135,8 +137,9 @@ def _asked_moments(draws: Draws, data: Any, asked: jax.Array) -> tuple[jax.Array
     def one(draw: tuple[Any, Draws]) -> tuple[jax.Array, jax.Array]:
         process, own = draw
         inputs, latent = process.inputs(asked), process.latents(own.latents[:1])[0]
-        prior = diagonal(own.input_kernel, asked) * diagonal(own.latent_kernel, own.latents[:1])
-        return process.explained.mean(inputs, latent)[0], (prior - process.explained.variance(inputs, latent))[0]
+        prior = diagonal(own.kernels.of_inputs[0], asked) * diagonal(own.kernels.of_latents[0], own.latents[:1])
+        explained = process.explained.at_latent(latent, 0)
+        return explained.mean(inputs)[0], (prior - explained.variance(inputs))[0]
 
     return jax.lax.map(one, (processes_of_draws(draws, data), draws))
 
@@ -166,11 +169,11 @@ def noise_quantities(variances: np.ndarray) -> dict[str, np.ndarray]:
 def drawn_quantities(draws: Draws, data: Any, asked: float, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """The same in every draw; the function, which draws do not hold, is drawn given each of them."""
     mean, variance = (np.asarray(part) for part in _asked_moments(draws, data, jnp.asarray([[asked]])))
-    among = np.asarray(jax.vmap(gram)(draws.latent_kernel, draws.latents))
+    among = np.asarray(jax.vmap(gram)(draws.kernels.of_latents[0], draws.latents))
     return noise_quantities(np.asarray(draws.noise_variance)) | {
-        "input lengthscale": np.log(np.asarray(draws.input_kernel.lengthscale)[:, 0]),
-        "variance": np.log(np.asarray(draws.input_kernel.variance)),
-        "latent lengthscale": np.log(np.asarray(draws.latent_kernel.lengthscale)[:, 0]),
+        "input lengthscale": np.log(np.asarray(draws.kernels.of_inputs[0].lengthscale)[:, 0]),
+        "variance": np.log(np.asarray(draws.kernels.of_inputs[0].variance)),
+        "latent lengthscale": np.log(np.asarray(draws.kernels.of_latents[0].lengthscale)[:, 0]),
         "similarity of two conditions": among[:, 0, 1],
         "size of the latents": np.sum(np.asarray(draws.latents) ** 2, axis=(1, 2)),
         "function": mean + np.sqrt(np.maximum(variance, 0)) * rng.standard_normal(len(mean)),

@@ -32,7 +32,7 @@ from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel
 from lvmogp.model.draws import Draws, NoiseSpread
 from lvmogp.model.layouts import SparseData, standardised
-from lvmogp.model.parameters import KnownCoordinates, Parameters
+from lvmogp.model.parameters import KnownCoordinates, Parameters, plain_kernels
 from lvmogp.tables.features import NUMBER, ConditionFeatures, Feature
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import TRANSFORMS, scaling_of
@@ -67,8 +67,7 @@ def made_draws(model: FittedModel, *, seed: int = 3, n_draws: int = N_DRAWS) -> 
         latents = np.concatenate([latents, drawn], axis=2)
     log_weight, own_noise = 0.5 * rng.standard_normal(n_draws), parameters.noise_variance.shape[0] > 1
     return Draws(
-        input_kernel=jax.tree.map(around, parameters.input_kernel),
-        latent_kernel=jax.tree.map(around, parameters.latent_kernel),
+        kernels=jax.tree.map(around, parameters.kernels),
         latents=jnp.asarray(latents),
         noise_variance=around(parameters.noise_variance),
         chain=jnp.asarray(np.arange(n_draws) % 2),
@@ -126,8 +125,7 @@ def fitted(
         inducing_latents = np.column_stack([inducing_latents, [-1.0, 1.1, 0.2]])
         lengthscales = [*lengthscales, 1.7]
     parameters = Parameters(
-        input_kernel=rbf([0.6, 1.1][:n_columns], 1.1),
-        latent_kernel=rbf(lengthscales, 0.9),
+        kernels=plain_kernels(rbf([0.6, 1.1][:n_columns], 1.1), rbf(lengthscales, 0.9)),
         inducing_inputs=jnp.asarray(inducing_inputs),
         inducing_latents=jnp.asarray(inducing_latents),
         latent_mean=jnp.asarray(latents),
@@ -202,7 +200,7 @@ def made_condition(
     shape = (ensemble.n_processes, n_each)
     latents = rng.normal(size=(*shape, ensemble.latents.shape[2]))
     weights = rng.dirichlet(np.full(n_each * shape[0], 0.7)).reshape(shape) * ensemble.weights[:, None]
-    parts = (latents, rng.uniform(*noise, shape), np.log(weights / weights.sum()))
+    parts = (latents, rng.uniform(*noise, shape), np.ones(shape), np.log(weights / weights.sum()))
     return condition_of_particles(ensemble, *(jnp.asarray(part) for part in parts), seen)
 
 
@@ -279,13 +277,15 @@ def dense_ensemble(model: FittedModel) -> DenseEnsemble:
     for number in range(draws.n_draws):
         draw = jax.tree.map(lambda leaf, number=number: np.asarray(leaf)[number], draws)
         noise = np.broadcast_to(draw.noise_variance, len(by_condition))
-        kernels, sparse = (draw.input_kernel, draw.latent_kernel), model.ensemble.source.data
+        sparse = model.ensemble.source.data
         if isinstance(sparse, SparseData):
             latents = jnp.asarray(draw.latents)
             inducing = (sparse.inducing_inputs, latents[sparse.inducing_conditions])
-            own = Parameters(*kernels, *inducing, latents, jnp.zeros_like(latents), jnp.asarray(draw.noise_variance))
+            variances = jnp.zeros_like(latents), jnp.asarray(draw.noise_variance)
+            own = Parameters(draw.kernels, *inducing, latents, *variances)
             processes.append(process_of_fit(with_optimal_inducing(own, by_condition)))
         else:
+            kernels = draw.kernels.of_inputs[0], draw.kernels.of_latents[0]
             processes.append(process_of_data(*kernels, x, draw.latents[conditions], y, noise[conditions] + errors))
         spread = draw.noise_spread
         shared = (float(np.log(noise[0])), 0.0)

@@ -239,5 +239,5 @@ def spreads(parameters: Parameters, data: LongData, points: Array) -> tuple[Arra
     model = posterior(parameters, data)
     latents = parameters.latents.mean
     shapes = curve_moments(model, LatentGaussians(latents, jnp.zeros_like(latents)))
-    prior = diagonal(model.input_basis.kernel, points)[:, None] * shapes.prior_variance
+    prior = diagonal(model.input_basis.kernels[0], points)[:, None] * shapes.prior_variance[:, 0]
     return grid_marginals(model.input_basis, shapes, points)[1], prior

@@ -28,10 +28,10 @@ def exact(
 ) -> Exact:
     """Everything in fifty digits, from the same numbers, with the jitter that the library adds."""
     with mp.workdps(DIGITS):
-        kernel, inducing = parameters.input_kernel, _digits(parameters.inducing_inputs)
+        kernel, inducing = parameters.kernels.of_inputs[0], _digits(parameters.inducing_inputs)
         by_input = _whitener(kernel, inducing, jitters[0])
         firsts, seconds = _latent_features(parameters, jitters[1])
-        prior = _digits(kernel.variance) * _digits(parameters.latent_kernel.variance)
+        prior = _digits(kernel.variance) * _digits(parameters.kernels.of_latents[0].variance)
         noises = _digits(np.broadcast_to(parameters.noise_variance, len(firsts)))
 
         # ⟨log p(Y|F)⟩ = constant + bᵀv − ½ vᵀGv, and with it q(v) = N((I + G)⁻¹b, (I + G)⁻¹)
@@ -79,7 +79,7 @@ def _whitener(kernel: RBF, points: np.ndarray, jitter: float) -> np.ndarray:
 
 def _latent_features(parameters: Parameters, jitter: float) -> tuple[list[np.ndarray], list[np.ndarray]]:
     # For each condition ⟨c⟩ and T.
-    kernel, z = parameters.latent_kernel, _digits(parameters.inducing_latents)
+    kernel, z = parameters.kernels.of_latents[0], _digits(parameters.inducing_latents)
     whitener = _whitener(kernel, z, jitter)
     variance, scale = _digits(kernel.variance), _digits(kernel.lengthscale) ** 2
     apart, middle = z[:, None] - z[None], (z[:, None] + z[None]) / 2

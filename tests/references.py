@@ -65,7 +65,7 @@ def hermite(n_nodes: int, n_dimensions: int = 1) -> tuple[np.ndarray, np.ndarray
 
 def latent_expectations(parameters: Parameters, n_nodes: int = NODES) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """ψ_d^H, Ψ_d^H and Φ_d^H by quadrature with ``n_nodes`` for each dimension, one condition after the other."""
-    kernel, inducing = parameters.latent_kernel, np.asarray(parameters.inducing_latents)
+    kernel, inducing = parameters.kernels.of_latents[0], np.asarray(parameters.inducing_latents)
     unit, weight = hermite(n_nodes, inducing.shape[1])
     psi0, psi1, psi2 = [], [], []
     for mean, variance in zip(np.asarray(parameters.latent_mean), np.asarray(parameters.latent_variance), strict=True):
@@ -79,8 +79,8 @@ def latent_expectations(parameters: Parameters, n_nodes: int = NODES) -> tuple[n
 
 def grams(parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
     """K_uu^X and K_uu^H."""
-    input_gram = jittered_gram(parameters.input_kernel, np.asarray(parameters.inducing_inputs))
-    return input_gram, jittered_gram(parameters.latent_kernel, np.asarray(parameters.inducing_latents))
+    input_gram = jittered_gram(parameters.kernels.of_inputs[0], np.asarray(parameters.inducing_inputs))
+    return input_gram, jittered_gram(parameters.kernels.of_latents[0], np.asarray(parameters.inducing_latents))
 
 
 def stacked(matrix: np.ndarray) -> np.ndarray:
@@ -125,8 +125,8 @@ def missing_data_formulation(parameters: Parameters, observations: Observations,
     total = 0.0
     for d, (inputs, y) in enumerate(observations):
         noise = noise_of(parameters, d)
-        input_cross = covariance(parameters.input_kernel, inputs, np.asarray(parameters.inducing_inputs))
-        psi = psi0[d] * np.sum(kernel_values(parameters.input_kernel, inputs, inputs))
+        input_cross = covariance(parameters.kernels.of_inputs[0], inputs, np.asarray(parameters.inducing_inputs))
+        psi = psi0[d] * np.sum(kernel_values(parameters.kernels.of_inputs[0], inputs, inputs))
         big_psi = np.kron(psi1[d][None, :], input_cross)
         phi = np.kron(psi2[d], input_cross.T @ input_cross)
         total += (
@@ -156,8 +156,8 @@ def dense_quadratic(parameters: Parameters, observations: Observations) -> tuple
         mean = np.linalg.solve(latent_factor, psi1[d])  # V_H[:, d]
         second = np.linalg.solve(latent_factor, np.linalg.solve(latent_factor, psi2[d]).T)  # T_d
         for x, y in zip(inputs[:, None, :], outputs, strict=True):
-            prior = psi0[d] * kernel_values(parameters.input_kernel, x, x)[0]
-            column = covariance(parameters.input_kernel, np.asarray(parameters.inducing_inputs), x)[:, 0]
+            prior = psi0[d] * kernel_values(parameters.kernels.of_inputs[0], x, x)[0]
+            column = covariance(parameters.kernels.of_inputs[0], np.asarray(parameters.inducing_inputs), x)[:, 0]
             v = np.linalg.solve(input_factor, column)
             constant -= (np.log(2 * np.pi * noise) + (y**2 + prior - np.trace(second) * (v @ v)) / noise) / 2
             linear += y * np.kron(mean, v) / noise
@@ -198,8 +198,8 @@ def exact_log_likelihood(parameters: Parameters, observations: Observations, err
     inputs, outputs = (np.concatenate(parts) for parts in zip(*observations, strict=True))
     condition = np.repeat(np.arange(len(observations)), [len(y) for _, y in observations])
     latents = np.asarray(parameters.latent_mean)[condition]
-    between = covariance(parameters.latent_kernel, latents, latents)
-    signal = between * covariance(parameters.input_kernel, inputs, inputs)
+    between = covariance(parameters.kernels.of_latents[0], latents, latents)
+    signal = between * covariance(parameters.kernels.of_inputs[0], inputs, inputs)
     noise = np.array([noise_of(parameters, d) for d in condition])
     return log_normal(outputs, signal + np.diag(noise + errors))
 
@@ -285,8 +285,8 @@ def process_of_fit(parameters: Parameters) -> DenseProcess:
     mean, variance = unwhitened(parameters)
     inputs, latents = np.asarray(parameters.inducing_inputs), np.asarray(parameters.inducing_latents)
     return DenseProcess(
-        parameters.input_kernel,
-        parameters.latent_kernel,
+        parameters.kernels.of_inputs[0],
+        parameters.kernels.of_latents[0],
         np.tile(inputs, (len(latents), 1)),
         np.repeat(latents, len(inputs), axis=0),
         inverse @ mean,

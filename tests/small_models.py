@@ -12,7 +12,7 @@ import references
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import RBF, Kernel
 from lvmogp.model.layouts import Data, GridData, LongData, long_data
-from lvmogp.model.parameters import FullInducing, KnownCoordinates, KroneckerInducing, Parameters
+from lvmogp.model.parameters import FullInducing, KnownCoordinates, KroneckerInducing, Parameters, plain_kernels
 from lvmogp.model.posterior import posterior
 
 # As many inducing inputs as the fewest padded places of evidence: exact and compressed evidence share programs.
@@ -81,8 +81,7 @@ def small_parameters(n_latent: int = 1, *, noise: tuple[float, ...] = SHARED, se
     """Well-spread inducing points; no q(v)."""
     rng = np.random.default_rng(seed)
     return Parameters(
-        input_kernel=rbf([1.6, 1.3], 1.2),
-        latent_kernel=rbf([1.3, 1.5][:n_latent], 0.9),
+        kernels=plain_kernels(rbf([1.6, 1.3], 1.2), rbf([1.3, 1.5][:n_latent], 0.9)),
         inducing_inputs=jnp.asarray(INDUCING_INPUTS),
         inducing_latents=jnp.asarray(INDUCING_LATENTS[n_latent]),
         latent_mean=jnp.asarray(rng.normal(size=(D, n_latent))),
@@ -115,7 +114,7 @@ def described_parameters() -> Parameters:
     values[MISSING] = 0.0
     return replace(
         plain,
-        latent_kernel=rbf([1.3, 1.1, 1.7], 0.9),
+        kernels=plain_kernels(plain.kernels.of_inputs[0], rbf([1.3, 1.1, 1.7], 0.9)),
         inducing_latents=jnp.asarray(rng.normal(size=(3, 3))),
         known=KnownCoordinates(
             values=jnp.asarray(values),

@@ -30,14 +30,15 @@ def particles(model: FittedModel, seen: FewObservations) -> Condition:
     """A condition of five made-up particles."""
     rng, ensemble = np.random.default_rng(6), model.ensemble
     n_coordinates = model.posterior.parameters.inducing_latents.shape[1]
-    found = rng.normal(size=(1, 5, n_coordinates)), rng.uniform(0.1, 1, (1, 5)), np.log(rng.dirichlet(np.ones(5)))[None]
+    latents, noise = rng.normal(size=(1, 5, n_coordinates)), rng.uniform(0.1, 1, (1, 5))
+    found = latents, noise, np.ones((1, 5)), np.log(rng.dirichlet(np.ones(5)))[None]
     return condition_of_particles(ensemble, *(jnp.asarray(each, ensemble.dtype) for each in found), seen)
 
 
 def one_gaussian(model: FittedModel, _: FewObservations) -> Condition:
     ensemble = model.ensemble
     latents = LatentGaussians(*(jnp.asarray(each, ensemble.dtype) for each in ([[0.3, -0.2]], [[0.1, 0.2]])))
-    return condition_of_gaussian(ensemble, latents, jnp.asarray(0.3, ensemble.dtype))
+    return condition_of_gaussian(ensemble, latents, *jnp.array([0.3, 1.0], ensemble.dtype))
 
 
 def whole_model(form: str, dtype: str = "float64", added=None) -> FittedModel:

@@ -25,7 +25,7 @@ from lvmogp.kernels.covariances import RBF
 from lvmogp.metrics import rmse
 from lvmogp.model.bounds import collapsed_objective, explicit_objective
 from lvmogp.model.layouts import Data, GridData, long_data
-from lvmogp.model.parameters import Parameters
+from lvmogp.model.parameters import Parameters, plain_kernels
 
 _OBJECTIVES = {"collapsed": collapsed_objective, "explicit": explicit_objective, "independent": independent_bound}
 _PROBES = 5
@@ -54,8 +54,7 @@ def parameters_of(arrays: dict[str, Any], data: Data, wanted: dict[str, Any]) ->
         return IndependentParameters(kernel, inducing, jnp.array(0.2), fixed=())
     latents = jnp.asarray(rng.standard_normal((data.n_conditions, wanted["n_latent"])))
     parameters = Parameters(
-        input_kernel=kernel,
-        latent_kernel=RBF(jnp.ones(wanted["n_latent"]), jnp.array(1.0)),
+        kernels=plain_kernels(kernel, RBF(jnp.ones(wanted["n_latent"]), jnp.array(1.0))),
         inducing_inputs=inducing,
         inducing_latents=latents[:n_latents],
         latent_mean=latents,

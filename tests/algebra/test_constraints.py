@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from lvmogp.algebra.constraints import LOWER_TRIANGULAR, POINTS, join, natural_steps, positive, search_box, split
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Periodic, complete
-from lvmogp.model.parameters import FullInducing, KroneckerInducing, Parameters
+from lvmogp.model.parameters import FullInducing, KroneckerInducing, Parameters, plain_kernels
 
 
 class Mixed(eqx.Module):
@@ -38,8 +38,10 @@ def full_parameters(rng, choice=None):
         "full": FullInducing(mean, a_factor(rng, 4)),
     }
     return Parameters(
-        input_kernel=completed(RBF([0.3, 2.0]) + Periodic(1.5) * Linear(0.7, fixed="variance")),
-        latent_kernel=completed(RBF([0.5, 0.9], fixed="variance") + Constant(0.2)),
+        kernels=plain_kernels(
+            completed(RBF([0.3, 2.0]) + Periodic(1.5) * Linear(0.7, fixed="variance")),
+            completed(RBF([0.5, 0.9], fixed="variance") + Constant(0.2)),
+        ),
         inducing_inputs=jnp.array([[0.1, 0.2], [0.3, -0.1]]),
         inducing_latents=jnp.asarray(rng.normal(size=(3, 2))),
         latent_mean=jnp.asarray(rng.normal(size=(4, 2))),

@@ -140,9 +140,9 @@ def compressed_of(ensemble: Ensemble, seen: Seen, typical_noise: float) -> FewOb
 def through_inducing(model, seen: Seen) -> tuple[references.DenseProcess, np.ndarray]:
     """What inducing inputs leave out of the prior covariance of the observed inputs, K − K_fu K_uu⁻¹ K_uf."""
     parameters = model.posterior.parameters
-    cross = references.covariance(parameters.input_kernel, seen.inputs, np.asarray(parameters.inducing_inputs))
-    exact = references.covariance(parameters.input_kernel, seen.inputs, seen.inputs)
-    input_gram = references.jittered_gram(parameters.input_kernel, np.asarray(parameters.inducing_inputs))
+    cross = references.covariance(parameters.kernels.of_inputs[0], seen.inputs, np.asarray(parameters.inducing_inputs))
+    exact = references.covariance(parameters.kernels.of_inputs[0], seen.inputs, seen.inputs)
+    input_gram = references.jittered_gram(parameters.kernels.of_inputs[0], np.asarray(parameters.inducing_inputs))
     return dense_ensemble(model).processes[0], exact - cross @ np.linalg.solve(input_gram, cross.T)
 
 
@@ -217,16 +217,16 @@ def test_observations_of_several_conditions_stand_beside_one_another():
     apart = [jax.tree.map(lambda leaf, place=place: leaf[place], both) for place in range(3)]
     for alone, beside in zip((few, many_seen, long), apart, strict=True):
         size = len(alone.values)
-        features, gram = alone.features(process), alone.gram_with(process, alone)
+        features, gram = alone.features(process), alone.gram_with(process, alone)[0]
         np.testing.assert_allclose(beside.features(process)[:size], features, atol=1e-14)
         np.testing.assert_allclose(beside.features(process)[size:], 0.0, atol=0)
-        np.testing.assert_allclose(beside.gram_with(process, beside)[:size, :size], gram, atol=1e-14)
+        np.testing.assert_allclose(beside.gram_with(process, beside)[0][:size, :size], gram, atol=1e-14)
         points = at_points(jnp.asarray(POINTS))
-        expected = points.gram_with(process, alone)
-        np.testing.assert_allclose(points.gram_with(process, beside)[:, :size], expected, atol=1e-14)
-    kernel = model.posterior.parameters.input_kernel
+        expected = points.gram_with(process, alone)[0]
+        np.testing.assert_allclose(points.gram_with(process, beside)[0][:, :size], expected, atol=1e-14)
+    kernel = model.posterior.parameters.kernels.of_inputs[0]
     exact = references.covariance(kernel, SEEN.inputs, np.tile(SEEN.inputs, (2, 1)))
-    np.testing.assert_allclose(apart[0].gram_with(process, apart[2])[:3, :6], exact, rtol=1e-12)
+    np.testing.assert_allclose(apart[0].gram_with(process, apart[2])[0][:3, :6], exact, rtol=1e-12)
     through = many_seen.features(process) @ few.features(process).T
-    np.testing.assert_allclose(apart[1].gram_with(process, apart[0])[:4, :4], through, atol=1e-13)
-    np.testing.assert_allclose(apart[0].gram_with(process, apart[1])[:4, :4], through.T, atol=1e-13)
+    np.testing.assert_allclose(apart[1].gram_with(process, apart[0])[0][:4, :4], through, atol=1e-13)
+    np.testing.assert_allclose(apart[0].gram_with(process, apart[1])[0][:4, :4], through.T, atol=1e-13)

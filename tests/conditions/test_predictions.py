@@ -371,7 +371,9 @@ def test_predictions_are_those_of_the_dense_gp_with_unequal_noise():
         model.fit(x[:, None], y, condition_features=[[1.0]], y_std=error)
     parameters, scaling = model.model_.posterior.parameters, model.model_.scaling
     points = scaling.inputs(x[:, None])
-    prior = float(parameters.latent_kernel.variance) * references.covariance(parameters.input_kernel, points, points)
+    prior = float(parameters.kernels.of_latents[0].variance) * references.covariance(
+        parameters.kernels.of_inputs[0], points, points
+    )
     noise = float(parameters.noise_variance[0])
     covariance = prior + np.diag(noise + (error / scaling.output_scale) ** 2)
     gain = np.linalg.solve(covariance, prior).T

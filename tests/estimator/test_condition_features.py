@@ -52,7 +52,7 @@ def exact_gp(model: LVMOGPRegressor, frame: pd.DataFrame, y: np.ndarray, table: 
         return scaling.inputs(np.asarray(x)[:, None]), levels[table.index.get_indexer(conditions)]
 
     seen, values, noise = rows(frame["x"], frame["linkage"]), scaling.outputs(y), float(parameters.noise_variance[0])
-    kernels = parameters.input_kernel, parameters.latent_kernel
+    kernels = parameters.kernels.of_inputs[0], parameters.kernels.of_latents[0]
     process = references.process_of_data(*kernels, *seen, values, np.full(len(y), noise))
 
     def predict(x, conditions):
@@ -269,7 +269,7 @@ def test_whole_numbers_in_files_are_the_ids_of_the_table_of_features(factors, tm
 def test_relevance_under_draws_moves_the_coordinates_of_a_category_together(factors):
     """Draws that all are the fit itself have the relevances of the fit."""
     model, parameters = factors[0], factors[0].model_.posterior.parameters
-    parts = parameters.input_kernel, parameters.latent_kernel, parameters.latents.mean, parameters.noise_variance
+    parts = parameters.kernels, parameters.latents.mean, parameters.noise_variance
     twice = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), parts)
     drawn = copy.copy(model)
     drawn.model_ = with_draws(model.model_, Draws(*twice, jnp.zeros(2, int), jnp.full(2, np.log(0.5))))

@@ -275,7 +275,7 @@ def test_kernels_are_in_the_units_of_the_inputs():
 
     plain, scaled = at_scale(1.0), at_scale(32.0)  # by which nothing is rounded
     for model, scale in ((plain, 1.0), (scaled, 32.0)):
-        smooth, periodic = model.model_.posterior.parameters.input_kernel.terms
+        smooth, periodic = model.model_.posterior.parameters.kernels.of_inputs[0].terms
         unit = model.model_.scaling.input_scale
         assert_allclose(smooth.lengthscale * unit, 2.0 * scale, rtol=1e-12)
         assert_allclose(periodic.period * unit, 2 * np.pi * scale, rtol=1e-12)

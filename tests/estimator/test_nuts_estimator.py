@@ -78,8 +78,8 @@ def test_draws_explain_the_data(model):
     # Noise of 0.1, known from 45 observations to about a fifth.
     noise = np.sqrt(np.median(draws.noise_variance)) * model.model_.scaling.output_scale
     assert 0.07 < noise < 0.15
-    np.testing.assert_array_equal(draws.latent_kernel.variance, 1)  # which is redundant
-    assert jax.tree.structure(draws.latent_kernel) == jax.tree.structure(model.latent_kernel_)
+    np.testing.assert_array_equal(draws.kernels.of_latents[0].variance, 1)  # which is redundant
+    assert jax.tree.structure(draws.kernels.of_latents[0]) == jax.tree.structure(model.latent_kernel_)
     found = summary(model)
     assert found.n_draws == 80
     assert set(account.remarks) <= set(found.remarks)
@@ -108,7 +108,7 @@ def test_arviz_reads_the_draws(model):
     assert set(found) == kernels | {"noise_variance", "latents"}
     for one, other in (
         (found["latents"].sel(chain=1, draw=3, condition="c"), aligned(draws, reference)[43, 2]),
-        (found["input_kernel_lengthscale"].sel(chain=0, column=0), draws.input_kernel.lengthscale[:40, 0]),
+        (found["input_kernel_lengthscale"].sel(chain=0, column=0), draws.kernels.of_inputs[0].lengthscale[:40, 0]),
         (found["noise_variance"].sel(chain=1), draws.noise_variance[40:, 0]),
         (statistics["energy"].sel(chain=0), own.energy[:40]),
         (statistics["n_steps"].sel(chain=1), own.n_leapfrogs[40:]),

@@ -18,6 +18,7 @@ from lvmogp.inference.nuts import likelihoods
 from lvmogp.inference.nuts.parameters import chain_parameters
 from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern52, Periodic
 from lvmogp.model.layouts import GridData, SparseData, scattered
+from lvmogp.model.parameters import plain_kernels
 
 log_likelihood, fitted_values = compiled(likelihoods.log_likelihood), compiled(likelihoods.fitted_values)
 redraw = compiled(likelihoods.redrawn_latents)
@@ -62,8 +63,8 @@ def dense(form, kind):
     coordinates = coordinates_of(point)
     condition = np.repeat(np.arange(D), [len(outputs) for _, outputs in observations])
     inputs, outputs = (np.concatenate(parts) for parts in zip(*observations, strict=True))
-    among = references.covariance(point.latent_kernel, coordinates[condition], coordinates[condition])
-    signal = among * references.covariance(point.input_kernel, inputs, inputs)
+    among = references.covariance(point.kernels.of_latents[0], coordinates[condition], coordinates[condition])
+    signal = among * references.covariance(point.kernels.of_inputs[0], inputs, inputs)
     total = signal + np.diag(np.broadcast_to(np.asarray(point.noise.variance), D)[condition] + errors)
     return multivariate_normal(np.zeros(len(outputs)), total).logpdf(outputs), signal @ np.linalg.solve(total, outputs)
 
@@ -111,8 +112,7 @@ def test_sparse_likelihoods_are_the_collapsed_bound_as_variances_vanish(case):
         parameters,
         inducing_latents=parameters.latent_mean[chosen],
         latent_variance=jnp.full_like(parameters.latent_variance, 1e-12),
-        input_kernel=point.input_kernel,
-        latent_kernel=point.latent_kernel,
+        kernels=point.kernels,
     )
     bound = references.dense_collapsed(certain, observations) + references.latent_kl(certain)
     sparse = SparseData(data, parameters.inducing_inputs, chosen)
@@ -150,7 +150,7 @@ def test_the_likelihood_of_one_condition_is_that_of_all_but_for_a_constant(rng, 
     latents = rng.normal(size=(4, n_latent))
     places = jnp.asarray(np.hstack([latents, np.tile(coordinates_of(point)[2, n_latent:], (4, 1))]))
     if form == "grid":
-        values, basis = jnp.linalg.eigh(references.covariance(point.input_kernel, data.inputs, data.inputs))
+        values, basis = jnp.linalg.eigh(references.covariance(point.kernels.of_inputs[0], data.inputs, data.inputs))
         noise = point.noise_per_condition + errors
         observed = {"noise": noise, "input_values": values, "rotated": basis.T @ data.outputs}
         found = likelihoods.log_likelihoods_on_grid(point, jnp.asarray(2), places, **observed)
@@ -188,20 +188,21 @@ def test_a_condition_with_too_many_observations_stays_where_it_is(monkeypatch, m
 )
 def test_the_variance_of_a_stationary_latent_kernel_moves_to_the_input_kernel(kernel, scaled):
     latent_kernel = Periodic(number(3.0), number(1.0), number(2.0))
-    parameters = dataclasses.replace(small_parameters(2), input_kernel=kernel, latent_kernel=latent_kernel)
+    parameters = dataclasses.replace(small_parameters(2), kernels=plain_kernels(kernel, latent_kernel))
     point = chain_parameters(parameters, parameters.latent_mean)
     if scaled is None:  # held by the user, so the other one is not redundant
-        assert eqx.tree_equal(point.input_kernel, kernel)
-        assert eqx.tree_equal(point.latent_kernel, latent_kernel)
+        assert eqx.tree_equal(point.kernels.of_inputs[0], kernel)
+        assert eqx.tree_equal(point.kernels.of_latents[0], latent_kernel)
     else:
-        terms = getattr(point.input_kernel, "terms", [point.input_kernel])
+        terms = getattr(point.kernels.of_inputs[0], "terms", [point.kernels.of_inputs[0]])
         assert [float(term.variance) for term in terms] == np.atleast_1d(scaled).tolist()
-        assert point.latent_kernel.variance == 1
-        assert len(split(point)[0]) == len(split(parameters.input_kernel)[0]) + 1 + 2 * D + 1  # less that variance
+        assert point.kernels.of_latents[0].variance == 1
+        free = split(parameters.kernels.of_inputs[0])[0]
+        assert len(split(point)[0]) == len(free) + 1 + 2 * D + 1  # less that variance
     points = np.asarray(parameters.latent_mean)
     product = [
-        references.covariance(each.input_kernel, points, points)
-        * references.covariance(each.latent_kernel, points, points)
+        references.covariance(each.kernels.of_inputs[0], points, points)
+        * references.covariance(each.kernels.of_latents[0], points, points)
         for each in (parameters, point)
     ]
     np.testing.assert_allclose(product[1], product[0], rtol=1e-12)

@@ -15,7 +15,7 @@ from lvmogp.inference.minibatch.steps import Grams, covariance_of, expected_log_
 from lvmogp.kernels.covariances import Matern52
 from lvmogp.model.bounds import explicit
 from lvmogp.model.expected_likelihood import quadratic
-from lvmogp.model.parameters import FullInducing, Parameters, of_conditions
+from lvmogp.model.parameters import FullInducing, Parameters, of_conditions, plain_kernels
 from lvmogp.model.posterior import KroneckerCovariance
 
 compiled_expected = compiled(expected_log_likelihood)
@@ -139,7 +139,9 @@ def test_bounds_of_a_partition_average_to_the_bound_of_all(rng):
 
 
 def test_a_latent_kernel_without_closed_forms_works_too_and_single_precision_agrees_to_its_own_tolerance():
-    matern = replace(small_parameters(1), latent_kernel=Matern52(jnp.array([1.1]), jnp.array(0.9)))
+    matern = small_parameters(1)
+    latent_kernel = Matern52(jnp.array([1.1]), jnp.array(0.9))
+    matern = replace(matern, kernels=plain_kernels(matern.kernels.of_inputs[0], latent_kernel))
     for parameters, dtype, rtol in ((matern, float, 1e-11), (small_parameters(2), np.float32, 2e-5)):
         inducing = some_inducing(parameters)
         found = estimate(parameters, inducing, np.arange(18), dtype)

@@ -12,7 +12,7 @@ import references
 from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.optimise import Status, StopFit
-from lvmogp.inference.options import Settings
+from lvmogp.inference.options import DescribedKernels, Settings
 from lvmogp.inference.restarts import Outcome, Progress, fit
 from lvmogp.inference.starts import independent_start, recipe_names, start, with_explicit_inducing
 from lvmogp.kernels.covariances import RBF
@@ -33,13 +33,13 @@ def simulated(n_conditions: int = 6, n_inputs: int = 8) -> GridData:
 
 
 SETTINGS = Settings(
-    input_kernel=RBF(),
-    latent_kernel=RBF(),
+    kernels=DescribedKernels(None, (RBF(),), None, RBF(), np.ones(1)),
     n_latent=1,
     n_inducing_inputs=4,
     most_inducing_inputs=4,
     n_inducing_latents=3,
     noise_per_condition=False,
+    own_follows_noise=True,
     inference="collapsed",
     n_restarts=3,
     max_iterations=60,

@@ -19,6 +19,7 @@ from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.inference.optimise import StopFit
 from lvmogp.kernels.covariances import RBF, Linear, Periodic, RationalQuadratic
 from lvmogp.model.layouts import GridData, scattered
+from lvmogp.model.parameters import plain_kernels
 
 PRIORS = Priors().checked()
 # Enough for cooling. One number for all chains of the two conditions below, which then share a program.
@@ -34,13 +35,13 @@ def random_point(rng):
     )
     latents = jnp.asarray(rng.normal(size=(D, 3)))
     noise = OwnNoise(jnp.asarray(rng.normal(size=D)), positive(), positive())
-    return ChainParameters(kernel, RBF(positive(3), positive()), latents, noise)
+    return ChainParameters(plain_kernels(kernel, RBF(positive(3), positive())), latents, noise)
 
 
 def written_out(point, priors):
     """The prior of such a point, one hyperparameter after the other."""
-    rational, periodic, linear = point.input_kernel.terms
-    latent, noise = point.latent_kernel, point.noise
+    rational, periodic, linear = point.kernels.of_inputs[0].terms
+    latent, noise = point.kernels.of_latents[0], point.noise
     normals = (
         (rational.lengthscale, (priors.input_lengthscale[0] * np.sqrt(2), priors.input_lengthscale[1])),
         (rational.shape, priors.other),
@@ -102,9 +103,15 @@ def test_without_observations_draws_come_from_the_prior_and_known_features_stay(
     np.testing.assert_allclose(np.quantile(shares, [0.05, 0.25, 0.5, 0.75]), [0.05, 0.25, 0.5, 0.75], atol=0.04)
     scores = [points.latents.reshape(len(shares), -1), noise.deviations, points.known.missing_mean]
     for values, (median, spread) in (
-        (points.input_kernel.lengthscale, (np.sqrt(2) * priors.input_lengthscale[0], priors.input_lengthscale[1])),
-        (points.latent_kernel.lengthscale, (np.sqrt(3) * priors.latent_lengthscale[0], priors.latent_lengthscale[1])),
-        (points.input_kernel.variance, priors.variance),
+        (
+            points.kernels.of_inputs[0].lengthscale,
+            (np.sqrt(2) * priors.input_lengthscale[0], priors.input_lengthscale[1]),
+        ),
+        (
+            points.kernels.of_latents[0].lengthscale,
+            (np.sqrt(3) * priors.latent_lengthscale[0], priors.latent_lengthscale[1]),
+        ),
+        (points.kernels.of_inputs[0].variance, priors.variance),
         (noise.median, priors.noise_variance),
         (noise.spread, priors.noise_spread),
     ):
@@ -137,7 +144,7 @@ def test_without_latents_hyperparameters_and_missing_features_are_drawn():
     parameters, known = with_features_and_own_noise()
     parameters = replace(
         parameters,
-        latent_kernel=rbf([1.3, 1.5], 0.9),
+        kernels=plain_kernels(parameters.kernels.of_inputs[0], rbf([1.3, 1.5], 0.9)),
         inducing_latents=parameters.inducing_latents[:, 1:],
         latent_mean=parameters.latent_mean[:, :0],
         latent_variance=parameters.latent_variance[:, :0],
@@ -150,11 +157,11 @@ def test_without_latents_hyperparameters_and_missing_features_are_drawn():
 
 def with_known_kernels(latents, noise, outputs, inputs, lengthscale=1.0):
     """Everything known but latents and the noise."""
-    input_kernel, latent_kernel = (
-        RBF(jnp.full(1, each), number(1.0), fixed=("lengthscale", "variance")) for each in (1.0, lengthscale)
+    kernels = plain_kernels(
+        *(RBF(jnp.full(1, each), number(1.0), fixed=("lengthscale", "variance")) for each in (1.0, lengthscale))
     )
     noise = SharedNoise(jnp.asarray([noise]))
-    point = ChainParameters(input_kernel, latent_kernel, jnp.asarray(latents)[:, None], noise)
+    point = ChainParameters(kernels, jnp.asarray(latents)[:, None], noise)
     return point, GridData(jnp.asarray(inputs), jnp.asarray(outputs))
 
 

@@ -10,7 +10,7 @@ from small_models import INDUCING_INPUTS, Case, grid_case, long_case, number, rb
 
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference import starts
-from lvmogp.inference.options import Options, checked, fit_settings
+from lvmogp.inference.options import Options, checked, described_kernels, fit_settings
 from lvmogp.kernels.covariances import RBF
 from lvmogp.model.layouts import GridData, long_data, some_blocks
 from lvmogp.tables.features import FeatureCoordinates
@@ -142,7 +142,9 @@ def scattered_waves(n_observations, n_conditions=50):
 
 
 def settings_for(data, inputs, n_latent=2, **changes):
-    return fit_settings(checked(Options(**changes)), data, inputs, n_latent=n_latent, latent_kernel=RBF())
+    options = checked(Options(**changes))
+    kernels = described_kernels(options, RBF(), np.ones(1))
+    return fit_settings(options, data, inputs, n_latent=n_latent, kernels=kernels)
 
 
 @pytest.mark.parametrize(("n", "n_restarts", "tolerance"), [(5_000, 6, 0.02), (50_000, 6, 1.5), (60_000, 1, 2.0)])

@@ -22,6 +22,7 @@ from lvmogp.fitted.model import fitted_model
 from lvmogp.inference.optimise import Status
 from lvmogp.insight import summary as insight
 from lvmogp.model.layouts import standardised
+from lvmogp.model.parameters import plain_kernels
 
 
 def holding(model, inner):
@@ -39,8 +40,8 @@ def waves_of(latent_lengthscale=1.4):
     """A model of named columns of which the second does nothing, having a very long lengthscale."""
     model = fitted("long", answers="fit", n_columns=2)
     own, columns = model.model_, ("x", "idle")
-    kernels = {"input_kernel": rbf([0.6, 1e4], 1.1), "latent_kernel": rbf([latent_lengthscale], 0.9)}
-    posterior = build(replace(own.posterior.parameters, **kernels), standardised(own.observations, own.scaling))
+    kernels = plain_kernels(rbf([0.6, 1e4], 1.1), rbf([latent_lengthscale], 0.9))
+    posterior = build(replace(own.posterior.parameters, kernels=kernels), standardised(own.observations, own.scaling))
     schema = own.schema._replace(columns=columns, output_name="height")
     return holding(model, fitted_model(schema, own.scaling, own.fit._replace(posterior=posterior)))
 

@@ -38,7 +38,7 @@ from lvmogp.model import expected_likelihood
 from lvmogp.model.bounds import Bound, collapsed, collapsed_objective, explicit, explicit_objective
 from lvmogp.model.expected_likelihood import ConstantTerm, basis, condition_sums, quadratic
 from lvmogp.model.layouts import Data, GridData, long_data
-from lvmogp.model.parameters import FullInducing, Parameters, of_conditions
+from lvmogp.model.parameters import FullInducing, Parameters, of_conditions, plain_kernels
 
 compiled_collapsed, compiled_explicit, compiled_independent, compiled_quadratic = map(
     compiled, (collapsed, explicit, independent_bound, quadratic)
@@ -96,9 +96,9 @@ def test_bounds_are_the_papers_formulations(method: Method, case: Case):
     assert float(bound.kl_latents) == close(references.latent_kl(parameters))
     assert float(bound.total) == close(bound.fit - bound.kl_latents)
     noise = np.repeat(PER_CONDITION, [len(outputs) for _, outputs in case.observations])
-    prior = float(parameters.input_kernel.variance * parameters.latent_kernel.variance)
+    prior = float(parameters.kernels.of_inputs[0].variance * parameters.kernels.of_latents[0].variance)
     assert float(bound.signal) == close(np.sum(prior / noise))
-    assert float(bound.penalised) == close(bound.total - 1e-6 * bound.signal / 2, 1e-14)
+    assert float(bound.penalised) == close(bound.total + parameters.log_prior - 1e-6 * bound.signal / 2, 1e-14)
 
 
 @pytest.mark.parametrize(("method", "objective"), [("collapsed", collapsed_objective), ("full", explicit_objective)])
@@ -121,7 +121,7 @@ LATENT_KERNELS = {
 @pytest.mark.parametrize(("form", "latents"), [("grid", "closed form"), ("long", "quadrature")])
 def test_other_kernels_agree_with_the_missing_data_formulation(form: str, latents: str):
     case, (latent_kernel, n_nodes) = CASES[form](), LATENT_KERNELS[latents]
-    parameters = example(full_inducing, input_kernel=INPUT_KERNEL, latent_kernel=latent_kernel)
+    parameters = example(full_inducing, kernels=plain_kernels(INPUT_KERNEL, latent_kernel))
     expected = references.missing_data_formulation(parameters, case.observations, n_nodes)
     assert float(compiled_explicit(parameters, case.data).total) == close(expected)
 
@@ -162,7 +162,7 @@ def test_collapsed_bound_with_known_latents_is_below_the_exact_log_likelihood_an
     inputs = np.unique(np.concatenate([inputs for inputs, _ in case.observations]), axis=0)
     at_data = replace(pinned, inducing_inputs=jnp.asarray(inputs), inducing_latents=pinned.latent_mean)
     # The jitter leaves at most ε·mean(diag K) of each kernel's variance unexplained at each observation.
-    prior = float(pinned.input_kernel.variance * pinned.latent_kernel.variance)
+    prior = float(pinned.kernels.of_inputs[0].variance * pinned.kernels.of_latents[0].variance)
     n_observations = sum(len(outputs) for _, outputs in case.observations)
     assert -1e-9 < gap(at_data) < 2 * references.JITTER * prior * n_observations / min(PER_CONDITION)
 
@@ -213,10 +213,10 @@ def test_sums_of_long_data_in_slices_are_those_at_once_with_the_same_gradient(mo
     parameters = example()
 
     def total(kernel, points, noise) -> jax.Array:
-        sums = condition_sums(basis(kernel, points), data, noise)
+        sums = condition_sums(basis((kernel,), points), data, noise)
         return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(sums))
 
-    given = parameters.input_kernel, parameters.inducing_inputs, parameters.noise_variance
+    given = parameters.kernels.of_inputs[0], parameters.inducing_inputs, parameters.noise_variance
 
     def found() -> tuple[str, tuple]:
         fresh = jax.value_and_grad(lambda *given: total(*given), (0, 1, 2))
@@ -240,8 +240,7 @@ def test_with_errors_the_bound_is_exact_with_enough_inducing_points_and_latents_
     values, errors = rng.normal(size=9), rng.uniform(0, 0.6, 9) ** 2
     errors[4] = 0.0
     parameters = Parameters(
-        input_kernel=rbf([1.1], 1.2),
-        latent_kernel=rbf([1.3], 0.9),
+        kernels=plain_kernels(rbf([1.1], 1.2), rbf([1.3], 0.9)),
         inducing_inputs=jnp.asarray(inputs),
         inducing_latents=latents,
         latent_mean=latents,
@@ -252,8 +251,10 @@ def test_with_errors_the_bound_is_exact_with_enough_inducing_points_and_latents_
     parts = [np.split(rows, np.cumsum(counts)[:-1]) for rows in (inputs, values)]
     expected = references.exact_log_likelihood(parameters, list(zip(*parts, strict=True)), errors)
     assert_allclose(compiled_collapsed(parameters, data).fit, expected, atol=2e-5)
-    shared = IndependentParameters(parameters.input_kernel, parameters.inducing_inputs, number(0.07))
-    apart = np.equal.outer(conditions, conditions) * references.covariance(parameters.input_kernel, inputs, inputs)
+    shared = IndependentParameters(parameters.kernels.of_inputs[0], parameters.inducing_inputs, number(0.07))
+    apart = np.equal.outer(conditions, conditions) * references.covariance(
+        parameters.kernels.of_inputs[0], inputs, inputs
+    )
     expected = references.log_normal(values, apart + np.diag(0.07 + errors))
     assert_allclose(compiled_independent(shared, data), expected, atol=2e-5)
 
@@ -349,8 +350,7 @@ def test_rounding_errors_never_look_like_a_gain(case: Case):
         variances, lengthscales = np.exp(rng.uniform(-2, 16, 2)), np.exp(rng.uniform(-2, 16, 2))
         noise = np.exp(rng.uniform(-16, 0))
         parameters = Parameters(
-            input_kernel=rbf(lengthscales[:1], variances[0]),
-            latent_kernel=rbf(lengthscales[1:], variances[1]),
+            kernels=plain_kernels(rbf(lengthscales[:1], variances[0]), rbf(lengthscales[1:], variances[1])),
             inducing_inputs=jnp.asarray(np.linspace(-2, 2, 8)[:, None]),
             inducing_latents=jnp.asarray(rng.normal(size=(5, 1))),
             latent_mean=jnp.asarray(rng.normal(size=(8, 1))),

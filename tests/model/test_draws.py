@@ -9,6 +9,7 @@ from scipy.linalg import orthogonal_procrustes
 
 from lvmogp.kernels.covariances import RBF
 from lvmogp.model.draws import Draws, aligned, covering_subset, rotations, thinned
+from lvmogp.model.parameters import plain_kernels
 
 
 def some_draws(rng, n_draws=6, n_conditions=5, n_latent=2):
@@ -17,8 +18,9 @@ def some_draws(rng, n_draws=6, n_conditions=5, n_latent=2):
 
     log_weight = np.log(rng.dirichlet(np.ones(n_draws)))
     return Draws(
-        input_kernel=RBF(positive(n_draws, 3), positive(n_draws)),
-        latent_kernel=RBF(positive(n_draws, n_latent), positive(n_draws)),
+        kernels=plain_kernels(
+            RBF(positive(n_draws, 3), positive(n_draws)), RBF(positive(n_draws, n_latent), positive(n_draws))
+        ),
         latents=jnp.asarray(rng.normal(size=(n_draws, n_conditions, n_latent))),
         noise_variance=jnp.asarray(rng.uniform(0.1, 1, (n_draws, 1))),
         chain=jnp.asarray(np.arange(n_draws) % 2),
@@ -50,7 +52,7 @@ def test_thinned_draws_are_as_many_of_each_chain_as_it_counts(rng, weight, most,
     draws, log_weight = some_draws(rng, n_draws=len(weight)), jnp.log(weight / np.sum(weight))
     draws = eqx.tree_at(lambda tree: tree.log_weight, draws, log_weight)
     few = thinned(draws, most)
-    for found, expected in ((few.latents, draws.latents), (few.latent_kernel, draws.latent_kernel)):
+    for found, expected in ((few.latents, draws.latents), (few.kernels.of_latents[0], draws.kernels.of_latents[0])):
         jax.tree.map(lambda one, other: np.testing.assert_array_equal(one, other[np.array(places)]), found, expected)
     np.testing.assert_allclose(np.exp(few.log_weight), 1 / most)
     assert thinned(draws, len(weight)) is draws

@@ -20,7 +20,7 @@ from lvmogp.kernels.covariances import RBF
 from lvmogp.model.bounds import explicit
 from lvmogp.model.expected_likelihood import Basis, basis
 from lvmogp.model.layouts import Data, GridData, long_data
-from lvmogp.model.parameters import KroneckerInducing, Parameters
+from lvmogp.model.parameters import KroneckerInducing, Parameters, plain_kernels
 
 # What is ignored are GPy's own warnings, about NumPy's and SciPy's deprecations.
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
@@ -57,18 +57,17 @@ def common_values(noise: np.ndarray) -> Values:
 
 def our_parameters(values: Values) -> Parameters:
     values = {name: jnp.asarray(value) for name, value in values.items()}
-    inputs = basis(RBF(values["kern.lengthscale"], values["kern.variance"]), values["Z"])
-    latents = basis(RBF(values["kern_row.lengthscale"], values["kern_row.variance"]), values["Z_row"])
+    inputs = basis((RBF(values["kern.lengthscale"], values["kern.variance"]),), values["Z"])
+    latents = basis((RBF(values["kern_row.lengthscale"], values["kern_row.variance"]),), values["Z_row"])
     return Parameters(
-        input_kernel=inputs.kernel,
-        latent_kernel=latents.kernel,
+        kernels=plain_kernels(*inputs.kernels, *latents.kernels),
         inducing_inputs=inputs.points,
         inducing_latents=latents.points,
         latent_mean=values["X_row.mean"],
         latent_variance=values["X_row.variance"],
         noise_variance=values["likelihood.variance"],
         inducing=KroneckerInducing(
-            whiten(inputs.factor, whiten(latents.factor, values["qU_mean"].T).T),  # L_X⁻¹ M L_H⁻ᵀ
+            whiten(inputs.factors[0], whiten(latents.factors[0], values["qU_mean"].T).T),  # L_X⁻¹ M L_H⁻ᵀ
             whitened_factor(inputs, values["qU_var_c_W"], values["qU_var_c_diag"]),
             whitened_factor(latents, values["qU_var_r_W"], values["qU_var_r_diag"]),
         ),
@@ -77,7 +76,7 @@ def our_parameters(values: Values) -> Parameters:
 
 def whitened_factor(points: Basis, root: jax.Array, diagonal: jax.Array) -> jax.Array:
     """L⁻¹ chol(W Wᵀ + diag(d))."""
-    return whiten(points.factor, jnp.linalg.cholesky(root @ root.T + jnp.diag(diagonal)))
+    return whiten(points.factors[0], jnp.linalg.cholesky(root @ root.T + jnp.diag(diagonal)))
 
 
 @jax.jit

@@ -17,7 +17,7 @@ from lvmogp.ground.precision import in_precision
 from lvmogp.inference.restarts import jitters
 from lvmogp.model.bounds import collapsed
 from lvmogp.model.layouts import GridData
-from lvmogp.model.parameters import Parameters
+from lvmogp.model.parameters import Parameters, plain_kernels
 from lvmogp.model.posterior import CurveMoments, Posterior, curve_moments, grid_marginals, posterior
 from lvmogp.pipeline import stored_in
 
@@ -57,8 +57,7 @@ SWEEP = [
 def parameters_of(case: Case) -> Parameters:
     spread = CROWDED[case.crowding]
     return Parameters(
-        input_kernel=rbf([case.lengthscale], 1.3),
-        latent_kernel=rbf([case.latent_lengthscale], 0.9),
+        kernels=plain_kernels(rbf([case.lengthscale], 1.3), rbf([case.latent_lengthscale], 0.9)),
         inducing_inputs=jnp.asarray(0.2 + spread * np.array([[-1.5], [-0.5], [0.4], [1.3]])),
         inducing_latents=jnp.asarray(-0.1 + spread * np.array([[-1.0], [0.1], [1.2]])),
         latent_mean=jnp.array([[-0.8], [0.2], [1.1]]),

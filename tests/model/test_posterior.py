@@ -79,7 +79,7 @@ def at_points(model: Posterior, shapes: CurveMoments) -> tuple[np.ndarray, np.nd
 
 def as_matrix(covariance: Covariance) -> np.ndarray:
     """S, block by block, from its contractions with matrices that pick one block."""
-    blocks = np.asarray(covariance.contract(jnp.eye(M_H**2).reshape(-1, M_H, M_H)))
+    blocks = np.asarray(covariance.contract(jnp.eye(M_H**2).reshape(-1, M_H, M_H), (M_H,)))
     return blocks.reshape(M_H, M_H, M_X, M_X).transpose(0, 2, 1, 3).reshape(M_H * M_X, M_H * M_X)
 
 
@@ -121,7 +121,9 @@ def test_curves_of_gaussian_latents_covary_as_all_points_of_their_distribution_s
         mean = weights @ means
         within = np.tensordot(weights, [covariance for _, covariance in curves], axes=1)
         expected = within + ((means - mean).T * weights) @ (means - mean)
-        prior = float(shapes.prior_variance[d]) * references.covariance(parameters.input_kernel, POINTS, POINTS)
+        prior = float(shapes.prior_variance[d, 0]) * references.covariance(
+            parameters.kernels.of_inputs[0], POINTS, POINTS
+        )
         found = prior + features @ np.asarray(shapes.spread[d]) @ features.T
         assert_allclose(features @ np.asarray(shapes.weights[d]), mean, rtol=1e-8, atol=1e-10)
         assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
@@ -164,7 +166,7 @@ def test_covariances_of_both_forms_do_what_their_matrix_does(form: str):
     seconds = rng.normal(size=(2, M_H, M_H))
     seconds = seconds + seconds.transpose(0, 2, 1)
     expected = [sum(second[j, k] * blocks[j, k] for j in range(M_H) for k in range(M_H)) for second in seconds]
-    assert_allclose(covariance.contract(jnp.asarray(seconds)), expected, rtol=1e-11, atol=1e-11)
+    assert_allclose(covariance.contract(jnp.asarray(seconds), (M_H,)), expected, rtol=1e-11, atol=1e-11)
     traces = [[np.trace(blocks[j, k]) for k in range(M_H)] for j in range(M_H)]
     assert_allclose(covariance.block_traces(), traces, rtol=1e-11, atol=1e-11)
     assert_allclose(covariance.precision() @ matrix, np.eye(M_X * M_H), atol=1e-7)

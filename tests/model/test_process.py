@@ -20,24 +20,23 @@ WEIGHTS = np.array([0.7, -0.4])
 @compiled
 def views(process: Process, x, other_x, h, other_h) -> dict[str, jax.Array]:
     """All that a process says, at rows of one latent each or of sums over two."""
-    explained, one = process.explained, jnp.ones(1)
+    explained, new = process.explained, -1
     a, b = process.inputs(x), process.inputs(other_x)
     c, d = process.latents(h), process.latents(other_h)
-    here = explained.at_latent(c[0])
+    here = explained.at_latent(c[0], new)
     there, rows = at_inputs(explained, jnp.concatenate([a, b]))
     left, right = (jnp.einsum("k,nr,kc->nrc", WEIGHTS, *pair) for pair in ((a, c), (b, d)))
     of_fit = {} if isinstance(explained, DenseExplained) else {"sums": explained_of_sums(process, left, right)}
     return {
         **of_fit,
         "mean": explained.mean(a, c[0]),
-        "covariance": explained.covariance(a, c[0], b, d[0]),
-        "variance": explained.variance(a, c[0]),
-        "mean at latent": here.mean(a, one),
-        "covariance at latent": here.covariance(a, one, b, one),
-        "variance at latent": here.variance(a, one),
+        "covariance": explained.covariance(a, c[0], b, d[0], (new, new)),
+        "mean at latent": here.mean(a),
+        "covariance at latent": here.covariance(a, b),
+        "variance at latent": here.variance(a),
         "mean at inputs": there.mean(rows, c[0])[:4],
-        "covariance at inputs": there.covariance(rows, c[0], rows, d[0])[:4, 4:],
-        "variance at inputs": there.variance(rows, c[0])[:4],
+        "covariance at inputs": there.covariance(rows, c[0], rows, d[0], (new, new))[:4, 4:],
+        "variance at inputs": there.at_latent(c[0], new).variance(rows)[:4],
     }
 
 
@@ -55,7 +54,7 @@ def dense_views(process: references.DenseProcess) -> dict[str, np.ndarray]:
         for other, k in zip(WEIGHTS, OTHER_H, strict=True)
     )
     means = {f"mean{where}": mean for where in ("", " at latent", " at inputs")}
-    variances = {f"variance{where}": own for where in ("", " at latent", " at inputs")}
+    variances = {f"variance{where}": own for where in (" at latent", " at inputs")}
     covariances = {"covariance": between, "covariance at inputs": between, "covariance at latent": within}
     return {**means, **variances, **covariances, "sums": summed}
 
@@ -79,8 +78,8 @@ def test_a_process_is_that_of_full_covariance_matrices(case):
         assert found.keys() == expected.keys() - ({"sums"} if kind == "draws on scattered data" else set())
         for name, values in found.items():
             assert_allclose(values, expected[name], rtol=1e-6, atol=1e-7, err_msg=name)
-        assert_allclose(process.inputs.kernel.variance, dense[number].input_kernel.variance)
-        assert_allclose(process.latents.kernel.variance, dense[number].latent_kernel.variance)
+        assert_allclose(process.inputs.kernels[0].variance, dense[number].input_kernel.variance)
+        assert_allclose(process.latents.kernels[0].variance, dense[number].latent_kernel.variance)
 
 
 def test_mean_features_of_uncertain_latents_are_averages():

@@ -26,6 +26,7 @@ from lvmogp.fitted.model import fitted_model
 from lvmogp.insight.summary import LeaveOut, summary
 from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
 from lvmogp.model.layouts import standardised
+from lvmogp.model.parameters import plain_kernels
 from lvmogp.page.report import report_page, write_report
 
 # Names that would be commands if they were taken for markup or code.
@@ -75,7 +76,7 @@ def grid_model():
         + Matern12([2.0, 3.0], 0.1) * Constant(0.5)
     )
     model = fitted("grid", answers="fit", noise="per-condition", n_columns=2)
-    return renamed(model, input_kernel=over_inputs, latent_kernel=Matern32([1.1], 0.8))
+    return renamed(model, kernels=plain_kernels(over_inputs, Matern32([1.1], 0.8)))
 
 
 MAKERS = {

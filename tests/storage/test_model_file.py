@@ -76,15 +76,20 @@ def assert_refused(path, content, words):
 
 POSTERIOR = "model.fit.posterior"
 PARAMETERS = f"{POSTERIOR}.parameters"
+TERM = f"{PARAMETERS}.kernels.terms.0"
 N_INPUTS = f"{POSTERIOR}.covariance.DenseCovariance.n_inputs"
 LATENTS = f"{PARAMETERS}.latent_mean|{PARAMETERS}.latent_variance"
 CHANGES = [
-    (f"{PARAMETERS}.inducing_inputs", lambda values: np.zeros((10**6, 2)), r"input_factor has the shape \(4, 4\)"),
+    (f"{PARAMETERS}.inducing_inputs", lambda values: np.zeros((10**6, 2)), r"input_factors has the shape \(1, 4, 4\)"),
     (f"{PARAMETERS}.inducing_latents", lambda values: values[:, :1], r"has the shape \(1, 5, 3\), where \(1, 5, 1\)"),
     (LATENTS, lambda values: values[:, :1], "inducing latents have 3 coordinates, conditions another"),
     (f"{PARAMETERS}.noise_variance", lambda values: values[:2], "noise_variance fits neither one nor all conditions"),
     (f"{PARAMETERS}.latent_variance", lambda values: -values, "latent_variance holds values that are not positive"),
-    (f"{PARAMETERS}.latent_kernel.lengthscale", lambda values: np.ones(2), "cannot be evaluated at points of 3"),
+    (
+        f"{TERM}.latent_kernel.lengthscale",
+        lambda values: np.ones(2),
+        "cannot be evaluated at points of 3",
+    ),
     (f"{POSTERIOR}.covariance.matrix", lambda values: values[:5, :5], "covariance is not of all inducing points"),
     ("model.schema.conditions", lambda values: values + 1, "schema.conditions counts beyond the 5 there are"),
     ("model.schema.errors", lambda values: -values, "schema.errors holds negative values"),
@@ -94,8 +99,8 @@ CHANGES = [
     ("model.schema.ids.0", ["tuple", [["str", "new"], ["str", "✓"]]], "a condition is both trained and added"),
     ("model.ensemble", None, "model.ensemble is nothing that this version knows"),
     (N_INPUTS, 5, "n_inputs has the length 5, where 4"),
-    (f"{PARAMETERS}.latent_kernel", {"sum": {"terms": []}}, "which this version|does not know"),
-    (f"{PARAMETERS}.input_kernel.rbf.columns", [7], r"columns \(7,\) of 2"),
+    (f"{TERM}.latent_kernel", {"sum": {"terms": []}}, "which this version|does not know"),
+    (f"{TERM}.input_kernel.rbf.columns", [7], r"columns \(7,\) of 2"),
     ("added.0.1.entry.method", "gaussian", "added holds conditions of another kind of model"),
 ]
 
@@ -108,7 +113,11 @@ def test_what_does_not_fit_together_fails_in_words(whole, tmp_path, place, value
 
 
 def test_a_file_without_inducing_points_fails_in_words(whole, tmp_path):
-    shapes = {f"{PARAMETERS}.inducing_inputs": (0, 2), f"{POSTERIOR}.input_factor": (0, 0), f"{POSTERIOR}.mean": (0, 3)}
+    shapes = {
+        f"{PARAMETERS}.inducing_inputs": (0, 2),
+        f"{POSTERIOR}.input_factors": (1, 0, 0),
+        f"{POSTERIOR}.mean": (0, 3),
+    }
     nothing = {name: np.zeros(shape) for name, shape in shapes.items()}
     words = "there are no conditions, inputs or inducing points"
     assert_refused(tmp_path, edited(whole, N_INPUTS, 0)._replace(tensors=whole.tensors | nothing), words)

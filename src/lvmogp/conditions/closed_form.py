@@ -102,6 +102,7 @@ def gaussian_slopes(fit: ClosedForm, condition: Condition, inputs: HostFloat) ->
     """Return derivatives of both in each input column, (2, n, Q_X), for a condition whose latents are Gaussian."""
     points, number = jnp.asarray(with_last_repeated(inputs), fit.posterior.mean.dtype), int(condition.number)
     own = None if number < 0 else jax.tree.map(lambda leaf: leaf[number][None], fit.own)
+    assert condition.gaussian is not None
     return np.asarray(_slopes(fit.posterior, condition.gaussian, own, points))[:, : len(inputs)]
 
 

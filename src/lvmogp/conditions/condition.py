@@ -118,8 +118,8 @@ def trained_condition(ensemble: Ensemble, number: int) -> Condition:
         one = LatentGaussians(own.mean[number][None], own.variance[number][None], own.n_uncertain)
         return condition_of_gaussian(ensemble, one, ensemble.noise[0, number], ensemble.own[0, number], number)
     nothing = no_observations(ensemble.n_columns, ensemble.dtype)
-    parts = (each[:, number, None] for each in (ensemble.latents, ensemble.noise, ensemble.own))
-    return Condition(*parts, ensemble.log_weights[:, None], nothing, jnp.asarray(number))
+    latents, noise, own = (each[:, number, None] for each in (ensemble.latents, ensemble.noise, ensemble.own))
+    return Condition(latents, noise, own, ensemble.log_weights[:, None], nothing, jnp.asarray(number))
 
 
 def aligned_latents(ensemble: Ensemble, condition: Condition) -> Float[Array, "S K Q_H"]:

@@ -112,11 +112,11 @@ def infer(ensemble: Ensemble, seen: FewObservations, known: KnownLatents) -> Con
     starts, shifts = starting_points(ensemble, known, search), _shifts(ensemble, 1 + n_theta)
     found = []
     for some, processes in chunks(ensemble):
-        own = of_processes((ensemble.noise_prior, starts, shifts), some)
-        found.append(_inferred(processes, own, seen, known, nodes, search))
-    *particles, log_weights = (jnp.concatenate(parts) for parts in zip(*found, strict=True))
+        given = of_processes((ensemble.noise_prior, starts, shifts), some)
+        found.append(_inferred(processes, given, seen, known, nodes, search))
+    latents, noise, own, log_weights = (jnp.concatenate(parts) for parts in zip(*found, strict=True))
     joint = ensemble.log_weights[:, None] + log_weights
-    return condition_of_particles(ensemble, *particles, joint - logsumexp(joint), seen)
+    return condition_of_particles(ensemble, latents, noise, own, joint - logsumexp(joint), seen)
 
 
 def summarised(ensemble: Ensemble, seen: FewObservations) -> FewObservations:

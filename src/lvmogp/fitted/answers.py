@@ -297,7 +297,7 @@ def _correlations(
             parts = (1.0 if kernel is None else diagonal(kernel, each) for each in (here, there))
             scales = [scale + variance * part for scale, part in zip(scales, parts, strict=True)]
         scales = scales if own.own is None else [scale + variances[-1] for scale in scales]
-        return between / jnp.sqrt(jnp.outer(*scales))
+        return between / jnp.sqrt(scales[0][:, None] * scales[1])
 
     return jax.lax.map(one, (kernels, first, second))
 

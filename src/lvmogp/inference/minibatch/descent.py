@@ -185,7 +185,7 @@ def run(
     final, problem = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), (final, problem))
     parameters = with_conditions(join(final.vector, problem.fixed_leaves, problem.structure), final.table)
     inputs, latents = bases(parameters)
-    found = Posterior(parameters, inputs.factor, latents.factor, final.mean, final.covariance)
+    found = Posterior(parameters, inputs.factors, latents.factors, final.mean, final.covariance)
     return running, found, window(np.asarray(jax.device_get(estimates))), status
 
 

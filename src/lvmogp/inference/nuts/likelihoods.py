@@ -37,9 +37,9 @@ def log_likelihood(point: ChainParameters, data: LikelihoodData) -> Scalar:
         log_det, misfit = dense_evidence(covariance, data.outputs * precision)
         return -(data.present @ (LOG_2PI + jnp.log(noise)) + log_det + misfit) / 2
     # Divided by the noise of their condition, outputs have the covariance I + K_H/(σσᵀ) ⊗ K_X.
-    deviation, (term,) = jnp.sqrt(noise), point.kernels.terms
-    latent_gram = gram(term.latent_kernel, point.coordinates) / (deviation[:, None] * deviation)
-    input_gram = gram(term.input_kernel, data.inputs)
+    deviation, kernels = jnp.sqrt(noise), point.kernels
+    latent_gram = gram(kernels.of_latents[0], point.coordinates) / (deviation[:, None] * deviation)
+    input_gram = gram(kernels.of_inputs[0], data.inputs)
     log_det, misfit = kronecker_evidence(input_gram, latent_gram, data.outputs / deviation)
     # −½ [N Σ_d log 2πσ_d² + log|I + K_H/(σσᵀ) ⊗ K_X| + misfit]
     return -(data.inputs.shape[0] * jnp.sum(LOG_2PI + jnp.log(noise)) + log_det + misfit) / 2
