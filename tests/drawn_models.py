@@ -137,7 +137,13 @@ def fitted(
     )
     restart = Restart("by hand", -12.5, Status.CONVERGED, (-13.0, -12.5), 2, 1.0)
     outcome = Outcome(parameters, -12.5, Status.CONVERGED, (restart,), 1e-7, 1e-7, 1.0)
-    fit = Fit(build(parameters, standardised(observations, scaling)), outcome, {n_latent: -12.5}, {transform: -12.5})
+    fit = Fit(
+        build(parameters, standardised(observations, scaling)),
+        outcome,
+        {n_latent: -12.5},
+        {transform: -12.5},
+        {(): -12.5},
+    )
     trained = fitted_model(observations, scaling, fit, condition_features=condition_features)
     estimator = LVMOGPRegressor(n_latent, noise=noise, output_transform=transform)
     estimator.n_features_in_ = n_columns

@@ -56,7 +56,7 @@ def whole_model(form: str, dtype: str = "float64", added=None) -> FittedModel:
     model = fitted_model(
         made.schema._replace(**NAMES),
         made.scaling,
-        Fit(posterior, outcome, {2: 1.25, 1: 0.5}, {None: 1.25, "log": -2.0}, origin),
+        Fit(posterior, outcome, {2: 1.25, 1: 0.5}, {None: 1.25, "log": -2.0}, {(): 1.25, (0,): -1.0}, origin),
         condition_features=features,
     )
     if added is None:
