@@ -41,8 +41,9 @@ def one_gaussian(model: FittedModel, _: FewObservations) -> Condition:
 
 
 def whole_model(form: str, dtype: str = "float64", added=None) -> FittedModel:
-    """Five conditions on a grid, or in long form with noises and features of their own, errors and a transform."""
-    more = {"noise": "per-condition", "transform": "log", "error": 0.1, "features": True} if form == "long" else {}
+    """Five conditions on a grid, or in long form with noises and features of their own, errors and transforms."""
+    more = {"noise": "per-condition", "transform": "log", "error": 0.1, "features": True, "log_columns": (0,)}
+    more = more if form == "long" else {}
     made = fitted(form, answers="fit", n_latent=2, n_columns=2, **more).model_
     posterior, features = in_precision(made.posterior, dtype), made.condition_features
     restarts = (
