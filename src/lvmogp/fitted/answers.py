@@ -81,7 +81,7 @@ def moments(
 
 def _row_moments(model: FittedModel, rows: Query, *, include_noise: bool) -> tuple[HostFloat, HostFloat]:
     fit, scaling = _closed_form(model), model.scaling
-    found, left = np.empty((2, len(rows.ids))), np.ones(len(rows.ids), dtype=bool)
+    found, left = np.zeros((2, len(rows.ids))), np.ones(len(rows.ids), dtype=bool)
     if fit is not None:
         points, noise = scaling.inputs(rows.inputs), np.asarray(model.ensemble.noise[0], dtype=float)
         numbers = rows.ids.numbers_in(model.ids)
