@@ -166,6 +166,16 @@ def test_a_page_is_the_same_each_time_and_refused_in_words(models, paths, tmp_pa
         write_report(models["long"], tmp_path / "nowhere" / "page.html")
 
 
+def test_lengthscales_of_a_logarithm_are_said_to_be(monkeypatch):
+    monkeypatch.setattr(lvmogp.page.report, "summary", summary_of)
+    plain, model = (fitted("long", answers="fit", log_columns=columns) for columns in ((), (0,)))
+    before, after = (dict(json.loads(Markup(report_page(each)).texts["data"])["kernels"]) for each in (plain, model))
+    (lengthscale,) = np.asarray(model.input_kernel_.lengthscale) * model.model_.scaling.input_scale
+    assert after["Over inputs"].endswith(f"lengthscale {lengthscale:.3g} (log input 1)")
+    assert re.search(r"lengthscale [\d.]+$", before["Over inputs"])
+    assert after["Over latents"] == before["Over latents"]
+
+
 # Numbers, as Node computes them with the page's own code
 
 
