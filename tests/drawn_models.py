@@ -91,12 +91,13 @@ def fitted(
     error: float | None = None,
     n_columns: int = 1,
     features: bool = False,
+    log_columns: tuple[int, ...] = (),
 ) -> LVMOGPRegressor:
     """A model as a fit would leave it, of a complete grid ("grid") or of uneven conditions ("long", "sparse").
 
     It ``answers`` from "draws" or from the "fit" alone; the draws of "sparse" data are by inducing points. ``error`` is
     a known standard deviation of all measurements. ``features`` are one number for each condition, missing for the
-    fourth if there are latents.
+    fourth if there are latents. Of ``log_columns`` the logarithms are modelled; of these the first can be one.
     """
     rng = np.random.default_rng(7)
     slopes = np.linspace(-1, 1, 5)
@@ -114,7 +115,8 @@ def fitted(
         is_grid=is_grid,
         errors=None if error is None else np.full(len(outputs), error),
     )
-    scaling = scaling_of(observations.inputs, observations.outputs, transform=TRANSFORMS[transform])
+    units = {"transform": TRANSFORMS[transform], "log_columns": log_columns}
+    scaling = scaling_of(observations.inputs, observations.outputs, **units)
     latents = np.column_stack([1.3 * slopes, 0.7 * rng.standard_normal(5)])[:, :n_latent]
     inducing_inputs = np.array([[-1.4, 0.5], [-0.5, -1.2], [0.5, 1.2], [1.4, -0.6]])[:, :n_columns]
     known = condition_features = None
@@ -135,9 +137,11 @@ def fitted(
     )
     restart = Restart("by hand", -12.5, Status.CONVERGED, (-13.0, -12.5), 2, 1.0)
     outcome = Outcome(parameters, -12.5, Status.CONVERGED, (restart,), 1e-7, 1e-7, 1.0)
-    fit = Fit(build(parameters, standardised(observations, scaling)), outcome, {n_latent: -12.5}, {transform: -12.5})
+    bounds = ({key: -12.5} for key in (n_latent, transform, log_columns))
+    fit = Fit(build(parameters, standardised(observations, scaling)), outcome, *bounds)
     trained = fitted_model(observations, scaling, fit, condition_features=condition_features)
-    estimator = LVMOGPRegressor(n_latent, noise=noise, output_transform=transform)
+    logs = dict.fromkeys(log_columns, "log") or None
+    estimator = LVMOGPRegressor(n_latent, noise=noise, output_transform=transform, input_transform=logs)
     estimator.n_features_in_ = n_columns
     # Few observations are enough for the sparse form.
     with mock.patch("lvmogp.model.layouts._MOST_SCATTERED", 10 if form == "sparse" else 1_000):

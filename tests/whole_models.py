@@ -42,8 +42,9 @@ def one_gaussian(model: FittedModel, _: FewObservations) -> Condition:
 
 
 def whole_model(form: str, dtype: str = "float64", added=None) -> FittedModel:
-    """Five conditions on a grid, or in long form with noises and features of their own, errors and a transform."""
-    more = {"noise": "per-condition", "transform": "log", "error": 0.1, "features": True} if form == "long" else {}
+    """Five conditions on a grid, or in long form with noises and features of their own, errors and transforms."""
+    more = {"noise": "per-condition", "transform": "log", "error": 0.1, "features": True, "log_columns": (0,)}
+    more = more if form == "long" else {}
     made = fitted(form, answers="fit", n_latent=2, n_columns=2, **more).model_
     posterior, features = in_precision(made.posterior, dtype), made.condition_features
     restarts = (
@@ -57,7 +58,7 @@ def whole_model(form: str, dtype: str = "float64", added=None) -> FittedModel:
     model = fitted_model(
         made.schema._replace(**NAMES),
         made.scaling,
-        Fit(posterior, outcome, {2: 1.25, 1: 0.5}, {None: 1.25, "log": -2.0}, origin),
+        Fit(posterior, outcome, {2: 1.25, 1: 0.5}, {None: 1.25, "log": -2.0}, {(): 1.25, (0,): -1.0}, origin),
         condition_features=features,
     )
     if added is None:

@@ -49,7 +49,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         Name of the column of a DataFrame ``X`` that holds the condition of each row.
     input_kernel, latent_kernel : str or Kernel, default="rbf"
         Covariance over inputs and over latents: a name (``"rbf"``, ``"matern52"``, …) or a kernel such as
-        ``RBF() + Periodic(period=24.0)``. Lengthscales and periods are in the units of the inputs.
+        ``RBF() + Periodic(period=24.0)``. Lengthscales and periods are in the units of the inputs; of a column whose
+        logarithm is modelled, in those of its natural logarithm (a lengthscale of 2.3 is a factor of ten).
         ``latent_kernel="auto"`` tries an RBF and a linear kernel with a constant (curves that change in
         proportion to the latents, which extrapolate to conditions unlike all trained ones) and keeps the
         one with the better bound.
@@ -78,6 +79,11 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
     n_warmup, n_draws : int or "auto", default="auto"
         Steps in which each chain learns how to move (300), and draws that it keeps after them (250); of 16 chains or
         more 160 and 60.
+    input_transform : None, "auto" or mapping of columns to "log", default=None
+        Columns of ``X`` whose logarithms are modelled, by name or, of an array, by number from 0:
+        ``{"substrate": "log"}``. For positive inputs that span orders of magnitude, such as concentrations, doses
+        and frequencies. All that you see stays in your units. ``"auto"`` lets the bound choose among columns
+        that are positive and span an order of magnitude; with ``output_transform="auto"``, together with that.
     output_transform : {None, "log", "sqrt", "auto"}, default=None
         ``"log"`` models the logarithm of a positive output, ``"sqrt"`` the square root of one that is not negative, for
         noise that grows with the output; predictions stay positive and in its units. ``"auto"`` lets the bound choose
@@ -218,6 +224,18 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         return dict(fitted_model(self).fit.bounds_by_n_latent)
 
     @property
+    def input_transform_(self) -> dict[str | int, str]:
+        """The columns of ``X`` whose logarithms are modelled, by name or number, each with ``"log"``."""
+        keys = fitted_model(self).schema.column_keys
+        return {keys[column]: "log" for column in fitted_model(self).scaling.log_columns}
+
+    @property
+    def bounds_by_log_columns_(self) -> dict[tuple[str | int, ...], float]:
+        """Best bound on the log density of the outputs, in your units, with each set of logarithms that was tried."""
+        keys, bounds = fitted_model(self).schema.column_keys, fitted_model(self).fit.bounds_by_log_columns
+        return {tuple(keys[column] for column in columns): bound for columns, bound in bounds.items()}
+
+    @property
     def output_transform_(self) -> str | None:
         """The transform of the output that is modelled; ``None`` for the output itself."""
         return fitted_model(self).scaling.transform_name
@@ -234,7 +252,7 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
 
     @property
     def input_kernel_(self) -> Kernel:
-        """The fitted kernel over inputs, in standardised units."""
+        """The fitted kernel over inputs, in standardised units; of logarithms where these are modelled."""
         return fitted_model(self).posterior.parameters.kernels.terms[0].input_kernel
 
     @property
@@ -561,7 +579,8 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         name : id
             A condition: trained, added, or new, with nothing measured so far.
         candidates : array or DataFrame of shape (m, columns), optional
-            Inputs that could be measured, each once. Left out, they cover the box of the training inputs.
+            Inputs that could be measured, each once. Left out, they cover the box of the training inputs, evenly in the
+            logarithm where that is modelled.
         n : int, default=1
             Number of inputs to choose. Each is the best given those before it, whose outcomes are not known yet; with
             time to measure one after the other, ask for one, add its outcome by ``add_condition`` and ask again.

@@ -1,8 +1,9 @@
 """From observations and options to a trained model: at once, on from there to posterior draws, or by minibatches."""
 
+import itertools
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import numpy as np
@@ -15,7 +16,16 @@ from lvmogp.ground.precision import in_precision
 from lvmogp.inference.minibatch.fit import fit_minibatches, shards_of
 from lvmogp.inference.nuts.sampling import sample_posterior
 from lvmogp.inference.optimise import Status
-from lvmogp.inference.options import AUTO, NUTS, Options, checked, is_stochastic, output_transforms, sampling_settings
+from lvmogp.inference.options import (
+    AUTO,
+    NUTS,
+    Options,
+    checked,
+    is_stochastic,
+    log_columns,
+    output_transforms,
+    sampling_settings,
+)
 from lvmogp.inference.restarts import Outcome, Report, chosen, search
 from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.parameters import of_conditions
@@ -26,16 +36,17 @@ from lvmogp.tables.features import ConditionFeatures, FeatureCoordinates, read_f
 from lvmogp.tables.ids import Id
 from lvmogp.tables.observations import Observations, ObservationStore, canonical_order, in_order
 from lvmogp.tables.reading import read_training
-from lvmogp.tables.scaling import TRANSFORMS, Scaling, differs_in_last_digits_only, scaling_of
+from lvmogp.tables.scaling import TRANSFORMS, Scaling, Transform, differs_in_last_digits_only, scaling_of
 from lvmogp.typing import Array, Float
 
 _posterior = compiled(posterior)
 # Single precision that costs more is worth knowing of, in standard deviations of the output.
 _NOTABLE_ROUNDING = 1e-2
-# What a bound must gain for a transform of the output.
+# What a bound must gain for a transform of the output or of an input.
 _LEAST_GAIN_OF_A_TRANSFORM = 1.0
 # What a fit does not depend on, so that it can be resumed with other values.
 _BESIDE_THE_FIT = ("condition", "unseen", "verbose")
+_Key = TypeVar("_Key", bound=Hashable)
 _Opened = Callable[[tuple[Id, ...], dict[str, np.ndarray]], Checkpoints | None]
 
 
@@ -124,13 +135,9 @@ def _at_once(
         coordinates = coordinates._replace(values=coordinates.values[order.conditions])
         arrays["coordinates"] = coordinates.values
     attempts = _attempts(ordered, options, on_progress, opened(ordered.ids, arrays), coordinates)
-    # The first, which is the output itself, unless another is clearly better.
-    best = max(attempts, key=lambda each: each.bound)
-    if best.bound < attempts[0].bound + _LEAST_GAIN_OF_A_TRANSFORM:
-        best = attempts[0]
-    scaling, data, outcomes, _ = best
+    scaling, data, outcomes, _ = _best(attempts)
     outcome = chosen(outcomes)
-    if attempts[-1].outcomes[-1].status is Status.INTERRUPTED:  # whichever is best, the search for it was cut short
+    if attempts[-1].was_interrupted:  # whichever is best, the search for it was cut short
         outcome = outcome._replace(status=Status.INTERRUPTED)
     model = stored_in(_posterior(outcome.parameters, data), options.dtype)
     # With the conditions where the user has them.
@@ -140,8 +147,8 @@ def _at_once(
         posterior=model,
         outcome=outcome._replace(parameters=model.parameters, runners_up=()),
         bounds_by_n_latent={each.parameters.latent_mean.shape[1]: each.bound for each in outcomes},
-        # A square has an infinite density at zero, of which there is nothing to say.
-        bounds_by_transform={each.scaling.transform_name: each.bound for each in attempts if np.isfinite(each.bound)},
+        bounds_by_transform=_best_bounds((each.scaling.transform_name, each.bound) for each in attempts),
+        bounds_by_log_columns=_best_bounds((each.scaling.log_columns, each.bound) for each in attempts),
         origin=origin_here(options.random_state),
     )
     chains = None
@@ -155,11 +162,35 @@ def _at_once(
 
 
 class _Attempt(NamedTuple):
-    # Fits of one transform of the output, and their best bound on the log density of outputs in the user's units.
+    # Fits with one choice of transforms, and their best bound on the log density of outputs in the user's units.
     scaling: Scaling
     data: Data
     outcomes: list[Outcome]
     bound: float
+
+    @property
+    def n_transforms(self) -> int:
+        return len(self.scaling.log_columns) + (self.scaling.transform is not None)
+
+    @property
+    def was_interrupted(self) -> bool:
+        return self.outcomes[-1].status is Status.INTERRUPTED
+
+
+def _best(attempts: list[_Attempt]) -> _Attempt:
+    # The best bound with the fewest transforms, each of which must gain something worth having.
+    highest = max(each.bound for each in attempts)
+    good = (each for each in attempts if not each.bound < highest - _LEAST_GAIN_OF_A_TRANSFORM)
+    return min(good, key=lambda each: (each.n_transforms, -each.bound))
+
+
+def _best_bounds(found: Iterable[tuple[_Key, float]]) -> dict[_Key, float]:
+    # The best bound for each key. A square has an infinite density at zero, of which there is nothing to say.
+    best: dict[_Key, float] = {}
+    for key, bound in found:
+        if np.isfinite(bound):
+            best[key] = max(bound, best.get(key, -np.inf))
+    return best
 
 
 def _attempts(
@@ -169,20 +200,32 @@ def _attempts(
     checkpoints: Checkpoints | None,
     coordinates: FeatureCoordinates | None,
 ) -> list[_Attempt]:
-    # Fits of all transforms that the options leave open.
-    attempts: list[_Attempt] = []
-    for transform in output_transforms(options, observations.outputs):
-        scaling = scaling_of(observations.inputs, observations.outputs, transform=transform)
+    # Fits of transforms that the options leave open: each of the output with none and with all logarithms of inputs,
+    # then, from the best of these, with and without the logarithm of one input after the other.
+    def attempt(transform: Transform | None, columns: tuple[int, ...]) -> _Attempt:
+        scaling = scaling_of(observations.inputs, observations.outputs, transform=transform, log_columns=columns)
         data, inputs = standardised(observations, scaling), scaling.inputs(observations.inputs)
-        label = scaling.transform_name or ""
+        label = "".join([scaling.transform_name or "", *(f"input{column}" for column in columns)])
         outcomes = search(
             options, data, inputs, scaling.input_scale, report, checkpoints, coordinates=coordinates, label=label
         )
         # log p(y) = log p(z) + Σ log dz/dy
         bound = chosen(outcomes).bound + float(np.sum(scaling.log_slopes(observations.outputs)))
-        attempts.append(_Attempt(scaling, data, outcomes, bound))
-        if outcomes[-1].status is Status.INTERRUPTED:
-            break
+        return _Attempt(scaling, data, outcomes, bound)
+
+    attempts: list[_Attempt] = []
+    transforms, choices = output_transforms(options, observations.outputs), log_columns(options, observations)
+    for transform, columns in itertools.product(transforms, choices):
+        attempts.append(attempt(transform, columns))
+        if attempts[-1].was_interrupted:
+            return attempts
+    for column in choices[-1] if len(choices) > 1 else ():
+        best = _best(attempts).scaling
+        columns = tuple(sorted({column} ^ set(best.log_columns)))
+        if all(each.scaling[4:] != (best.transform, columns) for each in attempts):
+            attempts.append(attempt(best.transform, columns))
+            if attempts[-1].was_interrupted:
+                break
     return attempts
 
 
@@ -215,16 +258,22 @@ def _by_minibatches(
             'output_transform="auto" compares fits to all observations, and so many are fitted by minibatches; choose '
             'None, "log" or "sqrt"'
         )
-    shards, ids = shards_of(observations, transform=TRANSFORMS[options.output_transform])
+    if options.input_transform == AUTO:
+        raise SettingError(
+            'input_transform="auto" compares fits to all observations, and so many are fitted by minibatches; name the '
+            'columns whose logarithms to take, as in {"substrate": "log"}, or leave it out'
+        )
+    (columns,) = log_columns(options, observations)
+    shards, ids = shards_of(observations, transform=TRANSFORMS[options.output_transform], log_columns=columns)
     scaling = shards.scaling
-    columns = {"inputs": (scaling.input_mean, scaling.input_scale), "output": scaling[2:4]}
-    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    units = {"inputs": (scaling.input_mean, scaling.input_scale), "output": scaling[2:4]}
+    arrays = {name: np.asarray(values) for name, values in units.items()}
     arrays |= {"counts": shards.counts, "n_shards": np.asarray([shards.n_shards])}
     model, outcome = fit_minibatches(
         shards, options, on_progress=on_progress, checkpoints=opened(ids, arrays), checkpoint_seconds=checkpoint_seconds
     )
     model = in_precision(model, options.dtype)
-    fit = Fit(model, outcome._replace(parameters=model.parameters), {}, {}, origin_here(options.random_state))
+    fit = Fit(model, outcome._replace(parameters=model.parameters), {}, {}, {}, origin_here(options.random_state))
     kept = observations.without_rows() if observations.is_streamed else observations
     kept = kept._replace(ids=ids, conditions=shards.numbers[0][kept.conditions])
     return fitted_model(kept, scaling, fit)

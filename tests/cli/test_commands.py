@@ -123,6 +123,8 @@ FIT = "fit DATA --model M --output distance --condition tyre "
         ("fit DATA --model M --wide --condition tyre", "one column per condition, so there is no --condition column"),
         ("fit DATA --model M --wide --error-column sd", "one column per condition, so there is no --error-column"),
         (FIT + "--input-kernel nonsense", "nonsense"),
+        (FIT + "--log-input speed --input-transform auto", "name inputs with --log-input, or let the bound choose"),
+        (FIT + "--log-input spede", r"input_transform names a column 'spede', .*; name some of \['speed'\]"),
         (FIT + "--input tyre", "column 'tyre' was named twice"),
         (FIT + "--resume", "resume=True needs to know the folder of the checkpoints"),
         (FIT + "--process 1", "--coordinator, --processes and --process belong to --distributed; add it"),
@@ -257,6 +259,68 @@ def test_show_tells_settings_seed_and_what_the_fit_was_made_with(folder, fitted,
     settings = {"condition='tyre'", "n_inducing_inputs=6", "n_latent=1", "n_restarts=1", "random_state=0"}
     assert set(chosen.split(", ")) == settings
     assert re.search(rf"^made with +seed 0; lvmogp {re.escape(__version__)}, .*python ", printed, flags=re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def doses(tmp_path_factory):
+    """A folder with responses to doses over three powers of ten, and a model of the logarithms of both."""
+    folder = tmp_path_factory.mktemp("doses")
+    rng = np.random.default_rng(0)
+    dose, number = (10 ** rng.uniform(-1, 2, 30)).round(4), np.arange(30) % 5
+    response = (dose**0.8 / (1 + number) * np.exp(0.05 * rng.standard_normal(30))).round(4)
+    table = pd.DataFrame({"dose": dose, "age": rng.uniform(1, 90, 30).round(1), "batch": number, "response": response})
+    table.to_csv(folder / "doses.csv", index=False)
+    arguments = ["fit", folder / "doses.csv", "--output", "response", "--condition", "batch", *SMALL]
+    result = succeeded(
+        *arguments, "--log-input", "dose", "--output-transform", "log", "--model", folder / "doses.lvmogp"
+    )
+    return folder, table, arguments, result
+
+
+def test_log_inputs_are_those_of_the_library_and_shown(doses):
+    folder, table, _, result = doses
+    settings = SETTINGS | {"input_transform": {"dose": "log"}, "output_transform": "log"}
+    expected = LVMOGPRegressor(condition="batch", **settings).fit(table[["dose", "age", "batch"]], table["response"])
+    saved = LVMOGPRegressor.load(folder / "doses.lvmogp")
+    assert saved.outcome_.bound == expected.outcome_.bound
+    assert saved.input_transform_ == {"dose": "log"}
+    assert re.search(r"^log inputs +dose$", result.stdout, flags=re.MULTILINE)
+    assert "orders of magnitude" not in result.stderr
+    printed = succeeded("show", folder / "doses.lvmogp").stdout
+    assert re.search(r"^inputs +log dose, age\noutput +log response$", printed, flags=re.MULTILINE)
+    assert "input_transform={'dose': 'log'}" in printed
+    found = document("show", folder / "doses.lvmogp")
+    assert (found["input_transform"], found["output_transform"]) == ({"dose": "log"}, "log")
+    succeeded("report", folder / "doses.lvmogp")
+    page = (folder / "doses.html").read_text()
+    assert '["Inputs as they are modelled", "log dose, age"]' in page
+    assert re.search(r"rbf: variance [\d.]+; lengthscale [\d.]+ \(log dose\), [\d.e+]+ \(age\)", page)
+    # candidates of a grid are even in the logarithm
+    found = saved.suggest(7, np.column_stack([np.geomspace(0.1, 100, 7), np.full(7, 40)]))
+    suggested = document(
+        "suggest", folder / "doses.lvmogp", "--condition", 7, "--grid", "dose=0.1:100:7", "--grid", "age=40"
+    )
+    assert suggested["measurements"][0]["dose"] == pytest.approx(found.inputs[0, 0])
+    words = failed("suggest", folder / "doses.lvmogp", "--condition", 7, "--grid", "dose=0:100:7", "--grid", "age=40")
+    assert "column 'dose' of X must be positive" in words
+    line = failed("add-condition", folder / "doses.lvmogp", "--condition", 9, "--point", "dose=-1,age=3,response=1")
+    assert "column 'dose' of X must be positive, since its logarithm is modelled" in line
+
+
+@pytest.mark.parametrize("named", [[], ["--log-input", "dose"], ["--input-transform", "auto"]])
+def test_columns_over_orders_of_magnitude_are_noted_before_the_fit_and_once(doses, tmp_path, named):
+    _, table, arguments, _ = doses
+    result = succeeded(*arguments, *named, "--max-iter", 3, "--model", tmp_path / "m.lvmogp")
+    low, high = table["dose"].min(), table["dose"].max()
+    note = f"note: Input 'dose' is positive and spans orders of magnitude ({low:.3g} to {high:.3g}): its logarithm"
+    assert result.stderr.count("spans orders of magnitude") == 2 * (not named) + 1 * bool(named)
+    assert (note in result.stderr) is (not named)
+    assert "note: The output 'response' is positive and spans orders of magnitude" in result.stderr
+    assert "--log-input dose" in result.stderr or named
+    failing = lvmogp(*arguments, *named, "--input-kernel", "none", "--model", tmp_path / "n.lvmogp")
+    assert (note in failing.stderr) is (not named)  # although there was no fit
+    if "auto" in named:
+        assert LVMOGPRegressor.load(tmp_path / "m.lvmogp").input_transform == "auto"
 
 
 def test_report_writes_the_page_of_the_model(model, direct, tmp_path):

@@ -50,7 +50,7 @@ def thawed(arrays: Arrays) -> LVMOGPRegressor:
         model = fitted_model(
             observations,
             _scaling(document, arrays),
-            Fit(posterior, _outcome(posterior.parameters), {}, {}),
+            Fit(posterior, _outcome(posterior.parameters), {}, {}, {}),
             chains=_chains(document, arrays) if "draws.latents" in arrays else None,
             condition_features=_descriptions(document, arrays),
         )

@@ -96,7 +96,9 @@ def test_public_names_and_commands_are_on_their_pages(pages, site):
     assert [name for name in names if f"<code>lvmogp {name}</code>" not in page] == []
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "command-line.md", "next-measurement.md", "calibration.md"])
+@pytest.mark.parametrize(
+    "page", ["quickstart.md", "command-line.md", "next-measurement.md", "calibration.md", "scales.md"]
+)
 def test_commands_are_written_as_the_command_line_takes_them(site, page):
     shown = unescape(re.sub(r"<[^>]*>", "", (site / page.removesuffix(".md") / "index.html").read_text()))
     lines = re.findall(r"^(?:\$ )?lvmogp ([a-z-]+) ((?!\[OPTIONS\]).*)$", shown, flags=re.MULTILINE)
@@ -115,7 +117,7 @@ def python_blocks(page):
     return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
-LONG_PAGES = ("next-measurement", "condition-features", "fully-bayesian", "large-data", "troubleshooting")
+LONG_PAGES = ("next-measurement", "condition-features", "scales", "fully-bayesian", "large-data", "troubleshooting")
 PAGES = {
     "short": ("calibration.md",),
     "long": (*(f"{name}.md" for name in LONG_PAGES), *(f"reference/{name}.md" for name in REFERENCE)),
@@ -133,6 +135,9 @@ np.testing.assert_allclose(grown.predict(days)[5:, 1], 1.5 * np.sqrt([5, 6, 7]),
 assert resumed.outcome_.converged
 assert np.array_equal(resumed.predict(asked, "site-3"), large.predict(asked, "site-3"))
 np.testing.assert_allclose(large.predict(asked, "site-3"), np.sin(3 * asked["hour"]) + 0.3, atol=0.1)
+np.testing.assert_allclose(judged(as_they_are), [4.57, 0.87], atol=0.3)
+np.testing.assert_allclose(judged(logarithms), [1.88, 0.95], atol=0.2)
+assert (chosen.input_transform_, chosen.output_transform_) == ({"substrate": "log"}, "log")
 """,
 }
 
@@ -178,8 +183,9 @@ def remarked():
     """Every remark of the diagnostics, of chains and of calibration."""
     bodies = [ast.parse((SOURCE / f"{module}.py").read_text()).body for module in REMARKS]
     functions = [node for body in bodies for node in body if isinstance(node, ast.FunctionDef)]
-    texts = [texts_in(each) for each in functions if each.name.startswith(("_about", "_remarks"))]
-    return [text for some in texts for text in some if text.endswith(".")]
+    remarking = [each for each in functions if each.name.startswith(("_about", "about", "_remarks"))]
+    texts = [text for each in remarking for text in texts_in(each) if text != ast.get_docstring(each, clean=False)]
+    return [text for text in texts if text.endswith(".")]
 
 
 def section(title):

@@ -259,6 +259,25 @@ def test_remarks_tell_of_observations(waves):
     ]
 
 
+def test_remarks_name_what_spans_orders_of_magnitude_until_it_is_decided_on(waves):
+    seen = waves.model_.observations
+    inputs = np.exp(2 * seen.inputs / seen.inputs.std(axis=0))
+    spread = changed(waves, schema=seen._replace(inputs=inputs, outputs=np.exp(3 * seen.outputs)))
+
+    def about(**settings):
+        for name, value in ({"input_transform": None, "output_transform": None} | settings).items():
+            setattr(spread, name, value)
+        return [remark.split(" is positive")[0] for remark in insight.remarks(spread) if "magnitude" in remark]
+
+    assert about() == ["Input 'x'", "Input 'idle'", "The output 'height'"]
+    assert about(input_transform={"x": None}) == ["Input 'idle'", "The output 'height'"]
+    assert about(input_transform={"x": "log"}, output_transform="sqrt") == ["Input 'idle'"]
+    assert about(input_transform="auto") == ["The output 'height'"]
+    spread.model_ = spread.model_._replace(schema=spread.model_.schema._replace(date_columns=("idle",)))
+    assert about() == ["Input 'x'", "The output 'height'"]
+    assert not any("magnitude" in remark for remark in insight.remarks(waves))
+
+
 def test_the_summary_holds_what_json_can_hold(waves):
     found = insight.summary(waves)
     assert (found.n_observations, found.n_conditions, found.output) == (22, 5, "height")

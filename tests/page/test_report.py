@@ -79,11 +79,17 @@ def grid_model():
     return renamed(model, kernels=plain_kernels(over_inputs, Matern32([1.1], 0.8)))
 
 
+def model_of_logarithms():
+    """The first of two inputs and the output by their logarithms."""
+    return renamed(fitted("long", answers="fit", n_columns=2, transform="log", log_columns=(0,)))
+
+
 MAKERS = {
     "long": model_with_added_conditions,
     "log": partial(long_model, "log"),
     "sqrt": partial(long_model, "sqrt"),
     "grid": grid_model,
+    "logs": model_of_logarithms,
 }
 
 
@@ -161,6 +167,16 @@ def test_a_page_is_the_same_each_time_and_refused_in_words(models, paths, tmp_pa
         write_report(models["long"], tmp_path / "nowhere" / "page.html")
 
 
+def test_lengthscales_of_a_logarithm_are_said_to_be(monkeypatch):
+    monkeypatch.setattr(lvmogp.page.report, "summary", summary_of)
+    plain, model = (fitted("long", answers="fit", log_columns=columns) for columns in ((), (0,)))
+    before, after = (dict(json.loads(Markup(report_page(each)).texts["data"])["kernels"]) for each in (plain, model))
+    (lengthscale,) = np.asarray(model.input_kernel_.lengthscale) * model.model_.scaling.input_scale
+    assert after["Over inputs"].endswith(f"lengthscale {lengthscale:.3g} (log input 1)")
+    assert re.search(r"lengthscale [\d.]+$", before["Over inputs"])
+    assert after["Over latents"] == before["Over latents"]
+
+
 # Numbers, as Node computes them with the page's own code
 
 
@@ -213,7 +229,17 @@ def test_curves_at_latents_and_of_conditions_are_those_of_python(models, calcula
 
 @pytest.mark.parametrize(
     ("name", "n_points"),
-    [("long", 0), ("long", 1), ("long", 3), ("grid", 0), ("grid", 1), ("grid", 4), ("log", 4), ("sqrt", 2)],
+    [
+        ("long", 0),
+        ("long", 1),
+        ("long", 3),
+        ("grid", 0),
+        ("grid", 1),
+        ("grid", 4),
+        ("log", 4),
+        ("sqrt", 2),
+        ("logs", 3),
+    ],
 )
 def test_a_new_condition_and_what_to_expect_of_measurements_are_those_of_python(models, calculators, name, n_points):
     model = forgetting(models[name])
@@ -232,7 +258,7 @@ def test_a_new_condition_and_what_to_expect_of_measurements_are_those_of_python(
     assert np.max(np.abs(page["latentSd"] - latent_sd) / latent_sd) < 1e-3
     for key, own in zip(("mean", "sd", "lower", "upper"), expected, strict=True):
         assert np.max(np.abs(page["after"][key] - own) / std) < 1e-3
-    if name in ("long", "log") and n_points:
+    if name in ("long", "log", "logs") and n_points:
         suggested = model.suggest("new", inputs)
         assert page["expected"]["before"] == pytest.approx(suggested.sd_before, rel=1e-3)
         assert_allclose(page["expected"]["after"], suggested.candidate_sd, rtol=1e-2)
@@ -380,6 +406,68 @@ def test_sliders_choose_the_slice_of_further_inputs(models, fresh):
     assert_close(models["grid"], (shown["mean"], expected))
     opened.page.locator("#curve-controls select").select_option("1")
     assert opened.page.locator("#curve .axis.name").first.text_content() == COLUMNS[1]
+
+
+def places_of_ticks(page, place):
+    """Numbers at the ticks of the axis below (0) or on the left (1), and where they are."""
+    ticks = page.locator("#curve g.axis").nth(place).locator(".tick").all()
+    found = [(tick.text_content(), tick.get_attribute("transform")) for tick in ticks]
+    pairs = [(float(text), float(re.findall(r"[-\d.]+", where)[place])) for text, where in found if text]
+    return np.array(pairs).T
+
+
+def test_axes_of_logarithms_are_logarithmic(models, fresh):
+    opened, model = fresh("logs"), models["logs"]
+    for place in (0, 1):
+        values, places = places_of_ticks(opened.page, place)
+        assert len(values) >= 2
+        slope = np.diff(places) / np.diff(np.log(values))
+        assert_allclose(slope, slope[0], rtol=1e-2)
+    grid = np.asarray(opened.shown["grid"])
+    assert_allclose(np.diff(np.log(grid)), np.log(grid[-1] / grid[0]) / (len(grid) - 1))
+    middle = np.median(model.model_.observations.inputs[:, 1])
+    inputs = np.column_stack([grid, np.full(len(grid), middle)])
+    assert_close(model, (opened.shown["mean"], model.predict(inputs, NAMES[0], include_noise=False)))
+    # The input that is read off is the one below the pointer.
+    box = opened.page.locator("#curve").bounding_box()
+    ends = 54, box["width"] - 12
+    opened.page.mouse.move(box["x"] + sum(ends) / 2, box["y"] + 150)
+    read = float(re.findall(r" ([\d.]+): ", opened.page.inner_text("#readout"))[0])
+    assert read == pytest.approx(np.sqrt(grid[0] * grid[-1]), rel=1e-2)
+    # The slider of a logarithm is even in it, and a click between two powers means the number between them.
+    opened.page.locator("#curve-controls select").select_option("1")
+    low, high = np.quantile(model.model_.observations.inputs[:, 0], [0, 1])
+    slider = opened.page.locator("#curve-controls input[type=range]")
+    assert_allclose([float(slider.get_attribute(end)) for end in ("min", "max")], np.log([low, high]))
+    slider.fill(str(np.log(0.5)))
+    shown = opened.shown
+    value = np.exp(float(slider.input_value()))
+    inputs = np.column_stack([np.full(len(shown["grid"]), value), shown["grid"]])
+    assert_close(model, (shown["mean"], model.predict(inputs, NAMES[0], include_noise=False)))
+    assert opened.complaints == []
+
+
+def test_inputs_without_a_logarithm_are_refused_and_the_next_measurement_is_even_in_it(models, fresh):
+    opened, model = fresh("logs"), forgetting(models["logs"])
+    opened.page.fill("#observations", "1, 2, 3\n0, 2, 3")
+    words = f"Line 2: {COLUMNS[0]} must be positive, since its logarithm is modelled."
+    opened.page.locator("#observations-message", has_text=words).wait_for()
+    opened.page.fill("#observations", "1, 2, 3")
+    opened.page.wait_for_selector("#posterior table")
+    seen = model.model_.observations.inputs
+    candidates = np.geomspace(seen[:, 0].min(), seen[:, 0].max(), 25)
+    inputs = np.column_stack([candidates, np.full(25, np.median(seen[:, 1]))])
+    expected = model.add_condition("new", [[1.0, 2.0]], [3.0]).suggest("new", inputs)
+    assert opened.shown["next"]["value"] == pytest.approx(expected.inputs[0, 0])
+    box = opened.page.locator("#curve").bounding_box()
+    opened.page.locator("#curve").click(position={"x": box["width"] - 30, "y": 200})
+    opened.page.locator("#curve .observation").nth(1).wait_for()
+    typed = opened.page.input_value("#observations").splitlines()[1].split(", ")
+    grid = opened.shown["grid"]
+    share = (box["width"] - 30 - 54) / (box["width"] - 12 - 54)
+    assert float(typed[0]) == pytest.approx(grid[0] * (grid[-1] / grid[0]) ** share, rel=1e-2)
+    assert float(typed[2]) > 0
+    assert opened.complaints == []
 
 
 def test_hostile_names_are_text_to_a_browser(opened):

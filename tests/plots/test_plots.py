@@ -142,6 +142,43 @@ def test_one_input_runs_and_the_others_are_held_where_told_or_at_their_medians(p
     assert ax.get_xlabel() == "day"
 
 
+@pytest.fixture(scope="module")
+def doses():
+    """The first of two inputs and the output by their logarithms."""
+    return fitted("long", answers="fit", n_columns=2, transform="log", log_columns=(0,))
+
+
+def test_axes_and_grids_of_logarithms_are_logarithmic(doses):
+    ax, seen = plots.plot_curves(doses, ["b"]), doses.model_.observations.inputs
+    grid = np.asarray(ax.lines[0].get_xdata())
+    assert_allclose(grid, np.geomspace(seen[:, 0].min(), seen[:, 0].max(), 200))
+    inputs = np.column_stack([grid, np.full(200, np.median(seen[:, 1]))])
+    assert_allclose(ax.lines[0].get_ydata(), doses.predict(inputs, "b"))
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    ax = plots.plot_curves(doses, ["b"], along=1)
+    assert (ax.get_xscale(), ax.get_yscale()) == ("linear", "log")
+    ax = plots.plot_surface(doses, "b", along=(1, 0))
+    assert (ax.get_xscale(), ax.get_yscale()) == ("linear", "log")
+    panels = plots.plot_new_condition(doses, [[0.5, 1.0]], [2.0])
+    assert {(panel.get_xscale(), panel.get_yscale()) for panel in panels[1]} == {("log", "log")}
+    assert [panel.get_ylabel() for panel in panels[1]] == ["output", ""]
+    assert {(panel.get_xscale(), panel.get_yscale()) for panel in panels[0]} == {("linear", "linear")}
+    bare = changed(doses, schema=doses.model_.schema.without_rows())
+    mean, deviation = np.log(seen[:, 0]).mean(), np.log(seen[:, 0]).std()
+    assert_allclose(np.log(plots.default_grid(bare)[[0, -1]]), [mean - 2 * deviation, mean + 2 * deviation])
+    title = plots.plot_curves(bare, ["b"], along=1).get_title()
+    assert title == f"at input 1 = {np.exp(mean):.4g}"
+
+
+def test_a_slice_is_near_in_the_logarithm(doses, ax):
+    inputs, outputs = plots.observed(doses, "b")
+    value = 1.62  # to which 1.75 is near by ratio only
+    near = np.abs(np.log(inputs[:, 0] / value)) <= 0.1 * doses.model_.scaling.input_scale[0]
+    assert 0 < near.sum() < len(near)
+    plots.plot_data(doses, "b", along=1, at={0: value}, ax=ax)
+    assert_array_equal(ax.lines[1].get_ydata(), outputs[near])
+
+
 def test_observations_away_from_the_slice_are_hollow(plants, ax):
     inputs, outputs = plots.observed(plants, "b")
     value = inputs[2, 1]

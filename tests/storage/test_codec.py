@@ -67,7 +67,7 @@ class Everything(NamedTuple):
     number: Scalar
     tree: Tree
     shape: Point | Line
-    setting: str | bool | int | float | Kernel | None
+    setting: str | bool | int | float | Kernel | Mapping[Hashable, str | None] | None
     transform: Transform | None
     kernel: Kernel
     colour: Colour
@@ -124,6 +124,7 @@ def returned(value: Any, kind: Any) -> Any:
         {"dtype": "float32"},
         {"shape": Point(1.0, 2.0)},
         *({"setting": setting} for setting in ("rbf", True, 1, 1.0, None, Constant(0.7, fixed="variance"))),
+        {"setting": {"a": "log", 1: None}},
         {"transform": None},
         {"transform": SquareRoot()},
         {"table": None},

@@ -91,6 +91,8 @@ CHANGES = [
         "cannot be evaluated at points of 3",
     ),
     (f"{POSTERIOR}.covariance.matrix", lambda values: values[:5, :5], "covariance is not of all inducing points"),
+    ("model.scaling.log_columns", [1], "scaling.log_columns have inputs that are not positive"),
+    ("model.scaling.log_columns", [2], "log_columns.0 counts beyond the 2 there are"),
     ("model.schema.conditions", lambda values: values + 1, "schema.conditions counts beyond the 5 there are"),
     ("model.schema.errors", lambda values: -values, "schema.errors holds negative values"),
     ("added.0.1.latents", lambda values: values[:, :1], r"noise has the shape \(1, 5\), where \(1, 1\)"),

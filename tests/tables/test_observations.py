@@ -50,6 +50,17 @@ def test_moments_in_one_pass_are_those_of_the_whole(seen, transform):
     assert found.transform is transform
 
 
+def test_logarithms_are_taken_in_each_part(seen):
+    columns = (seen.n_columns - 1,)
+    positive = seen._replace(inputs=np.abs(seen.inputs) + 0.1)
+    found = scaling_from(positive.moments(log_columns=columns), log_columns=columns)
+    at_once = scaling_of(positive.inputs, positive.outputs, log_columns=columns)
+    assert_allclose(np.hstack(found[:4]), np.hstack(at_once[:4]), rtol=1e-12)
+    assert found.log_columns == columns
+    with pytest.raises(DataError, match="of X must be positive, since its logarithm is modelled"):
+        positive._replace(inputs=-positive.inputs).moments(log_columns=columns)
+
+
 def test_moments_in_single_precision_are_added_up_in_double():
     outputs = np.array([1e4, 1e4 + 1, 1e4 + 2], np.float32)
     moments = Observations(outputs[:, None], outputs, np.zeros(3, int)).moments()

@@ -7,7 +7,16 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 
 from lvmogp.errors import DataError
-from lvmogp.tables.scaling import TRANSFORMS, Logarithm, SquareRoot, differs_in_last_digits_only, scaling_of
+from lvmogp.tables.scaling import (
+    TRANSFORMS,
+    Logarithm,
+    SquareRoot,
+    check_positive,
+    differs_in_last_digits_only,
+    is_spread_over_magnitudes,
+    scaling_of,
+    spans_a_magnitude,
+)
 
 both = pytest.mark.parametrize("transform", [Logarithm(), SquareRoot()], ids=lambda transform: transform.name)
 BACKWARD = {None: lambda values: values, "log": np.exp, "sqrt": lambda values: np.where(values > 0, values, 0) ** 2}
@@ -43,6 +52,44 @@ def test_what_can_be_taken_and_what_stands_for_all_below():
         scaling = scaling_of(np.ones((2, 1)), np.array([1.0, 2.0]), transform=TRANSFORMS[name])
         assert_array_equal(scaling.takes(outputs), expected)
         assert_array_equal(scaling.are_lowest(outputs), np.array([0, 1, 1, 0, 0]) * (name == "sqrt"))
+
+
+def test_logarithms_of_inputs_are_standardised_and_come_back(rng):
+    inputs = np.column_stack([rng.normal(size=50), 10 ** rng.uniform(-160, 150, 50), 10 ** rng.uniform(0, 2, 50)])
+    given = inputs.copy()
+    scaling = scaling_of(inputs, rng.normal(size=50), log_columns=(1, 2))
+    expected = np.column_stack([inputs[:, 0], np.log(inputs[:, 1]), np.log(inputs[:, 2])])
+    assert_allclose(scaling.transformed_inputs(inputs), expected, rtol=1e-15)
+    assert_allclose(scaling.inputs(inputs), (expected - expected.mean(axis=0)) / expected.std(axis=0), atol=1e-12)
+    assert_allclose(scaling.restored_inputs(expected), inputs, rtol=1e-12)
+    assert_array_equal(inputs, given)
+    step = 1e-6 * np.abs(inputs)
+    slopes = (scaling.inputs(inputs + step) - scaling.inputs(inputs - step)) / (2 * step)
+    assert_allclose(scaling.input_slopes(inputs), slopes, rtol=1e-6)
+    assert scaling.input_labels(["a", "b", "c"]) == ["a", "log b", "log c"]
+    with pytest.raises(
+        DataError, match=r"column 'b' of X must be positive, .* but 2 of 3 values are not, the lowest -1"
+    ):
+        check_positive(np.array([[0.0, 2.0], [0.0, 0.0], [0.0, -1.0]]), (1,), ["a", "b"])
+
+
+def test_columns_that_span_orders_of_magnitude_are_told_from_those_that_only_come_near_zero(rng):
+    spread = {
+        "dilutions": np.repeat([0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0], 5),
+        "two decades": 10 ** rng.uniform(0, 2, 2000),
+        "three decades": 10 ** rng.uniform(-1, 2, 200),
+    }
+    others = {
+        "even": rng.uniform(0, 1, 2000),
+        "exponential": rng.exponential(size=2000),
+        "one decade": np.linspace(1, 10, 30),
+        "an outlier": np.r_[1e-6, rng.uniform(1, 2, 50), 1e3],
+        "with zero": np.r_[0.0, 10 ** rng.uniform(-1, 2, 200)],
+        "negative": -(10 ** rng.uniform(-1, 2, 200)),
+    }
+    assert [name for name, values in (spread | others).items() if is_spread_over_magnitudes(values)] == list(spread)
+    tried = [name for name, values in (spread | others).items() if spans_a_magnitude(values)]
+    assert tried == [*spread, "even", "exponential", "one decade", "an outlier"]
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -3.7, 1e9, 1e-9, 1e12])

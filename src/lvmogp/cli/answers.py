@@ -239,11 +239,12 @@ def _grid(model: LVMOGPRegressor, texts: Sequence[str]) -> pd.DataFrame:
     given = named_values(texts, inputs)
     if given is None:
         raise SettingError(f"a grid needs each input once, as in {example}, got {' '.join(texts)!r}")
-    columns = [_grid_values(given[name], name in dates) for name in inputs]
+    logs = model.model_.scaling.log_columns
+    columns = [_grid_values(given[name], name in dates, column in logs) for column, name in enumerate(inputs)]
     return pd.DataFrame(list(itertools.product(*columns)), columns=pd.Index(inputs))
 
 
-def _grid_values(text: str, are_dates: bool) -> Sequence[Any]:
+def _grid_values(text: str, are_dates: bool, are_logs: bool) -> Sequence[Any]:
     first, *rest = text.split("," if are_dates else ":")
     try:
         if not rest:
@@ -251,7 +252,10 @@ def _grid_values(text: str, are_dates: bool) -> Sequence[Any]:
         last, count = rest
         if are_dates:
             return list(pd.date_range(first, last, periods=int(count)))
-        return np.linspace(float(first), float(last), int(count)).tolist()
+        low, high = float(first), float(last)
+        if are_logs and min(low, high) > 0:  # others are refused with the column's name
+            return np.geomspace(low, high, int(count)).tolist()
+        return np.linspace(low, high, int(count)).tolist()
     except ValueError:
         form = "FROM,TO,COUNT" if are_dates else "FROM:TO:COUNT"
         raise SettingError(f"the values of a grid must be {form} or one value, got {text!r}") from None

@@ -111,6 +111,12 @@ def fit(
     noise: Literal["shared", "per-condition"] = _modelled("shared", "One noise for all conditions, or one for each."),
     input_kernel: str = _modelled("rbf", "Over inputs: rbf, matern52, matern32, …"),
     latent_kernel: str = _modelled("rbf", "Over latents: rbf, linear, auto, …"),
+    log_inputs: list[str] | None = _modelled(
+        None, "An input whose logarithm to model; may be repeated.", "--log-input", metavar="COLUMN"
+    ),
+    input_transform: Literal["none", "auto"] = _modelled(
+        "none", "auto lets the bound choose the inputs whose logarithms to model."
+    ),
     output_transform: Literal["none", "log", "sqrt", "auto"] = _modelled(
         "none", "Model the logarithm or the square root of the output, for noise that grows with it; auto chooses."
     ),
@@ -187,7 +193,9 @@ def suggest(
     model: Path = _MODEL,
     condition: str = _option(..., "The condition to measure: a new one, or one of the model's."),
     candidates: Path | None = _option(None, "Table with the inputs that could be measured."),
-    grid: list[str] | None = _option(None, "Grid of candidates, once for each input: speed=3:30:28 or load=2."),
+    grid: list[str] | None = _option(
+        None, "Grid of candidates, once for each input: speed=3:30:28, even in the logarithm if modelled, or load=2."
+    ),
     n: int = _option(1, "How many measurements to choose.", "--n", "-n", min=1),
     goal: Literal["predictions", "latents"] = _option("predictions", "What to learn about the condition."),
     region: Path | None = _option(None, "Table with the inputs where predictions matter; default: the candidates."),

@@ -29,7 +29,7 @@ from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.inference.minibatch.distributed import Rendezvous, gathered, join_processes
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.inference.restarts import Progress
-from lvmogp.insight.summary import Summary, summary
+from lvmogp.insight.summary import Summary, about_magnitudes, summary
 from lvmogp.progress import in_words, job_progress, progress_bar
 from lvmogp.storage.checkpoints import clear_checkpoints
 
@@ -50,6 +50,7 @@ def fit(screen: Screen, data: Path, model: Path, *, wide: bool, keep_on_interrup
     meeting = Rendezvous(*(options.pop(name) for name in ("coordinator", "processes", "process")))
     inputs, *others = (options.pop(name) for name in ("inputs", "condition", "output", "error_column"))
     roles = Roles(tuple(inputs or ()), *others)
+    _set_transforms(options)
     is_stochastic = options["inference"] == "stochastic"  # all that is left are settings of the estimator
     in_pieces = is_parquet(data) and (is_stochastic or data.is_dir())
     if (in_pieces or not wide) and (roles.output is None or roles.condition is None):
@@ -73,8 +74,7 @@ def fit(screen: Screen, data: Path, model: Path, *, wide: bool, keep_on_interrup
             arguments, about = _pieces(screen, opened, data, roles, condition_features)
         else:
             arguments, about = _table(screen, data, roles, condition_features, wide=wide)
-        if options["output_transform"] == "none":
-            options["output_transform"] = None
+            _note_magnitudes(screen, roles, arguments, options)
         estimator = LVMOGPRegressor(condition=roles.condition, **options)
         with _progress(screen, keep_on_interrupt=keep_on_interrupt) as report:
             estimator.fit(**arguments, **kept, on_progress=report)
@@ -90,6 +90,19 @@ def fit(screen: Screen, data: Path, model: Path, *, wide: bool, keep_on_interrup
         _say_summary(screen, found)
         screen.say_written("Model", model)
         screen.document({"model": model, "data": about, "summary": found.as_dict(), "notes": screen.notes})
+
+
+def _set_transforms(options: dict[str, Any]) -> None:
+    # As the estimator has them.
+    logs: Sequence[str] = options.pop("log_inputs") or ()
+    if logs and options["input_transform"] == "auto":
+        raise SettingError(
+            "name inputs with --log-input, or let the bound choose with --input-transform auto, not both"
+        )
+    for name in ("input_transform", "output_transform"):
+        options[name] = None if options[name] == "none" else options[name]
+    if logs:
+        options["input_transform"] = dict.fromkeys(logs, "log")
 
 
 # What the estimator is fitted to, and what to say of it to people and to programs
@@ -127,6 +140,17 @@ def _table(screen: Screen, path: Path, roles: Roles, condition_features: Path | 
     screen.say_facts(facts)
     about = {"written": table.written, "n_rows": len(table.frame), "left_out": rows.left_out, "ignored": rows.ignored}
     return {"X": X, "y": rows.y, "condition_features": features, "y_std": rows.y_std}, {"file": path, **about}
+
+
+def _note_magnitudes(screen: Screen, roles: Roles, arguments: dict[str, Any], options: dict[str, Any]) -> None:
+    # Before a fit that may take long, what the summary would say after it.
+    inputs: pd.DataFrame = arguments["X"].select_dtypes("number")
+    asked, outputs = options["input_transform"], np.ravel(arguments["y"].to_numpy(dtype=float))
+    left = {} if asked == "auto" else inputs.drop(columns=[roles.condition, *(asked or ())], errors="ignore")
+    columns = {str(name): np.asarray(values, dtype=float) for name, values in left.items()}
+    observed = outputs[np.isfinite(outputs)] if options["output_transform"] is None else None
+    for remark in about_magnitudes(columns, observed, roles.output):
+        screen.note(remark)
 
 
 def _pieces(screen: Screen, opened: ExitStack, path: Path, roles: Roles, condition_features: Path | None) -> _Source:
@@ -251,6 +275,7 @@ def _say_summary(screen: Screen, found: Summary) -> None:
         {
             "bound": f"{found.bound:.1f}  [dim]{found.status}; {starts}[/]",
             "noise": f"{found.noise_sd:.4g}  [dim]standard deviation{output}[/]",
+            "log inputs": escape(", ".join(found.input_transform)),
             "answers from": drawn if found.n_draws else None,
             "left-out error": left_out,
         }
@@ -264,4 +289,5 @@ def _say_summary(screen: Screen, found: Summary) -> None:
         bar = f"[cyan]{'━' * filled}[/]{' ' * (_BAR - filled)}"
         screen.say(f"  {escape(f'{name:<{width}}')}  {bar} {value:.2f}")
     for remark in found.remarks:
-        screen.note(remark)
+        if remark not in screen.notes:  # which one before the fit may be
+            screen.note(remark)

@@ -122,7 +122,9 @@ def show(screen: Screen, model: Path) -> None:
         "n_added": len(trained.added),
         "n_observations": None if trained.observations is None else len(trained.observations.outputs),
         "inputs": summary.input_names(fitted),
+        "input_transform": fitted.input_transform_,
         "output": trained.schema.output_name,
+        "output_transform": fitted.output_transform_,
         "bound": outcome.bound,
         "status": outcome.status.value,
         "settings": settings,
@@ -133,8 +135,8 @@ def show(screen: Screen, model: Path) -> None:
     screen.say_facts(
         {
             "learnt from": points + counted(len(trained.ids), "condition") + later,
-            "inputs": escape(", ".join(found["inputs"])),
-            "output": escape(str(trained.schema.output_name or "not named")),
+            "inputs": escape(", ".join(trained.scaling.input_labels(found["inputs"]))),
+            "output": escape(trained.scaling.label(trained.schema.output_name or "not named")),
             "bound": f"{outcome.bound:.1f}  [dim]{outcome.status.value}[/]",
             "settings": escape(chosen or "as they come"),
             "made with": escape(str(origin or "")),

@@ -81,7 +81,7 @@ def moments(
 
 def _row_moments(model: FittedModel, rows: Query, *, include_noise: bool) -> tuple[HostFloat, HostFloat]:
     fit, scaling = _closed_form(model), model.scaling
-    found, left = np.empty((2, len(rows.ids))), np.ones(len(rows.ids), dtype=bool)
+    found, left = np.zeros((2, len(rows.ids))), np.ones(len(rows.ids), dtype=bool)
     if fit is not None:
         points, noise = scaling.inputs(rows.inputs), np.asarray(model.ensemble.noise[0], dtype=float)
         numbers = rows.ids.numbers_in(model.ids)
@@ -177,7 +177,8 @@ def moment_gradients(model: FittedModel, rows: Query, *, include_noise: bool) ->
         factors = predictive.output_factors(scaling, len(some))
         slopes = predictive.statistic_of(curves, factors, statistic, include_noise=include_noise, slopes=True)
         found[:, others[some]] = np.moveaxis(slopes, 1, 0)
-    return found[0] / scaling.input_scale, found[1] / scaling.input_scale
+    by_input = scaling.input_slopes(inputs)  # dm/dx = dm/dz dz/dx
+    return found[0] * by_input, found[1] * by_input
 
 
 def moments_at_latents(

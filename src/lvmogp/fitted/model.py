@@ -66,6 +66,7 @@ class Fit(NamedTuple):
     outcome: Outcome
     bounds_by_n_latent: Mapping[int, float]
     bounds_by_transform: Mapping[str | None, float]
+    bounds_by_log_columns: Mapping[tuple[int, ...], float]
     origin: Origin | None = None
 
 

@@ -7,7 +7,7 @@ first. Factors of gram matrices do not: a model in single precision has those of
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,10 @@ from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.posterior import DenseCovariance
 from lvmogp.storage.codec import encode, planned
 from lvmogp.storage.tensor_file import opened, write
-from lvmogp.tables.ids import Id
+from lvmogp.tables.ids import Id, plain_id
 from lvmogp.typing import Array, Float
 
-Setting = str | bool | int | float | Kernel | Priors | tuple[str | Kernel, ...] | None
+Setting = str | bool | int | float | Kernel | Priors | tuple[str | Kernel, ...] | Mapping[Id, str | None] | None
 
 
 class StoredCondition(NamedTuple):
@@ -104,6 +104,8 @@ def encode_setting(value: Any) -> Any:
         return {name: list(pair) for name, pair in value._asdict().items()}
     if isinstance(value, tuple):
         return [encode_setting(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(key): each for key, each in cast(Mapping[Id, str | None], value).items()}
     return plain_kernel(value) if isinstance(value, Kernel) else value
 
 
@@ -113,6 +115,8 @@ def _setting(value: Any) -> Setting:
         return None
     if isinstance(value, list | tuple) and not isinstance(value, Priors):
         return tuple(value)
+    if isinstance(value, Mapping):
+        return {plain_id(key): each for key, each in cast(Mapping[Any, str | None], value).items()}
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -169,6 +173,10 @@ def _check(stored: StoredModel) -> None:
             or (draws is None and len(each.noise) != 1)
             or each.noise.size == 0
             for each in stored.added.values()
+        ),
+        "scaling.log_columns have inputs that are not positive": any(
+            np.any(inputs[:, list(model.scaling.log_columns)] <= 0)
+            for inputs in (model.schema.inputs, *(each.entry.inputs for each in stored.added.values()))
         ),
         "a condition is both trained and added": not stored.added.keys().isdisjoint(model.ids),
     }

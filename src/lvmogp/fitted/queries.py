@@ -13,6 +13,7 @@ from lvmogp.tables.features import ConditionFeatures, read_feature_row, read_lat
 from lvmogp.tables.ids import Id, RowIds, check_kinds, is_single_id, row_conditions
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.reading import Inputs, as_pandas, read_errors, read_inputs, read_outputs
+from lvmogp.tables.scaling import check_positive
 from lvmogp.typing import HostFloat, HostInt
 
 
@@ -76,7 +77,9 @@ def asked_rows(model: FittedModel, X: Any, conditions: Any, condition: str | Non
 
 def asked_inputs(model: FittedModel, X: Any, *, condition: str | None = None) -> Inputs:
     """Read inputs with the columns of those that the model was trained on."""
-    return read_inputs(X, condition=condition, schema=model.schema)
+    inputs = read_inputs(X, condition=condition, schema=model.schema)
+    check_positive(inputs.values, model.scaling.log_columns, model.schema.column_keys)
+    return inputs
 
 
 def asked_id(model: FittedModel, name: Any) -> Id:

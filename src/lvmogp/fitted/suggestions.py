@@ -57,15 +57,19 @@ class Suggestion(NamedTuple):
 
 
 def default_candidates(model: FittedModel) -> HostFloat:
-    """Inputs that cover the box of the training inputs: evenly spaced, or quasi-random in several columns."""
+    """Inputs that cover the box of the training inputs: evenly spaced, or quasi-random in several columns.
+
+    Where logarithms of a column are modelled, these are evenly spaced.
+    """
     if model.observations is None:
         raise DataError(
             "the model has not kept its training data, so candidates must be given: the inputs to choose from"
         )
-    low, high = model.observations.inputs.min(axis=0), model.observations.inputs.max(axis=0)
+    scaling, own = model.scaling, model.scaling.transformed_inputs(model.observations.inputs)
+    low, high = own.min(axis=0), own.max(axis=0)
     if model.schema.n_columns == 1:
-        return np.linspace(float(low[0]), float(high[0]), _N_DEFAULT)[:, None]
-    return low + (high - low) * unit_nodes(4 * _N_DEFAULT, model.schema.n_columns)
+        return scaling.restored_inputs(np.linspace(float(low[0]), float(high[0]), _N_DEFAULT)[:, None])
+    return scaling.restored_inputs(low + (high - low) * unit_nodes(4 * _N_DEFAULT, model.schema.n_columns))
 
 
 def suggest(

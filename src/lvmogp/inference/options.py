@@ -1,7 +1,7 @@
 """The choices a user leaves open, made from the data, and those a user made, checked."""
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Sum, named, rank
 from lvmogp.model.layouts import Data, GridData
 from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import TRANSFORMS, Logarithm, Transform
+from lvmogp.tables.scaling import TRANSFORMS, Logarithm, Transform, check_positive, spans_a_magnitude
 from lvmogp.typing import HostFloat
 
 AUTO = "auto"
@@ -74,6 +74,7 @@ class Options:
     n_chains: int | str = "auto"
     n_warmup: int | str = "auto"
     n_draws: int | str = "auto"
+    input_transform: str | Mapping[Any, str | None] | None = None
     output_transform: str | None = None
     unseen: str = "error"
     dtype: str = "float64"
@@ -97,6 +98,11 @@ def checked(options: Options, *, described: bool = False) -> Options:
             raise SettingError(f"{name} must be one of {list(_CHOICES[name])}, got {value!r}")
     latent_kernels(options)
     described_kernels(options, RBF(), np.ones(1))
+    if not _are_logarithms(options.input_transform):
+        raise SettingError(
+            'input_transform must be None, "auto" or say which columns become their logarithms, as in '
+            f'{{"substrate": "log"}} or {{0: "log"}}, got {options.input_transform!r}'
+        )
     if not isinstance(options.priors, Priors | None):
         raise SettingError(f"priors must be None or Priors(...), got {options.priors!r}")
     seed = options.random_state or 0
@@ -106,6 +112,12 @@ def checked(options: Options, *, described: bool = False) -> Options:
     elif seed < 0:
         raise SettingError(f"random_state must not be negative, got {seed!r}")
     return Options(**given | {"priors": options.priors and options.priors.checked(), "random_state": int(seed)})
+
+
+def _are_logarithms(given: Any) -> bool:
+    if isinstance(given, Mapping):
+        return all(value in (None, "log") for value in given.values())
+    return given is None or (isinstance(given, str) and given == AUTO)
 
 
 class DescribedKernels(NamedTuple):
@@ -209,6 +221,39 @@ def output_transforms(options: Options, outputs: HostFloat) -> list[Transform | 
         return [None]
     left_out = Logarithm() if options.inference == NUTS else None
     return [transform for transform in TRANSFORMS.values() if transform is None or transform != left_out]
+
+
+def log_columns(options: Options, given: Observations) -> list[tuple[int, ...]]:
+    """Return sets of input columns whose logarithms to try, a single one unless the options leave it open.
+
+    With ``"auto"`` these are none, and all that are positive and span an order of magnitude.
+    """
+    keys, asked = given.column_keys, options.input_transform
+    if not isinstance(asked, Mapping):
+        apt = [
+            column
+            for column, key in enumerate(keys)
+            if asked == AUTO and key not in given.date_columns and spans_a_magnitude(given.inputs[:, column])
+        ]
+        return [(), tuple(apt)] if apt else [()]
+    columns = set[int]()
+    for name, value in asked.items():
+        key = name if given.columns is None else str(name)
+        if isinstance(name, bool) or key not in keys:
+            raise SettingError(
+                f"input_transform names a column {name!r}, which is none of the inputs; name some of {list(keys)}"
+            )
+        if value is not None and key in given.date_columns:
+            raise SettingError(
+                f"column {name!r} of X holds dates or durations, which have no logarithm; leave it out of "
+                "input_transform"
+            )
+        if value is not None:
+            columns.add(keys.index(key))
+    found = tuple(sorted(columns))
+    if not given.is_streamed:  # a store is read through later
+        check_positive(given.inputs, found, keys, "; leave the column out of input_transform, or shift it")
+    return [found]
 
 
 def latent_kernels(options: Options) -> list[Kernel]:

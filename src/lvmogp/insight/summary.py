@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +25,7 @@ from lvmogp.model.layouts import Data, GridData, LongData, layout_for_bounds, st
 from lvmogp.model.process import Process
 from lvmogp.tables.ids import Id, listed
 from lvmogp.tables.observations import Observations
+from lvmogp.tables.scaling import is_spread_over_magnitudes
 from lvmogp.typing import Array, Float, HostFloat, Int
 
 LEVEL = 0.95
@@ -225,6 +226,7 @@ class Summary(NamedTuple):
     n_conditions: int
     conditions_added: list[Id]
     inputs: list[str]
+    input_transform: dict[str, str]
     output: str | None
     n_latent: int
     bound: float
@@ -257,13 +259,14 @@ def _plain(value: Any) -> Any:
 
 def summary(model: LVMOGPRegressor) -> Summary:
     """Return all there is to say about a fitted model, each thing computed once."""
-    trained = fitted_model(model)
+    trained, names = fitted_model(model), input_names(model)
     outcome, own_noise, relevance, left_out = trained.fit.outcome, noise(model), relevances(model), leave_out(model)
     return Summary(
         n_observations=None if trained.observations is None else len(trained.observations.outputs),
         n_conditions=len(trained.ids),
         conditions_added=list(trained.added),
-        inputs=input_names(model),
+        inputs=names,
+        input_transform={names[column]: "log" for column in trained.scaling.log_columns},
         output=trained.schema.output_name,
         n_latent=model.n_latent_,
         bound=outcome.bound,
@@ -282,6 +285,7 @@ def summary(model: LVMOGPRegressor) -> Summary:
             *_about_relevance(relevance, len(trained.ids)),
             *_about_noise(own_noise, trained.scaling.output_scale),
             *_about_observations(left_out, trained.observations),
+            *_about_scales(model, trained.observations),
         ],
         n_draws=0 if trained.draws is None else trained.draws.n_draws,
         output_transform=trained.scaling.transform_name,
@@ -330,6 +334,37 @@ def _about_relevance(found: Relevances, n_conditions: int) -> Iterator[str]:
         yield "The features tell all about the conditions: no latent dimension is used."
     else:
         yield "The conditions hardly differ: no latent dimension is used."
+
+
+def _about_scales(model: LVMOGPRegressor, seen: Observations | None) -> Iterator[str]:
+    # Not of what the user has decided on, or has left to the bound.
+    if seen is None:
+        return
+    asked = model.input_transform
+    decided = set(map(str, asked)) if isinstance(asked, Mapping) else set[str]()
+    columns = zip(seen.column_keys, seen.input_names, seen.inputs.T, strict=True)
+    apt = {name: values for key, name, values in columns if not {str(key), name} & {*decided, *seen.date_columns}}
+    outputs = seen.outputs if model.output_transform is None else None
+    yield from about_magnitudes({} if isinstance(asked, str) else apt, outputs, seen.output_name)
+
+
+def about_magnitudes(
+    inputs: Mapping[str, HostFloat], outputs: HostFloat | None, output_name: str | None
+) -> Iterator[str]:
+    """Say of inputs and of outputs, before or after a fit to them, that they span orders of magnitude."""
+    for name, values in inputs.items():
+        if is_spread_over_magnitudes(values):
+            yield (
+                f"Input {name!r} is positive and spans orders of magnitude ({values.min():.3g} to {values.max():.3g}): "
+                f"its logarithm may suit better. Name it in input_transform (--log-input {name}), or let the bound "
+                "choose (--input-transform auto)."
+            )
+    if outputs is not None and is_spread_over_magnitudes(outputs):
+        named = "The output" if output_name is None else f"The output {output_name!r}"
+        yield (
+            f"{named} is positive and spans orders of magnitude ({outputs.min():.3g} to {outputs.max():.3g}): a "
+            'transform may suit better. Use output_transform="log", or let the bound choose (--output-transform auto).'
+        )
 
 
 def _about_noise(noises: pd.DataFrame, scale: float) -> Iterator[str]:

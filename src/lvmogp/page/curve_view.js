@@ -7,6 +7,7 @@ function curveView(model, state, actions) {
   const svg = d3.select("#curve");
   const nPoints = model.nInputs * model.nLatents > NO_MORE_POINTS ? 81 : 121;
   const ofConditions = new Map();
+  const hasLogOutput = model.scaling.transform === "log";
   let prepared = null,
     preparedFor = null,
     grid = null,
@@ -21,7 +22,7 @@ function curveView(model, state, actions) {
     if (key === preparedFor) return;
     preparedFor = key;
     const { ends } = inputScale(model.inputs[state.inputAxis], [0, 1], 0.03);
-    grid = d3.range(nPoints).map((i) => ends[0] + ((ends[1] - ends[0]) * i) / (nPoints - 1));
+    grid = evenInputs(model.inputs[state.inputAxis], ends, nPoints);
     prepared = prepare(model, grid.map(at));
     ofConditions.clear();
   }
@@ -71,6 +72,10 @@ function curveView(model, state, actions) {
     ];
     if (seen.length === 0 && others.length === 0) ends.push(toOutput(-2), toOutput(2));
     const [low, high] = d3.extent(ends);
+    if (hasLogOutput) {
+      const factor = (high > low ? high / low : Math.E) ** 0.07;
+      return [low / factor, high * factor];
+    }
     const margin = 0.07 * (high - low || 1);
     return [low >= 0 && low - margin < 0 ? 0 : low - margin, high + margin];
   }
@@ -85,7 +90,7 @@ function curveView(model, state, actions) {
     const input = model.inputs[state.inputAxis];
     const others = otherCurves();
     x = inputScale(input, [frame.left, width - frame.right], 0.03);
-    y = d3.scaleLinear(outputEnds(others), [height - frame.bottom, frame.top]);
+    y = numberScale(hasLogOutput, outputEnds(others), [height - frame.bottom, frame.top]);
     drawAxes(svg, frame, x.axis, y, [model.inputNames[state.inputAxis], model.outputName]);
     svg
       .append("clipPath")
@@ -120,7 +125,8 @@ function curveView(model, state, actions) {
   function nearness(input) {
     let squared = 0;
     input.forEach((value, q) => {
-      if (q !== state.inputAxis) squared += ((value - state.slice[q]) / model.scaling.inputScale[q]) ** 2;
+      const [own, other] = [value, state.slice[q]].map((each) => transformedInput(model.inputs[q], each));
+      if (q !== state.inputAxis) squared += ((own - other) / model.scaling.inputScale[q]) ** 2;
     });
     return 0.12 + 0.88 * Math.exp(-2 * squared);
   }
@@ -197,8 +203,8 @@ function curveView(model, state, actions) {
   }
 
   svg.on("pointermove", (event) => {
-    const value = x.value(d3.pointer(event, svg.node())[0]);
-    const place = Math.round(((value - grid[0]) / (grid[nPoints - 1] - grid[0])) * (nPoints - 1));
+    const [first, last] = [grid[0], grid[nPoints - 1]].map(x.place);
+    const place = Math.round(((d3.pointer(event, svg.node())[0] - first) / (last - first)) * (nPoints - 1));
     if (place < 0 || place >= nPoints) return;
     layers.reader.attr("visibility", null).attr("x1", x.place(grid[place])).attr("x2", x.place(grid[place]));
     actions.read(place);

@@ -88,14 +88,19 @@ def encoded(array: Any, *, most_doubles: int | None = None) -> Document:
 
 
 def _input_ranges(model: FittedModel) -> list[Document]:
-    mean, scale = model.scaling.input_mean, model.scaling.input_scale
-    columns = model.schema.columns or [None] * len(mean)
-    observed = np.stack([mean - 2 * scale, mean, mean + 2 * scale])
+    scaling, columns = model.scaling, model.schema.columns or [None] * model.schema.n_columns
+    observed = scaling.restored_inputs(scaling.input_mean + np.array([[-2.0], [0.0], [2.0]]) * scaling.input_scale)
     if model.observations is not None:
         observed = model.observations.inputs
     low, middle, high = (statistic(observed, axis=0).tolist() for statistic in (np.min, np.median, np.max))
     return [
-        {"low": low[q], "high": high[q], "middle": middle[q], "isDate": name in model.schema.date_columns}
+        {
+            "low": low[q],
+            "high": high[q],
+            "middle": middle[q],
+            "isDate": name in model.schema.date_columns,
+            "isLog": q in scaling.log_columns,
+        }
         for q, name in enumerate(columns)
     ]
 

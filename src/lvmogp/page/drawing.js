@@ -30,12 +30,13 @@ function formatInput(input, value) {
   return input.isDate ? new Date(value * DAY).toISOString().slice(0, 16).replace("T", " ") : formatNumber(value);
 }
 
-// A scale of an input: days since 1970 get ticks of dates.
+// A scale of an input: that of a logarithm is logarithmic, days since 1970 get ticks of dates.
 function inputScale(input, range, margin) {
-  const width = (input.high - input.low || 1) * margin;
-  const ends = [input.low - width, input.high + width];
+  const [low, high] = [input.low, input.high].map((end) => transformedInput(input, end));
+  const width = (high - low || 1) * margin;
+  const ends = [low - width, high + width].map((end) => restoredInput(input, end));
   if (!input.isDate) {
-    const scale = d3.scaleLinear(ends, range);
+    const scale = numberScale(input.isLog, ends, range);
     return { ends, place: scale, value: (place) => scale.invert(place), axis: scale };
   }
   const scale = d3.scaleUtc(
@@ -45,15 +46,21 @@ function inputScale(input, range, margin) {
   return { ends, place: (value) => scale(value * DAY), value: (place) => scale.invert(place) / DAY, axis: scale };
 }
 
+function numberScale(isLog, ends, range) {
+  return isLog ? d3.scaleLog(ends, range) : d3.scaleLinear(ends, range);
+}
+
 // Axes below and on the left with a light grid, and their names.
 function drawAxes(root, frame, bottom, left, names) {
   const { width, height, top, right, bottom: below, left: beside } = frame;
+  // A logarithmic scale would write a tenth as 100m.
+  const format = (scale) => (scale.base === undefined ? undefined : "~g");
   const axis = (make, transform, ticks, size) =>
     root
       .append("g")
       .attr("class", "axis")
       .attr("transform", transform)
-      .call(make.ticks(ticks).tickSize(-size).tickPadding(8))
+      .call(make.ticks(ticks, format(make.scale())).tickSize(-size).tickPadding(8))
       .call((group) => group.select(".domain").remove());
   axis(
     d3.axisBottom(bottom),

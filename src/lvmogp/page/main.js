@@ -212,12 +212,10 @@ function startPage() {
       holder.append(
         slider(
           model.inputNames[q],
-          input.low,
-          input.high,
-          state.slice[q],
-          (value) => formatInput(input, value),
+          ...[input.low, input.high, state.slice[q]].map((value) => transformedInput(input, value)),
+          (value) => formatInput(input, restoredInput(input, value)),
           (value) => {
-            state.slice[q] = value;
+            state.slice[q] = restoredInput(input, value);
             curves.draw();
             showReading();
           },

@@ -27,7 +27,11 @@ function featuresOf(basis, point) {
 }
 
 function standardisedInput(model, input) {
-  return Float64Array.from(input, (value, q) => (value - model.scaling.inputMean[q]) / model.scaling.inputScale[q]);
+  const { inputMean, inputScale } = model.scaling;
+  return Float64Array.from(
+    input,
+    (value, q) => (transformedInput(model.inputs[q], value) - inputMean[q]) / inputScale[q],
+  );
 }
 
 function standardisedOutput(model, output) {

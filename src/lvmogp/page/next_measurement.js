@@ -84,8 +84,8 @@ function expectedDeviations(model, inputs, condition) {
 
 // The best of some inputs along the shown axis, the others as the sliders say.
 function nextMeasurement(model, state) {
-  const { low, high } = model.inputs[state.inputAxis];
-  const values = d3.range(N_CANDIDATES).map((i) => low + ((high - low) * i) / (N_CANDIDATES - 1));
+  const axis = model.inputs[state.inputAxis];
+  const values = evenInputs(axis, [axis.low, axis.high], N_CANDIDATES);
   const inputs = values.map((value) => {
     const input = Array.from(state.slice);
     input[state.inputAxis] = value;

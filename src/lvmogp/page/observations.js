@@ -29,6 +29,9 @@ function parseObservations(model, text) {
       return { error: `${where} must hold ${names.length} numbers (${names.join(", ")}), got ${parts.length}.` };
     const bad = values.findIndex((value) => !Number.isFinite(value));
     if (bad >= 0) return { error: `${where}: “${parts[bad]}” is not a number for ${names[bad]}.` };
+    const nonPositive = model.inputs.findIndex(({ isLog }, q) => isLog && values[q] <= 0);
+    if (nonPositive >= 0)
+      return { error: `${where}: ${names[nonPositive]} must be positive, since its logarithm is modelled.` };
     const output = values[values.length - 1];
     const transform = transformOf(model);
     if (!transform.takes(output)) return { error: `${where}: ${model.outputName} ${transform.demand}.` };
@@ -44,10 +47,10 @@ function parseObservations(model, text) {
 function observationLine(model, input, output) {
   const number = (value, size) =>
     String(Number(value.toPrecision(Math.max(4, Math.ceil(Math.log10(Math.abs(value) / size)) + 3))));
-  const inputs = input.map((value, q) =>
-    model.inputs[q].isDate
-      ? new Date(value * DAY).toISOString().slice(0, 16)
-      : number(value, model.scaling.inputScale[q]),
-  );
+  const inputs = input.map((value, q) => {
+    const { isDate, isLog } = model.inputs[q];
+    if (isDate) return new Date(value * DAY).toISOString().slice(0, 16);
+    return number(value, model.scaling.inputScale[q] * (isLog ? value : 1));
+  });
   return [...inputs, number(output, transformOf(model).resolution(output, model.scaling.outputScale))].join(", ");
 }

@@ -61,6 +61,7 @@ def report_page(model: LVMOGPRegressor) -> str:
 def _shown(model: LVMOGPRegressor, found: Summary) -> dict[str, Any]:
     fitted, output, condition = model.model_, found.output or "output", model.condition or "condition"
     parameters, features = fitted.posterior.parameters, fitted.condition_features
+    labels = fitted.scaling.input_labels(found.inputs)
     coordinates = [f"latent {number + 1}" for number in range(found.n_latent)]
     over_conditions, scale = "Over latents", np.ones(found.n_latent)
     if features is not None:
@@ -71,9 +72,9 @@ def _shown(model: LVMOGPRegressor, found: Summary) -> dict[str, Any]:
         "inputNames": found.inputs,
         "outputName": output,
         "conditionName": condition,
-        "facts": _facts(found, fitted.scaling.label(output)),
+        "facts": _facts(found, fitted.scaling.label(output), labels),
         "kernels": [
-            ("Over inputs", _described(parameters.kernels.of_inputs[0], found.inputs, fitted.scaling.input_scale)),
+            ("Over inputs", _described(parameters.kernels.of_inputs[0], labels, fitted.scaling.input_scale)),
             (over_conditions, _described(parameters.kernels.of_latents[0], coordinates, scale)),
         ],
         "settings": [(name, _setting(value)) for name, value in model.get_params(deep=False).items()],
@@ -86,7 +87,7 @@ def _shown(model: LVMOGPRegressor, found: Summary) -> dict[str, Any]:
     }
 
 
-def _facts(found: Summary, quantity: str) -> list[tuple[str, str]]:
+def _facts(found: Summary, quantity: str, inputs: list[str]) -> list[tuple[str, str]]:
     observations = "not kept in this model" if found.n_observations is None else f"{found.n_observations:,}"
     starts = "1 start" if found.n_starts == 1 else f"{found.n_starts:,} starts"
     facts = [
@@ -97,6 +98,8 @@ def _facts(found: Summary, quantity: str) -> list[tuple[str, str]]:
         ("Fit", f"{found.status}; {starts} in {found.seconds:.0f} s"),
         (f"Noise, sd of {quantity}", f"{found.noise_sd:.3g}"),
     ]
+    if found.input_transform:
+        facts.append(("Inputs as they are modelled", ", ".join(inputs)))
     if (left := found.leave_out) is not None:
         facts += [
             ("Error on points left out, root mean square", f"{left.rmse:.3g} (outputs vary by {left.spread:.3g})"),
@@ -106,7 +109,7 @@ def _facts(found: Summary, quantity: str) -> list[tuple[str, str]]:
 
 
 def _described(kernel: Kernel, columns: list[str], scale: HostFloat) -> str:
-    """Return a fitted kernel in words, its lengthscales and periods in the user's units."""
+    """Return a fitted kernel in words, its lengthscales and periods in the units of columns of these labels."""
     if isinstance(kernel, Composite):
         parts = [_described(term, columns, scale) for term in kernel.terms]
         return (" + " if isinstance(kernel, Sum) else " × ").join(f"({part})" for part in parts)
@@ -115,10 +118,10 @@ def _described(kernel: Kernel, columns: list[str], scale: HostFloat) -> str:
         columns, scale = [columns[column] for column in stored["columns"]], scale[list(stored["columns"])]
     for name in [each for each in ("variance", "lengthscale", "period", "shape") if each in stored]:
         values = np.atleast_1d(np.asarray(stored[name], dtype=float))
-        if name == "period" or (name == "lengthscale" and stored["kind"] != "periodic"):
-            values = values * scale
+        has_units = name == "period" or (name == "lengthscale" and stored["kind"] != "periodic")
+        values = values * scale if has_units else values
         numbers = [f"{value:.3g}" for value in values]
-        if len(numbers) > 1:
+        if len(numbers) > 1 or (has_units and columns[0].startswith("log ")):
             numbers = [f"{number} ({column})" for number, column in zip(numbers, columns, strict=True)]
         words.append(f"{name} {', '.join(numbers)}")
     return f"{stored['kind']}: {'; '.join(words)}"

@@ -1,5 +1,5 @@
-// Functions of the output that are modelled in its place, as in transforms.py: of a Gaussian value with mean m and
-// variance v, mean and variance of the output.
+// Functions of the output that are modelled in its place, as in tables/scaling.py: of a Gaussian value with mean m and
+// variance v, mean and variance of the output. Inputs are modelled as they are, or their logarithms.
 
 const TRANSFORMS = {
   none: {
@@ -39,6 +39,20 @@ function momentsOfSquare(m, v) {
   const below = Math.max(above(-score), 0);
   const lost = Math.max(fourth(-score), 0) + below ** 2 - 2 * (m * m + v) * below;
   return { m: m * m + v - below, v: 4 * m * m * v + 2 * v * v - lost };
+}
+
+function transformedInput(input, value) {
+  return input.isLog ? Math.log(value) : value;
+}
+
+function restoredInput(input, value) {
+  return input.isLog ? Math.exp(value) : value;
+}
+
+// n values of an input from the lowest to the highest, evenly spaced as they are modelled.
+function evenInputs(input, [low, high], n) {
+  const [first, last] = [low, high].map((end) => transformedInput(input, end));
+  return d3.range(n).map((i) => restoredInput(input, first + ((last - first) * i) / (n - 1)));
 }
 
 function transformOf(model) {

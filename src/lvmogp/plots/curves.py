@@ -135,7 +135,7 @@ def plot_curves(
             ax.lines[-1].set(marker=look.marker, markevery=[], markersize=_size(look.marker), markeredgecolor="white")
             plot_data(model, condition, marker=look.marker, **common)
     where.label(ax.xaxis)
-    ax.set_ylabel(model.model_.schema.output_name or "output")
+    label_output(model, ax.yaxis)
     if where.held_in_words:
         ax.set_title(where.held_in_words, fontsize="medium")
     if len(chosen) > _MOST_LEGEND_INSIDE:
@@ -227,14 +227,18 @@ class Slice(NamedTuple):
     held: HostFloat
 
     def grid(self, inputs: Any = None, *, place: int = 0, n_points: int = 200) -> HostFloat:
-        """Return the given values of an input that runs, or points across its range in the training data."""
+        """Return the given values of an input that runs, or points across its range in the training data.
+
+        Where its logarithm is modelled, these are even in the logarithm.
+        """
         if inputs is None:
             fitted, column = self.model.model_, self.running[place]
             # Where the data were not kept, two standard deviations to each side of their mean.
             values = fitted.scaling.input_mean[column] + np.array([-2, 2]) * fitted.scaling.input_scale[column]
             if fitted.observations is not None:
-                values = fitted.observations.inputs[:, column]
-            return np.linspace(float(values.min()), float(values.max()), n_points)
+                values = fitted.scaling.transformed_inputs(fitted.observations.inputs)[:, column]
+            even = np.linspace(float(values.min()), float(values.max()), n_points)
+            return np.exp(even) if column in fitted.scaling.log_columns else even
         values = _as_numbers(inputs)
         if len(values) == 0 or not np.isfinite(values).all():
             raise DataError("inputs must hold at least one value of the input that runs, all of them finite")
@@ -249,7 +253,9 @@ class Slice(NamedTuple):
 
     def holds(self, inputs: HostFloat) -> HostFloat:
         """Return whether each observation lies where inputs are held, to a tenth of their spread."""
-        distance = np.abs(inputs - self.held) / self.model.model_.scaling.input_scale
+        scaling = self.model.model_.scaling
+        own, held = scaling.transformed_inputs(inputs), scaling.transformed_inputs(self.held)
+        distance = np.abs(own - held) / scaling.input_scale
         distance[:, self.running] = 0.0
         return np.all(distance <= _NEAR, axis=1)
 
@@ -264,19 +270,33 @@ class Slice(NamedTuple):
         return f"at {', '.join(words)}" if words else ""
 
     def label(self, axis: Axis, *, place: int = 0) -> None:
-        """Name an axis after its input; dates are written as dates."""
+        """Name an axis after its input; dates are written as dates, and of a logarithm the axis is logarithmic."""
         name = input_names(self.model)[self.running[place]]
         axis.set_label_text(name)
+        if self.running[place] in self.model.model_.scaling.log_columns:
+            _set_log(axis)
         if name in self.model.model_.schema.date_columns:
             locator = mdates.AutoDateLocator()  # whose days count from 1970 as ours do
             axis.set_major_locator(locator)
             axis.set_major_formatter(mdates.ConciseDateFormatter(locator))
 
 
+def label_output(model: LVMOGPRegressor, axis: Axis) -> None:
+    """Name an axis after the output; where its logarithm is modelled, the axis is logarithmic."""
+    axis.set_label_text(model.model_.schema.output_name or "output")
+    if model.output_transform_ == "log":
+        _set_log(axis)
+
+
+def _set_log(axis: Axis) -> None:
+    (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
+
+
 def slice_through(model: LVMOGPRegressor, along: Sequence[str | int | None], at: Mapping[Any, Any] | None) -> Slice:
     """Return the slice along some inputs, the others held where told, else at their medians (or means)."""
     scaling, known = model.model_.scaling, model.model_.observations
-    held = np.array(scaling.input_mean if known is None else np.median(known.inputs, axis=0), dtype=float)
+    middle = scaling.restored_inputs(scaling.input_mean) if known is None else np.median(known.inputs, axis=0)
+    held = np.array(middle, dtype=float)
     for which, value in (at or {}).items():
         number = _as_numbers(value)
         if number.size != 1 or not np.isfinite(number).all():

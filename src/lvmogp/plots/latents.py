@@ -27,7 +27,7 @@ from lvmogp.fitted.model import known_of
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import double_precision
 from lvmogp.insight.summary import feature_relevance, latent_relevance
-from lvmogp.plots.curves import plot_curve, plot_data, slice_through
+from lvmogp.plots.curves import label_output, plot_curve, plot_data, slice_through
 from lvmogp.plots.labels import label_points
 from lvmogp.plots.style import ADDED_COLOUR, COLOURS, own_axes, tidy
 from lvmogp.tables.ids import Id, unknown_condition
@@ -193,8 +193,8 @@ def plot_new_condition(
         plot_curve(extended, name, along=along, at=at, inputs=inputs, level=level, ax=below)
         plot_data(extended, name, along=along, at=at, colour="black", ax=below)
         where.label(below.xaxis)
+        label_output(model, below.yaxis)
         tidy(below)
-    panels[1, 0].set_ylabel(model.model_.schema.output_name or "output")
     for ax in panels[:, 1:].flat:
         ax.set_ylabel("")
     return panels

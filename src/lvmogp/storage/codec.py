@@ -153,7 +153,8 @@ def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray]) 
         return None
     if alternatives:
         for name, each in alternatives.items():
-            if type(value) is each or (each is Kernel and isinstance(value, Kernel)):
+            base = get_origin(each) or each
+            if type(value) is each or (base in (Kernel, Mapping) and isinstance(value, base)):
                 return {name: _encoded(value, each, place, tensors)}
         if isinstance(value, Kernel):
             raise SettingError(f"{type(value).__name__} is a kernel of your own, which a model file cannot hold")

@@ -9,7 +9,7 @@ import pandas as pd
 from lvmogp.errors import DataError
 from lvmogp.ground.rules import NOT_NEGATIVE, Along, Below
 from lvmogp.tables.ids import Id, distinct_ids, read_ids
-from lvmogp.tables.scaling import ColumnMoments, Transform, column_moments
+from lvmogp.tables.scaling import ColumnMoments, Transform, check_positive, column_moments
 from lvmogp.typing import Float, HostFloat, HostInt, Int
 
 # Tens of megabytes in memory, and few enough parts that reading them costs nothing beside the rows.
@@ -81,6 +81,11 @@ class Observations(NamedTuple):
         return tuple(self.columns or (f"input {place + 1}" for place in range(self.n_columns)))
 
     @property
+    def column_keys(self) -> tuple[str | int, ...]:
+        """What users call the columns of the inputs: their names or, where they have none, numbers from 0."""
+        return tuple(self.columns or range(self.n_columns))
+
+    @property
     def counts(self) -> HostInt:
         """Observations of each condition."""
         counts = np.zeros(len(self.ids), dtype=np.int64)
@@ -116,13 +121,14 @@ class Observations(NamedTuple):
         for begin in range(0, self.n_rows, _ROWS_AT_ONCE):
             yield self.some(slice(begin, begin + _ROWS_AT_ONCE))
 
-    def moments(self, transform: Transform | None = None) -> ColumnMoments:
-        """Return the moments of all columns, in one pass."""
+    def moments(self, transform: Transform | None = None, log_columns: tuple[int, ...] = ()) -> ColumnMoments:
+        """Return the moments of all columns, after transforms of theirs if there are any, in one pass."""
         total: ColumnMoments | None = None
         for chunk in self.chunks():
             if not (np.all(np.isfinite(chunk.inputs)) and np.all(np.isfinite(chunk.outputs))):
                 raise DataError("inputs or outputs hold NaN or infinite values; leave those rows out of the store")
-            found = column_moments(chunk.inputs, chunk.outputs, transform=transform)
+            check_positive(chunk.inputs, log_columns, self.column_keys)
+            found = column_moments(chunk.inputs, chunk.outputs, transform=transform, log_columns=log_columns)
             total = found if total is None else total.merged(found)
         if total is None:
             raise DataError("there are no observations; at least one is needed")

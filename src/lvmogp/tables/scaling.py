@@ -1,4 +1,4 @@
-"""Standardising inputs and outputs, after a transform of the output if there is one, and undoing it.
+"""Standardising inputs and outputs, after transforms of theirs if there are any, and undoing it.
 
 A model of g = t(y) takes g for Gaussian given all latents. For each t here, mean and covariance of y = t⁻¹(g) follow in
 closed form (docs/mathematics.md, equation 54). Each says in words what it demands of outputs and what is wrong with
@@ -6,6 +6,7 @@ those that it cannot take, and which output, if there is one, all smaller g stan
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -15,7 +16,7 @@ from jax.scipy.stats import norm
 
 from lvmogp.algebra.gaussians import normal_distribution
 from lvmogp.errors import DataError
-from lvmogp.ground.rules import ANY_VALUE, POSITIVE
+from lvmogp.ground.rules import ANY_VALUE, POSITIVE, Below
 from lvmogp.typing import Array, Float, HostFloat
 
 # Terms of a series whose rest is below a thousandth where it matters most, at a mean of zero.
@@ -26,6 +27,8 @@ LARGEST, SMALLEST = 1e140, 1e-140
 _ROUNDING = 8 * np.finfo(float).eps
 # Bands around a constant should hold thousands of floats, also where the next one is far away.
 _RESOLVED = 2.0**-40
+# Quartiles that are this far apart suggest a logarithm.
+_MANY_FOLD = 6.0
 AnyArray = TypeVar("AnyArray", np.ndarray, Array)
 
 
@@ -178,21 +181,88 @@ Transform = Logarithm | SquareRoot
 TRANSFORMS: dict[str | None, Transform | None] = {None: None, "log": Logarithm(), "sqrt": SquareRoot()}
 
 
+# Logarithms of inputs
+
+
+def with_logarithms(inputs: HostFloat, columns: tuple[int, ...]) -> HostFloat:
+    """Return inputs with the logarithms of some columns in their place."""
+    return _mapped_columns(np.log, inputs, columns)
+
+
+def _mapped_columns(function: Callable[[HostFloat], HostFloat], values: HostFloat, columns: Sequence[int]) -> HostFloat:
+    if not columns:
+        return values
+    mapped, places = np.array(values, dtype=float), list(columns)
+    mapped[..., places] = function(mapped[..., places])
+    return mapped
+
+
+def check_positive(inputs: HostFloat, columns: tuple[int, ...], names: Sequence[str | int], advice: str = "") -> None:
+    """Refuse inputs without a logarithm in columns of which it is taken."""
+    for column in columns:
+        values = inputs[:, column]
+        if n_wrong := int(np.sum(values <= 0)):
+            raise DataError(
+                f"column {names[column]!r} of X must be positive, since its logarithm is modelled (input_transform), "
+                f"but {n_wrong} of {len(values)} values are not, the lowest {values.min():g}{advice}"
+            )
+
+
+def spans_a_magnitude(values: HostFloat) -> bool:
+    """Whether a logarithm is worth trying: values are positive, and the largest is ten times the smallest."""
+    return bool(np.min(values) > 0 and np.max(values) >= 10 * np.min(values))
+
+
+def is_spread_over_magnitudes(values: HostFloat) -> bool:
+    """Whether values are positive and span orders of magnitude, more than a few near zero or far out would make them.
+
+    Of values spread evenly from nearly zero on, the quartiles are apart by a factor of three, by five of exponential
+    ones; of those spread evenly over two orders of magnitude, by ten.
+    """
+    if not np.min(values) > 0:
+        return False
+    lower, upper = np.quantile(values, [0.25, 0.75])
+    return bool(upper >= _MANY_FOLD * lower)
+
+
 # Shifts and scales
 
 
 class Scaling(NamedTuple):
-    """Shift and scale of each input column and of the output, after a transform of the output if there is one."""
+    """Shift and scale of each input column and of the output, after a transform of the output if there is one.
+
+    ``log_columns`` are the numbers of those input columns whose logarithms stand for them.
+    """
 
     input_mean: Float[np.ndarray, " Q_X"]
     input_scale: Annotated[Float[np.ndarray, " Q_X"], POSITIVE]
     output_mean: float
     output_scale: Annotated[float, POSITIVE]
     transform: Transform | None = None
+    log_columns: tuple[Annotated[int, Below("Q_X")], ...] = ()
 
     def inputs(self, inputs: HostFloat) -> HostFloat:
         """Inputs in standardised units."""
-        return (inputs - self.input_mean) / self.input_scale
+        return (self.transformed_inputs(inputs) - self.input_mean) / self.input_scale
+
+    def transformed_inputs(self, inputs: HostFloat) -> HostFloat:
+        """Inputs with the logarithms of those columns that have them, not standardised yet."""
+        return with_logarithms(inputs, self.log_columns)
+
+    def restored_inputs(self, values: HostFloat) -> HostFloat:
+        """Inputs in the user's units, from those with logarithms."""
+        return _mapped_columns(np.exp, values, self.log_columns)
+
+    def input_slopes(self, inputs: HostFloat) -> HostFloat:
+        """How much standardised inputs change with the user's: 1/s, and 1/(xs) of a logarithm, since d log x = dx/x."""
+        units = np.broadcast_to(self.input_scale, inputs.shape).copy()
+        columns = list(self.log_columns)
+        units[..., columns] *= inputs[..., columns]
+        return 1 / units
+
+    def input_labels(self, names: Sequence[str]) -> list[str]:
+        """What is modelled, for inputs of these names."""
+        return [f"log {name}" if column in self.log_columns else name for column, name in enumerate(names)]
 
     def outputs(self, outputs: HostFloat) -> HostFloat:
         """Outputs in standardised units."""
@@ -264,14 +334,17 @@ class ColumnMoments(NamedTuple):
         )
 
 
-def column_moments(inputs: HostFloat, outputs: HostFloat, *, transform: Transform | None = None) -> ColumnMoments:
-    """Return the moments of the inputs and of the outputs, after their transform if there is one."""
+def column_moments(
+    inputs: HostFloat, outputs: HostFloat, *, transform: Transform | None = None, log_columns: tuple[int, ...] = ()
+) -> ColumnMoments:
+    """Return the moments of the inputs and of the outputs, after transforms of theirs if there are any."""
     if transform is not None and (n_bad := int(np.sum(~transform.takes(outputs)))):
         raise DataError(
             f'output_transform="{transform.name}" needs {transform.demand}, but {n_bad} of {len(outputs)} are '
             f"{transform.fault}; leave it out, or shift the outputs"
         )
-    inputs, outputs = inputs.astype(float, copy=False), outputs.astype(float, copy=False)
+    inputs = with_logarithms(inputs.astype(float, copy=False), log_columns)
+    outputs = outputs.astype(float, copy=False)
     values = outputs if transform is None else transform.forward(outputs)
     means, squares = [], []
     with np.errstate(over="ignore", invalid="ignore"):  # too large a column is refused later, in words
@@ -284,7 +357,9 @@ def column_moments(inputs: HostFloat, outputs: HostFloat, *, transform: Transfor
     return ColumnMoments(float(len(outputs)), np.hstack(means), np.hstack(squares), np.hstack(largest))
 
 
-def scaling_from(moments: ColumnMoments, *, transform: Transform | None = None) -> Scaling:
+def scaling_from(
+    moments: ColumnMoments, *, transform: Transform | None = None, log_columns: tuple[int, ...] = ()
+) -> Scaling:
     """Return shifts and scales of columns with these moments; what does not vary is shifted only."""
     *inputs, modelled, outputs = moments.largest
     largest = np.asarray([*inputs, outputs])
@@ -296,12 +371,15 @@ def scaling_from(moments: ColumnMoments, *, transform: Transform | None = None) 
             f"that the largest lies between {SMALLEST:g} and {LARGEST:g}"
         )
     scale = positive_scale(np.sqrt(moments.squares / moments.n_rows), np.asarray([*inputs, modelled]))
-    return Scaling(moments.mean[:-1], scale[:-1], float(moments.mean[-1]), float(scale[-1]), transform)
+    return Scaling(moments.mean[:-1], scale[:-1], float(moments.mean[-1]), float(scale[-1]), transform, log_columns)
 
 
-def scaling_of(inputs: HostFloat, outputs: HostFloat, *, transform: Transform | None = None) -> Scaling:
+def scaling_of(
+    inputs: HostFloat, outputs: HostFloat, *, transform: Transform | None = None, log_columns: tuple[int, ...] = ()
+) -> Scaling:
     """Return shifts and scales of training data; what does not vary is shifted only."""
-    return scaling_from(column_moments(inputs, outputs, transform=transform), transform=transform)
+    moments = column_moments(inputs, outputs, transform=transform, log_columns=log_columns)
+    return scaling_from(moments, transform=transform, log_columns=log_columns)
 
 
 def differs_in_last_digits_only(values: HostFloat) -> np.ndarray:

@@ -50,14 +50,18 @@ _Rows = tuple[Float[np.ndarray, "_ _"], Float[np.ndarray, " _"], Int[np.ndarray,
 _Start = tuple[Parameters, Float[np.ndarray, "_ _"]] | None
 
 
-def shards_of(observations: Observations, *, transform: Transform | None) -> tuple[Shards, tuple[Id, ...]]:
+def shards_of(
+    observations: Observations, *, transform: Transform | None = None, log_columns: tuple[int, ...] = ()
+) -> tuple[Shards, tuple[Id, ...]]:
     """Return a process's observations as a part of those of all processes, and the ids of all conditions."""
-    everyone = gathered((observations.ids, observations.counts, observations.moments(transform)), _Share)
+    own = observations.ids, observations.counts, observations.moments(transform, log_columns)
+    everyone = gathered(own, _Share)
     ids = distinct_ids([each for own_ids, _, _ in everyone for each in own_ids])
     counts = np.zeros(len(ids), dtype=np.int64)
     for own_ids, own_counts, _ in everyone:
         counts[numbers_of(own_ids, ids)] += own_counts
-    scaling = scaling_from(reduce(ColumnMoments.merged, [moments for _, _, moments in everyone]), transform=transform)
+    moments = reduce(ColumnMoments.merged, [moments for _, _, moments in everyone])
+    scaling = scaling_from(moments, transform=transform, log_columns=log_columns)
     numbers = numbers_of(observations.ids, ids).astype(np.int32)
     return Shards((observations,), (numbers,), counts, scaling, len(everyone), jax.process_index()), ids
 
