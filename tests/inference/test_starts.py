@@ -143,7 +143,7 @@ def scattered_waves(n_observations, n_conditions=50):
 
 def settings_for(data, inputs, n_latent=2, **changes):
     options = checked(Options(**changes))
-    kernels = described_kernels(options, RBF(), np.ones(1))
+    kernels = described_kernels(options, RBF(), RBF(), np.ones(1))
     return fit_settings(options, data, inputs, n_latent=n_latent, kernels=kernels)
 
 

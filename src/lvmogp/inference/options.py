@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from lvmogp.errors import SettingError, warn
 from lvmogp.inference.nuts.chains import FEW_OBSERVATIONS, SamplerSettings
 from lvmogp.inference.nuts.parameters import Priors
-from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Sum, named, rank
+from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Matern52, Sum, named, rank
 from lvmogp.model.layouts import Data, GridData
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import TRANSFORMS, Logarithm, Transform, check_positive, spans_a_magnitude
@@ -27,7 +27,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "dtype": ("float64", "float32"),
 }
 # Inducing inputs double from the one number to the other while the bound gains.
-_FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS = 25, 200
+_FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS = 25, 400
 # Inducing latents by the number of coordinates of a condition.
 _INDUCING_LATENTS, _MOST_INDUCING_LATENTS = {1: 20, 2: 30}, 40
 # Pairs of inducing points of which a bound can factorise a matrix, and a fit can store one.
@@ -97,7 +97,7 @@ def checked(options: Options, *, described: bool = False) -> Options:
         elif value not in _CHOICES.get(name, (value,)):
             raise SettingError(f"{name} must be one of {list(_CHOICES[name])}, got {value!r}")
     latent_kernels(options)
-    described_kernels(options, RBF(), np.ones(1))
+    described_kernels(options, RBF(), RBF(), np.ones(1))
     if not _are_logarithms(options.input_transform):
         raise SettingError(
             'input_transform must be None, "auto" or say which columns become their logarithms, as in '
@@ -263,12 +263,22 @@ def latent_kernels(options: Options) -> list[Kernel]:
     return [named(options.latent_kernel)]
 
 
-def described_kernels(options: Options, latent_kernel: Kernel, scale: HostFloat) -> DescribedKernels:
-    """Return the kernels that the options ask for; ``"auto"`` is like the first kernel over inputs."""
+def input_kernels(options: Options) -> list[Kernel]:
+    """Return what ``"auto"`` may stand for in kernels over inputs: very smooth curves and less smooth ones."""
+    asked = (options.shared_kernel, options.own_kernel) if options.input_kernel is None else (options.input_kernel,)
+    is_open = any(isinstance(each, str) and each == AUTO for each in asked)
+    return [RBF(), Matern52()] if is_open else [RBF()]
+
+
+def described_kernels(options: Options, latent_kernel: Kernel, auto: Kernel, scale: HostFloat) -> DescribedKernels:
+    """Return the kernels that the options ask for.
+
+    ``"auto"`` is the first kernel over inputs; where that is open too, or there is none, it is ``auto``.
+    """
     asked = options.input_kernel
     terms = () if asked is None else (asked,) if isinstance(asked, str | Kernel) else tuple(asked)
-    of_inputs = tuple(named("rbf" if isinstance(each, str) and each == AUTO else each) for each in terms)
-    first = of_inputs[0] if of_inputs else RBF()
+    of_inputs = tuple(auto if isinstance(each, str) and each == AUTO else named(each) for each in terms)
+    first = of_inputs[0] if of_inputs else auto
 
     def optional(kernel: str | Kernel | None) -> Kernel | None:
         return first if isinstance(kernel, str) and kernel == AUTO else None if kernel is None else named(kernel)

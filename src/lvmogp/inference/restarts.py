@@ -1,11 +1,13 @@
 """From data and options to the best of several optimised starts, with an account of what happened."""
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,10 +23,17 @@ from lvmogp.inference.options import (
     Settings,
     described_kernels,
     fit_settings,
+    input_kernels,
     latent_dimensions,
     latent_kernels,
 )
-from lvmogp.inference.starts import independent_start, recipe_names, start, with_explicit_inducing
+from lvmogp.inference.starts import (
+    independent_start,
+    recipe_names,
+    representatives,
+    start,
+    with_explicit_inducing,
+)
 from lvmogp.kernels.covariances import Kernel, gram
 from lvmogp.model.bounds import collapsed_objective, explicit_objective
 from lvmogp.model.layouts import Data
@@ -44,6 +53,8 @@ _SIDE_BY_SIDE = 2e5
 _NOTABLE_JITTER = 1e-5
 # Other restarts are remembered if their bounds are at most so much lower.
 _WORTH_KEEPING = 10.0
+# What twice as many inducing inputs must gain, in all and for each observation, to be tried again.
+_LEAST_GAIN_OF_GROWING, _LEAST_GAIN_OF_GROWING_PER_POINT = 1.0, 0.002
 # What a bound must gain for another latent: one that is not used costs nothing.
 _LEAST_GAIN_PER_LATENT = 1.0
 Report = Callable[["Progress"], None] | None
@@ -150,15 +161,15 @@ def search(
 ) -> list[Outcome]:
     """Fit with ever more latents, where the options leave their number open, while the bound gains by them.
 
-    Return the best outcome for each number of latents that was tried, of all latent kernels that the options leave
-    open. The names of checkpoints begin with the label.
+    Return the best outcome for each number of latents that was tried, of all kernels that the options leave open. The
+    names of checkpoints begin with the label.
     """
     outcomes: list[Outcome] = []
     n_known = 0 if coordinates is None else coordinates.values.shape[1]
     for n_latent in latent_dimensions(options, data.n_conditions, n_known=n_known):
         candidates: list[Outcome] = []
-        for number, kernel in enumerate(latent_kernels(options)):
-            kernels = described_kernels(options, kernel, input_scale)
+        for number, kernel in enumerate(itertools.product(latent_kernels(options), input_kernels(options))):
+            kernels = described_kernels(options, *kernel, input_scale)
             settings = fit_settings(options, data, inputs, n_latent=n_latent, n_known=n_known, kernels=kernels)
             keep = (checkpoints, f"{label}latents{n_latent}kernel{number}")
             candidates.append(fit(data, inputs, input_scale, settings, on_progress, keep, coordinates=coordinates))
@@ -205,6 +216,8 @@ def fit(
             explicit = settings.inference != "collapsed"
             starts[number] = with_explicit_inducing(begin, data, settings.inference) if explicit else begin
         ended = _optimised(starts, data, settings, on_progress, keep)
+        number = max(ended, key=lambda each: ended[each][1].bound)
+        ended[number] = _grown(ended[number], data, inputs, settings, on_progress)
     (parameters, best), *others = sorted(ended.values(), key=lambda each: -each[1].bound)
     if best.status is Status.NOT_FINITE:
         raise NumericalError(
@@ -255,6 +268,38 @@ def _optimised(
     works = {number: partial(maximised, begin, data) for number, begin in starts.items() if number not in ended}
     side_by_side(works, take_report, take_run, threads=n_threads() if several else 1)
     return ended
+
+
+def _grown(best: _Ended, data: Data, inputs: HostFloat, settings: Settings, on_progress: Report) -> _Ended:
+    """Go on from the best start with twice as many inducing inputs, and again, while the bound gains by them.
+
+    What independent GPs gain by inducing inputs, which is how many the starts have, may be much less.
+    """
+    parameters, found = best
+    worth = max(_LEAST_GAIN_OF_GROWING, _LEAST_GAIN_OF_GROWING_PER_POINT * data.n_observations)
+
+    def report(bound: float) -> None:
+        if on_progress is not None:
+            where = (settings.n_latent, 1, 1, f"{n_inducing} inducing inputs", len(found.history))
+            on_progress(Progress(*where, bound))
+
+    while settings.inference == "collapsed" and found.status in (Status.CONVERGED, Status.ITERATION_LIMIT):
+        n_inducing = min(2 * len(parameters.inducing_inputs), settings.most_inducing_inputs)
+        if n_inducing <= len(parameters.inducing_inputs):
+            break
+        points = jnp.asarray(representatives(inputs, n_inducing, settings.seed))
+        begin = eqx.tree_at(lambda tree: tree.inducing_inputs, parameters, points)
+        cost = settings._replace(n_inducing_inputs=n_inducing).operations(data)
+        limits = {"max_iterations": settings.max_iterations, "tolerance": settings.tolerance}
+        run = maximise(collapsed_objective, begin, data, report, **limits, one_thread=cost < _LARGE)
+        gain = run.bound - found.bound
+        if gain > 0:
+            parameters, history = run.tree, found.history + run.history
+            evaluations, seconds = found.n_evaluations + run.n_evaluations, found.seconds + run.seconds
+            found = Restart(found.recipe, run.bound, run.status, history, evaluations, seconds)
+        if not gain >= worth:
+            break
+    return parameters, found
 
 
 @compiled
