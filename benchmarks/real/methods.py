@@ -18,7 +18,17 @@ from lvmogp.insight.validation import Forecast
 MIXED, BOTORCH = "mixed model", "MultiTaskGP"
 _MOST_ROWS_OF_BOTORCH = 250
 # Of ours, as LVMOGPRegressor takes them.
-SETTINGS: dict[str, dict[str, Any]] = {OURS: {}, f"{OURS}, nuts": {"inference": "nuts"}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    OURS: {},
+    f"{OURS}, nuts": {"inference": "nuts"},
+    f"{OURS}, shared and own curves": {
+        "shared_kernel": "auto",
+        "input_kernel": "auto",
+        "own_kernel": "auto",
+        "latent_kernel": "linear",
+        "noise": "per-condition",
+    },
+}
 
 
 def ours(task: Task, settings: Mapping[str, Any]) -> Forecast:

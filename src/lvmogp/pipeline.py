@@ -20,6 +20,7 @@ from lvmogp.inference.options import (
     AUTO,
     NUTS,
     Options,
+    beyond_the_paper,
     checked,
     is_stochastic,
     log_columns,
@@ -73,6 +74,7 @@ def train(
         given = read_training(X, y, conditions, condition=options.condition, y_std=y_std)
     _warn_of_little_to_learn(given)
     beyond = "condition_features" if condition_features is not None else None if y_std is None else "y_std"
+    beyond = beyond or beyond_the_paper(options)
     by_minibatches = is_stochastic(options, given, beyond=beyond)
     if checkpoint is None and resume:
         raise SettingError("resume=True needs to know the folder of the checkpoints: pass checkpoint= as well")

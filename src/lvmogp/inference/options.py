@@ -294,6 +294,14 @@ def described_kernels(options: Options, latent_kernel: Kernel, auto: Kernel, sca
     return found
 
 
+def beyond_the_paper(options: Options) -> str | None:
+    """Return which setting asks for more than the paper's model, if any does."""
+    asked = {"shared_kernel": options.shared_kernel, "own_kernel": options.own_kernel}
+    named_first = next((name for name, kernel in asked.items() if kernel is not None), None)
+    one_term = isinstance(options.input_kernel, str | Kernel) or len(options.input_kernel or ()) == 1
+    return named_first if named_first is not None or one_term else "several input kernels"
+
+
 def fit_settings(
     options: Options,
     data: Data,
