@@ -53,15 +53,16 @@ def is_ours(method: str) -> bool:
 def by_task(runs: Runs) -> dict[str, dict[str, OnSet]]:
     """Compare the methods on each task.
 
-    The best rival of a task has the least error of those with the most splits. Errors are compared on the splits that
-    both have.
+    Errors are compared on the splits that both methods have. The best rival of a task has the least error beside ours, of
+    those with at least half as many splits as the rival that has most.
     """
     found: dict[str, dict[str, OnSet]] = {}
     for task, lines in runs.items():
         own = {method: scores(_tallies(some, sorted(some))) for method, some in lines.items()}
         most = max((len(some) for method, some in lines.items() if not is_ours(method)), default=0)
-        complete = [method for method, some in lines.items() if not is_ours(method) and len(some) == most]
-        best = min(complete, key=lambda method: own[method].rmse.value, default=None)
+        many = [method for method, some in lines.items() if not is_ours(method) and 2 * len(some) >= most]
+        errors = {method: _beside(lines[method], lines.get(OURS, lines[method])).value for method in many}
+        best = min(many, key=lambda method: (errors[method], own[method].rmse.value), default=None)
         found[task] = {
             method: OnSet(
                 own[method],

@@ -84,10 +84,10 @@ def line(task, method, split, squared_error, **more):
 
 def test_tables_compare_with_the_best_rival_of_each_set(tmp_path):
     lines = [
-        *(line("Orange, new from 1", "lvmogp", split, error) for split, error in enumerate((4.0, 12.0))),
-        *(line("Orange, new from 1", "a", split, error) for split, error in enumerate((1.0, 3.0))),
-        *(line("Orange, new from 1", "b", split, error) for split, error in enumerate((16.0, 16.0))),
-        line("Orange, new from 1", "half done", 0, 0.01),
+        *(line("Orange, new from 1", "lvmogp", split, error) for split, error in enumerate((4.0, 12.0, 8.0))),
+        *(line("Orange, new from 1", "a", split, error) for split, error in enumerate((1.0, 3.0, 2.0))),
+        *(line("Orange, new from 1", "b", split, error) for split, error in enumerate((16.0, 16.0, 16.0))),
+        line("Orange, new from 1", "hardly begun", 0, 0.01),
         line("Loblolly, new from 1", "lvmogp", 0, 1.0, log_density=3.0),
         line("Loblolly, new from 1", "b", 0, 9.0),
         line("Loblolly, new from 1", "b", 0, 4.0),  # once more: the last counts
@@ -96,10 +96,10 @@ def test_tables_compare_with_the_best_rival_of_each_set(tmp_path):
     path.write_text("".join(json.dumps(each) + "\n" for each in lines))
     found = page.by_task(page.read([path]))
     ours = found["Orange, new from 1"]["lvmogp"]
-    assert ours.scores.rmse.value == pytest.approx(np.sqrt(16 / 8))
+    assert ours.scores.rmse.value == pytest.approx(np.sqrt(24 / 12))
     assert np.exp(ours.beside_rival.value) == pytest.approx(2)
-    assert ours.beside_rival.standard_error == pytest.approx(0, abs=1e-12)  # the same ratio on both splits
-    assert np.exp(found["Orange, new from 1"]["half done"].beside_rival.value) == pytest.approx(0.1)
+    assert ours.beside_rival.standard_error == pytest.approx(0, abs=1e-12)  # the same ratio on all splits
+    assert np.exp(found["Orange, new from 1"]["hardly begun"].beside_rival.value) == pytest.approx(0.1)
     assert np.exp(found["Loblolly, new from 1"]["lvmogp"].beside_rival.value) == pytest.approx(0.5)
     text = page.tables(page.read([path]))
     row = next(each for each in text.splitlines() if each.startswith("| lvmogp"))
