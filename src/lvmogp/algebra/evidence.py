@@ -119,6 +119,63 @@ def by_factors(
     )
 
 
+@jax.custom_vjp
+def kronecker_solve(
+    input_gram: Float[Array, "M_X M_X"], latent_gram: Float[Array, "M_H M_H"], right: Float[Array, "k M_X M_H"]
+) -> Float[Array, "k M_X M_H"]:
+    """(I + A_H ⊗ A_X)⁻¹vec(B) for several B, as matrices.
+
+    With solutions R of B, and Q of the cotangents, dB = Q, dA_X = −Σ Q A_H Rᵀ and dA_H = −Σ Qᵀ A_X R: no gaps between
+    eigenvalues.
+    """
+    return _solve_forward(input_gram, latent_gram, right)[0]
+
+
+def _solve_forward(input_gram: Array, latent_gram: Array, right: Array) -> tuple[Array, tuple[Array, ...]]:
+    input_values, input_basis = jnp.linalg.eigh(input_gram)
+    latent_values, latent_basis = jnp.linalg.eigh(latent_gram)
+    shrinkage = kronecker_shrinkage(input_values, latent_values)
+    solution = _solved(input_basis, latent_basis, shrinkage, right)
+    return solution, (input_gram, latent_gram, input_basis, latent_basis, shrinkage, solution)
+
+
+def _solved(input_basis: Array, latent_basis: Array, shrinkage: Array, right: Array) -> Array:
+    # U_X (W ∘ U_XᵀBU_H) U_Hᵀ
+    return input_basis @ (shrinkage * (input_basis.T @ right @ latent_basis)) @ latent_basis.T
+
+
+def _solve_backward(kept: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array, Array]:
+    input_gram, latent_gram, *bases, solution = kept
+    mapped = _solved(*bases, cotangent)
+    d_input = -jnp.einsum("kxh,kyh->xy", mapped @ latent_gram, solution)
+    d_latent = -jnp.einsum("kxh,kxj->hj", input_gram @ mapped, solution)
+    return d_input, d_latent, mapped
+
+
+kronecker_solve.defvjp(_solve_forward, _solve_backward)
+
+
+def bordered_evidence(
+    input_gram: Float[Array, "both both"], latent_gram: Float[Array, "M M"], linear: Float[Array, "M_X M"]
+) -> tuple[Scalar, Scalar]:
+    """log|I + G| and bᵀ(I + G)⁻¹b for a term of Kronecker form beside one whose latents are a constant.
+
+    G = [[A_H ⊗ A_X, g ⊗ A_Xs], [gᵀ ⊗ A_sX, γ A_ss]] has the gram matrices of both in A = [[A_X, A_Xs], [A_sX, A_ss]] and
+    [[A_H, g], [gᵀ, γ]], and the last column of B belongs to the constant. With the Schur complement of the first block,
+    Σ = I + γA_ss − (g ⊗ A_Xs)ᵀ(I + A_H ⊗ A_X)⁻¹(g ⊗ A_Xs), and what the constant leaves of its part of b (equation 61).
+    """
+    size = len(linear)
+    inputs, across, shared = input_gram[:size, :size], input_gram[:size, size:], input_gram[size:, size:]
+    latents, to_constant, constant = latent_gram[:-1, :-1], latent_gram[:-1, -1], latent_gram[-1, -1]
+    log_det, quadratic = kronecker_evidence(inputs, latents, linear[:, :-1])
+    columns = across.T[:, :, None] * to_constant  # A_Xs gᵀ, a matrix for each column
+    solved = kronecker_solve(inputs, latents, jnp.concatenate([linear[None, :, :-1], columns])) @ to_constant
+    left = linear[:, -1] - across.T @ solved[0]
+    schur = constant * shared - across.T @ solved[1:].T  # Σ − I
+    more = dense_evidence((schur + schur.T) / 2, left)
+    return log_det + more[0], quadratic + more[1]
+
+
 def _outer_gram(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
     # LᵀL of L = [A 0; B C] by quarters, which leaves out the products with the zeros.
     half = lower.shape[0] // 2

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import block_diag, solve_triangular
 
 from lvmogp.algebra import linalg
-from lvmogp.algebra.evidence import dense_evidence, kronecker_evidence
+from lvmogp.algebra.evidence import bordered_evidence, dense_evidence, kronecker_evidence
 from lvmogp.algebra.gaussians import LOG_2PI
 from lvmogp.ground.precision import in_precision
 from lvmogp.kernels import psi_statistics
@@ -199,9 +199,11 @@ class GridQuadratic(eqx.Module):
     sizes: tuple[int, ...] = eqx.field(static=True)
 
     def evidence(self) -> tuple[Scalar, Scalar]:
-        """Return log|I + G| and bᵀ(I + G)⁻¹b, of one term without forming G."""
+        """Return log|I + G| and bᵀ(I + G)⁻¹b, of one term, also beside a shared curve, without forming G."""
         if len(self.sizes) == 1:
             return kronecker_evidence(self.input_gram, self.latent_gram, self.linear)
+        if self.sizes[1:] == (1,):  # a shared curve is a border
+            return bordered_evidence(self.input_gram, self.latent_gram, self.linear)
         return dense_evidence(self.dense_gram(), linalg.vec(self.linear))
 
     def dense_gram(self) -> Float[Array, "MM MM"]:
