@@ -19,6 +19,7 @@ from lvmogp.conditions.curves import few_observations
 from lvmogp.conditions.infer import infer, log_posterior
 from lvmogp.conditions.joint import Asked, Scenarios, draw_curves, given_scenario, joint_covariance
 from lvmogp.conditions.predictive import condition_curves, trained_curves
+from lvmogp.insight.summary import leave_out
 from lvmogp.model.layouts import SparseData, standardised
 from lvmogp.model.posterior import posterior
 from lvmogp.model.process import own_of_fit
@@ -249,3 +250,28 @@ def test_a_measurement_that_is_suggested_tells_something():
     for condition in ("c", "f", "never seen"):
         found = model.suggest(condition, np.linspace(0, 2, 9)[:, None], 2)
         assert 0 < found.sd_after[1] < found.sd_after[0] < found.sd_before
+
+
+@pytest.mark.parametrize("name", ["fit on long data, many noises", "draws on scattered data, many noises"])
+def test_rows_left_out_are_predicted_from_the_others(name):
+    """Own curves too know nothing of what is left out."""
+    model, scaling = model_of(name), model_of(name).model_.scaling
+    x, y = scaling.inputs(model.model_.observations.inputs), scaling.outputs(model.model_.observations.outputs)
+    numbers, errors = model.model_.observations.conditions, np.empty(len(y))
+    folds = np.random.default_rng(0).permutation(len(y)) % 5
+    for place, d in enumerate(numbers):
+        kept = folds != folds[place]
+        observations = [(x[kept & (numbers == e)], y[kept & (numbers == e)]) for e in range(5)]
+        mean = 0.0
+        for known, weight in zip(dense_processes(name), model.model_.ensemble.weights, strict=True):
+            nodes, masses, process = [known.latents[d]], np.ones(1), known.process
+            if isinstance(process, Dense):
+                nodes, masses = dense_terms.latent_nodes(process.parameters, d, 6)
+                process = optimal(process.parameters, observations, 8)
+            else:
+                process = exact(process.kernels, known.latents, known.own, known.noise, observations)
+            parts = [process.joint([known.trained(x[place][None], d, node)])[0][0] for node in nodes]
+            mean += weight * masses @ parts
+        errors[place] = mean - y[place]
+    rmse = np.sqrt(np.mean(errors**2)) * scaling.output_scale
+    assert_allclose(leave_out(model).rmse, rmse, rtol=2e-3 if name in FITS else 1e-7)
