@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import references
-from references import covariance, hermite, jittered_gram, kernel_values, log_det
+from references import covariance, hermite, jittered_gram, log_det
 
 from lvmogp.model.parameters import Kernels, Parameters
 
@@ -114,23 +114,26 @@ def latent_nodes(parameters: Parameters, condition: int, n_nodes: int = 40) -> t
 
 
 def quadratic(
-    parameters: Parameters, observations: references.Observations, n_nodes: int = 40
+    parameters: Parameters, observations: references.Observations, n_nodes: int = 40, errors: list | None = None
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Constant, b and G of the expected log-likelihood, by quadrature over q(h_d), one condition after the other."""
+    """Constant, b and G of the expected log-likelihood, by quadrature over q(h_d), one condition after the other.
+
+    ``errors`` are known variances of the measurements of each condition.
+    """
     kernels, constant, linear, gram = parameters.kernels, 0.0, 0.0, 0.0
     for d, (x, y) in enumerate(observations):
-        noise, scale = references.noise_of(parameters, d), float(parameters.own_per_condition[d])
-        own = own_features_of(parameters, x)
-        covariance_of_noise = scale * own @ own.T + noise * np.eye(len(y))
+        noise = references.noise_of(parameters, d) + (np.zeros(len(y)) if errors is None else errors[d])
+        own, scale = own_features_of(parameters, x), float(parameters.own_per_condition[d])
+        covariance_of_noise = scale * own @ own.T + np.diag(noise)
         precision = np.linalg.inv(covariance_of_noise)
-        left = scale * np.trace(own_prior(kernels, x, x) - own @ own.T)
+        left = scale * np.diag(own_prior(kernels, x, x) - own @ own.T)
         for latent, mass in zip(*latent_nodes(parameters, d, n_nodes), strict=True):
             h = np.tile(latent, (len(x), 1))
             features = features_of(parameters, x, h)
             linear += mass * features.T @ precision @ y
             gram += mass * features.T @ precision @ features
-            left += mass * (np.trace(prior(kernels, x, h, x, h)) - np.sum(features**2))
-        constant -= (log_det(2 * np.pi * covariance_of_noise) + y @ precision @ y + left / noise) / 2
+            left = left + mass * (np.diag(prior(kernels, x, h, x, h)) - np.sum(features**2, axis=1))
+        constant -= (log_det(2 * np.pi * covariance_of_noise) + y @ precision @ y + np.sum(left / noise)) / 2
     return constant, linear, gram
 
 
@@ -196,8 +199,3 @@ def mixture_moments(weights: np.ndarray, parts: list[tuple[np.ndarray, np.ndarra
     mean = sum(weight * part[0] for weight, part in zip(weights, parts, strict=True))
     second = sum(weight * (part[1] + np.outer(part[0], part[0])) for weight, part in zip(weights, parts, strict=True))
     return mean, second - np.outer(mean, mean)
-
-
-def variances(kernels: Kernels, x: np.ndarray) -> np.ndarray:
-    """Prior variances of each input kernel."""
-    return np.stack([kernel_values(kernel, x, x) for kernel in kernels.of_inputs])

@@ -12,11 +12,11 @@ import pytest
 from dense_terms import Dense, Exact, exact, given_seen, mixture_moments, optimal, rows
 from drawn_models import IDS, KINDS, forgetting, made_condition, of_kind, with_made
 from numpy.testing import assert_allclose
-from references import hermite, log_normal
+from references import hermite, kernel_values, log_normal
 
 from lvmogp.conditions.condition import known_latents, mean_noises, trained_condition
 from lvmogp.conditions.curves import few_observations
-from lvmogp.conditions.infer import infer, log_posterior
+from lvmogp.conditions.infer import infer, log_posterior, summarised
 from lvmogp.conditions.joint import Asked, Scenarios, draw_curves, given_scenario, joint_covariance
 from lvmogp.conditions.predictive import condition_curves, trained_curves
 from lvmogp.insight.summary import leave_out
@@ -173,6 +173,29 @@ def test_the_density_of_a_new_condition_is_prior_times_likelihood(name):
             height = log_normal(Y_FEW - mean, among + noise * np.eye(2)) - theta @ theta / 2
             # Two places are empty: observations of nothing with unit noise.
             assert_allclose(target(jnp.asarray(theta)), height - np.log(2 * np.pi), rtol=1e-6)
+
+
+def test_many_observations_of_a_new_condition_enter_by_the_features_of_all_curves():
+    """As in a sparse GP: with ρ²Q_o in place of ρ²K_o, and what is left of all variances as a penalty."""
+    name, rng = "fit on long data, many noises", np.random.default_rng(10)
+    ensemble, (known,) = model_of(name).model_.ensemble, dense_processes(name)
+    x, y, parameters = rng.uniform(-1.5, 1.5, (40, 1)), rng.normal(size=40), known.process.parameters
+    seen, own_features = summarised(ensemble, few_observations(x, y)), dense_terms.own_features_of(parameters, x)
+    assert seen.compressed is not None
+    process, prior = jax.tree.map(lambda leaf: leaf[0], (ensemble.processes, ensemble.noise_prior))
+    target = jax.jit(log_posterior(process, seen, known_latents(ensemble, 1), prior))
+    for theta in rng.normal(size=(3, 3)):
+        latent, noise, own = theta_of(prior, theta)
+        features = dense_terms.features_of(parameters, x, np.tile(latent, (40, 1)))
+        low_rank, plain = own * own_features @ own_features.T, [rows(x, latent, -1, own)]
+        for term in parameters.kernels.terms:
+            of_inputs = dense_terms.whitened(term.input_kernel, np.asarray(parameters.inducing_inputs), x)
+            scale = 1.0 if term.latent_kernel is None else kernel_values(term.latent_kernel, latent, latent)
+            low_rank += scale * of_inputs @ of_inputs.T
+        among = low_rank - features @ (np.eye(features.shape[1]) - known.process.variance) @ features.T
+        left = np.trace(dense_terms.covariance_of_rows(parameters.kernels, plain, plain) - low_rank)
+        height = log_normal(y - features @ known.process.mean, among + noise * np.eye(40)) - left / (2 * noise)
+        assert_allclose(target(jnp.asarray(theta)), height - theta @ theta / 2, rtol=1e-6)
 
 
 def theta_of(prior, theta):

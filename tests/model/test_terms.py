@@ -17,6 +17,7 @@ from lvmogp.conditions import closed_form
 from lvmogp.conditions.ensemble import ensemble_of_fit
 from lvmogp.conditions.predictive import trained_curves
 from lvmogp.ground.compiling import compiled
+from lvmogp.ground.precision import in_precision
 from lvmogp.kernels.covariances import Linear, Matern52
 from lvmogp.kernels.psi_statistics import LatentGaussians, feature_covariance
 from lvmogp.model.bounds import collapsed, collapsed_objective, explicit
@@ -99,8 +100,8 @@ def parameters_of(kernels, noise, *, known=False):
     )
 
 
-def dense_collapsed(parameters, observations):
-    constant, linear, gram = quadratic(parameters, observations)
+def dense_collapsed(parameters, observations, **errors):
+    constant, linear, gram = quadratic(parameters, observations, **errors)
     precision = np.eye(len(linear)) + gram
     return constant - references.log_det(precision) / 2 + linear @ np.linalg.solve(precision, linear) / 2
 
@@ -115,6 +116,25 @@ def test_the_collapsed_bound_is_that_of_quadrature_and_loops(kernels, noise, for
     assert_allclose(found.fit, dense_collapsed(parameters, observations), rtol=1e-8)
     if form == "grid":
         assert_allclose(bound_of(parameters, grid_as_long(data_of(form))).fit, found.fit, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("kernels", "noise", "form"), [CASES[1], CASES[2], CASES[4]])
+def test_known_errors_of_measurements_add_to_the_noise(kernels, noise, form):
+    parameters, observations, data = parameters_of(kernels, noise), observations_of(form), data_of(form)
+    if form == "grid":
+        data, errors = GridData(data.inputs, data.outputs, jnp.asarray(0.2)), [np.full(6, 0.2)] * D
+    else:
+        errors = [np.linspace(0.0, 0.3, len(y)) for _, y in observations]
+        data = as_long(observations, error_variances=np.concatenate(errors))
+    assert_allclose(bound_of(parameters, data).fit, dense_collapsed(parameters, observations, errors=errors), rtol=1e-8)
+
+
+@pytest.mark.parametrize(("kernels", "noise", "form"), [CASES[2], CASES[4]])
+def test_single_precision_stays_single(kernels, noise, form):
+    parameters, data = parameters_of(kernels, noise), data_of(form)
+    single = bound_of(*in_precision((parameters, data), "float32"))
+    assert {leaf.dtype for leaf in jax.tree.leaves(single)} == {jnp.dtype("float32")}
+    assert_allclose(single.total, bound_of(parameters, data).total, rtol=3e-4)
 
 
 @every_case
@@ -156,6 +176,10 @@ def test_explicit_bounds_are_below_the_collapsed_one_and_reach_it(kernels, noise
         assert_allclose(found.fit, constant + linear @ best.mean - second / 2 - divergence, rtol=1e-8)
         assert found.total < top + 1e-8
         assert (abs(float(found.total) - top) < 1e-6) == (name == "optimal")
+        # Trained curves under this q(v), in closed form.
+        chosen, numbers = dataclasses.replace(parameters, inducing=inducing), np.array([0, 1, 2, 3, 1])
+        moments = closed_form.trained_row_moments(ensemble_of_fit(build(chosen, data), data).fit, X_NEW, numbers)
+        assert_trained(moments, best._replace(variance=variance), numbers)
 
 
 @pytest.mark.parametrize(("kernels", "noise", "form"), [CASES[1], CASES[4], CASES[6]])
@@ -214,6 +238,16 @@ def test_features_of_two_kernels_covary_as_their_samples_do(other):
 # Trained curves
 
 
+def assert_trained(moments, dense, numbers):
+    """Those of conditions at rows of X_NEW, averaged over their latents by quadrature."""
+    scales = np.asarray(dense.parameters.own_per_condition)
+    for place, d in enumerate(numbers):
+        nodes, masses = dense_terms.latent_nodes(dense.parameters, d)
+        parts = [dense.joint([rows(X_NEW[place][None], node, d, scales[d])]) for node in nodes]
+        mean, variance = mixture_moments(masses, parts)
+        assert_allclose(moments[:, place], [mean[0], variance[0, 0]], rtol=1e-6)
+
+
 @every_case
 def test_trained_curves_are_those_of_dense_gaussians_at_every_latent(kernels, noise, form):
     parameters, observations, data = parameters_of(kernels, noise), observations_of(form), data_of(form)
@@ -222,12 +256,7 @@ def test_trained_curves_are_those_of_dense_gaussians_at_every_latent(kernels, no
     found = closed_form.trained_row_moments(ensemble.fit, X_NEW, numbers)
     grid = closed_form.trained_grid_moments(ensemble.fit, X_NEW, with_variance=True)
     assert_allclose(grid[:, np.arange(5), numbers], found, rtol=1e-9, atol=1e-12)
-    scales = np.asarray(parameters.own_per_condition)
-    for place, d in enumerate(numbers):
-        nodes, masses = dense_terms.latent_nodes(parameters, d)
-        parts = [dense.joint([rows(X_NEW[place][None], node, d, scales[d])]) for node in nodes]
-        mean, variance = mixture_moments(masses, parts)
-        assert_allclose(found[:, place], [mean[0], variance[0, 0]], rtol=1e-6)
+    assert_trained(found, dense, numbers)
     curves = trained_curves(ensemble, X_NEW, numbers)
     assert_allclose((curves.weights @ curves.means[0])[:5], found[0], atol=0.03)  # by few quasi-random points
 
