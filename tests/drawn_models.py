@@ -32,7 +32,7 @@ from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel
 from lvmogp.model.draws import Draws, NoiseSpread
 from lvmogp.model.layouts import SparseData, standardised
-from lvmogp.model.parameters import KnownCoordinates, Parameters, plain_kernels
+from lvmogp.model.parameters import Kernels, KnownCoordinates, Parameters, Term, plain_kernels
 from lvmogp.tables.features import NUMBER, ConditionFeatures, Feature
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import TRANSFORMS, scaling_of
@@ -73,6 +73,8 @@ def made_draws(model: FittedModel, *, seed: int = 3, n_draws: int = N_DRAWS) -> 
         chain=jnp.asarray(np.arange(n_draws) % 2),
         log_weight=jnp.asarray(log_weight - np.log(np.sum(np.exp(log_weight)))),
         noise_spread=NoiseSpread(*jnp.asarray(rng.uniform(0.3, 0.6, (2, n_draws)))) if own_noise else None,
+        own_scale=None if parameters.own_scale is None else around(parameters.own_scale),
+        own_spread=None if parameters.own_scale is None else jnp.asarray(rng.uniform(0.3, 0.6, n_draws)),
     )
 
 
@@ -92,12 +94,14 @@ def fitted(
     n_columns: int = 1,
     features: bool = False,
     log_columns: tuple[int, ...] = (),
+    own: bool = False,
 ) -> LVMOGPRegressor:
     """A model as a fit would leave it, of a complete grid ("grid") or of uneven conditions ("long", "sparse").
 
     It ``answers`` from "draws" or from the "fit" alone; the draws of "sparse" data are by inducing points. ``error`` is
     a known standard deviation of all measurements. ``features`` are one number for each condition, missing for the
-    fourth if there are latents. Of ``log_columns`` the logarithms are modelled; of these the first can be one.
+    fourth if there are latents. Of ``log_columns`` the logarithms are modelled; of these the first can be one. With
+    ``own`` there are a shared curve and own curves, whose variances differ where long data have noise per condition.
     """
     rng = np.random.default_rng(7)
     slopes = np.linspace(-1, 1, 5)
@@ -126,13 +130,19 @@ def fitted(
         known = _known(condition_features)
         inducing_latents = np.column_stack([inducing_latents, [-1.0, 1.1, 0.2]])
         lengthscales = [*lengthscales, 1.7]
+    kernels = plain_kernels(rbf([0.6, 1.1][:n_columns], 1.1), rbf(lengthscales, 0.9))
+    if own:
+        shared, rough = rbf([1.5, 2.0][:n_columns], 0.5), rbf([0.8, 0.9][:n_columns], 0.2)
+        kernels = Kernels((*kernels.terms, Term(shared)), rough)
+    is_free = own and noise != "shared" and not is_grid
     parameters = Parameters(
-        kernels=plain_kernels(rbf([0.6, 1.1][:n_columns], 1.1), rbf(lengthscales, 0.9)),
+        kernels=kernels,
         inducing_inputs=jnp.asarray(inducing_inputs),
         inducing_latents=jnp.asarray(inducing_latents),
         latent_mean=jnp.asarray(latents),
         latent_variance=jnp.full(latents.shape, 0.05),
         noise_variance=jnp.asarray([0.03] if noise == "shared" else [0.01, 0.02, 0.05, 0.03, 0.02]),
+        own_scale=jnp.asarray([1.2, 0.6, 0.9, 1.7, 0.8]) if is_free else None,
         known=known,
     )
     restart = Restart("by hand", -12.5, Status.CONVERGED, (-13.0, -12.5), 2, 1.0)
@@ -204,7 +214,8 @@ def made_condition(
     shape = (ensemble.n_processes, n_each)
     latents = rng.normal(size=(*shape, ensemble.latents.shape[2]))
     weights = rng.dirichlet(np.full(n_each * shape[0], 0.7)).reshape(shape) * ensemble.weights[:, None]
-    parts = (latents, rng.uniform(*noise, shape), np.ones(shape), np.log(weights / weights.sum()))
+    noises, own = rng.uniform(*noise, shape), rng.uniform(0.5, 2.0, shape)
+    parts = (latents, noises, own, np.log(weights / weights.sum()))
     return condition_of_particles(ensemble, *(jnp.asarray(part) for part in parts), seen)
 
 

@@ -50,10 +50,10 @@ def long_case() -> Case:
     return Case(as_long(observations), observations)
 
 
-def as_long(observations: references.Observations) -> Data:
+def as_long(observations: references.Observations, error_variances: np.ndarray | None = None) -> Data:
     inputs, outputs = (np.concatenate(parts) for parts in zip(*observations, strict=True))
     conditions = np.repeat(np.arange(len(observations)), [len(values) for _, values in observations])
-    return long_data(inputs, outputs, conditions, len(observations))
+    return long_data(inputs, outputs, conditions, len(observations), error_variances=error_variances)
 
 
 def grid_as_long(data: GridData) -> LongData:

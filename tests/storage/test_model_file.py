@@ -1,13 +1,17 @@
 """A fitted model comes back from its file as it was, and a file that another program made is checked."""
 
+from unittest import mock
+
 import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from drawn_models import fitted, with_made
 from whole_models import assert_same, edited, one_gaussian, particles, read, whole_model
 
 from lvmogp import LVMOGPRegressor, Priors
-from lvmogp.errors import ModelFileError
+from lvmogp.errors import DataError, ModelFileError, SettingError
+from lvmogp.fitted.model import fitted_model
 from lvmogp.fitted.model_file import load_model, save_model
 from lvmogp.kernels.covariances import RBF, Periodic
 from lvmogp.storage.tensor_file import write
@@ -130,3 +134,24 @@ def test_a_setting_of_a_later_version_fails_in_words(whole, tmp_path):
     write(tmp_path / "model", whole._replace(document=whole.document | {"settings": settings}))
     with pytest.raises(ModelFileError, match=r"model holds a setting that this version does not know .*'later'"):
         LVMOGPRegressor.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("form", "answers"), [("grid", "fit"), ("long", "fit"), ("long", "draws"), ("sparse", "draws")]
+)
+def test_a_model_with_own_curves_comes_back_as_it_was(tmp_path, form, answers):
+    """It needs its data, and says so."""
+    plain = fitted(form, answers=answers, noise="per-condition", own=True)
+    model = with_made(plain, "f", np.array([[0.3], [1.2]]), np.array([0.5, -0.2]))
+    loaded, x = LVMOGPRegressor(), np.array([[0.1], [1.4]])
+    with mock.patch("lvmogp.model.layouts._MOST_SCATTERED", 10 if form == "sparse" else 1_000):
+        loaded.model_, _ = saved_and_loaded(model.model_, tmp_path / "model")
+    loaded.n_features_in_ = 1
+    assert_same(loaded.model_, model.model_)
+    for condition in ("b", "f"):
+        for one, other in zip(*(each.predict(x, condition, return_cov=True) for each in (loaded, model)), strict=True):
+            np.testing.assert_array_equal(one, other)
+    with pytest.raises(SettingError, match="its file must hold them; leave include_data=True"):
+        save_model(tmp_path / "model", model.model_, SETTINGS, include_data=False)
+    with pytest.raises(DataError, match="which this one has not kept; fit in memory"):
+        fitted_model(model.model_.schema.without_rows(), model.model_.scaling, model.model_.fit)

@@ -340,7 +340,8 @@ def _grid_quadratic(parameters: Parameters, data: GridData, *, careful: bool) ->
     if parameters.kernels.own is not None:
         # R_d = σ_d²(I + r A_oA_oᵀ) with r = ρ_d²/σ_d², the same for all conditions; P = I + r A_oᵀA_o (equation 58).
         ratio, n_kept = parameters.own_per_condition[0] * precision[0], n_terms * len(input_basis.points)
-        lower = jnp.linalg.cholesky(jnp.eye(len(input_basis.points)) + ratio * input_gram[n_kept:, n_kept:])
+        identity = jnp.eye(len(input_basis.points), dtype=input_gram.dtype)
+        lower = jnp.linalg.cholesky(identity + ratio * input_gram[n_kept:, n_kept:])
         outputs = linalg.whiten(input_basis.factors[-1], covariances[-1]) @ data.outputs  # A_oᵀY
         across, of_linear, of_outputs = (
             jnp.sqrt(ratio) * linalg.whiten(lower, each)
@@ -500,10 +501,11 @@ def own_curves(parameters: Parameters, data: Data) -> OwnCurves:
     sums = condition_sums(input_basis, data, parameters.noise_per_condition)
     lower, across, outputs = _own_parts(sums, scale, len(input_basis.points))
     root = jnp.sqrt(scale)[:, None, None]
-    inverse = solve_triangular(lower, jnp.broadcast_to(jnp.eye(lower.shape[1]), lower.shape), lower=True)  # L⁻¹
+    identity = jnp.eye(lower.shape[1], dtype=lower.dtype)
+    inverse = solve_triangular(lower, jnp.broadcast_to(identity, lower.shape), lower=True)  # L⁻¹
     return OwnCurves(
         gain=root * inverse.mT @ across,  # ρ²P⁻¹A_of
         offset=(root * inverse.mT @ outputs[:, :, None])[:, :, 0],  # ρ²P⁻¹ Σ p y a_o
-        reduction=root**2 * (jnp.eye(lower.shape[1]) - inverse.mT @ inverse),  # ρ²(I − P⁻¹)
+        reduction=root**2 * (identity - inverse.mT @ inverse),  # ρ²(I − P⁻¹)
         scale=scale,
     )
