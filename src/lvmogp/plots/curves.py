@@ -158,9 +158,8 @@ def plot_parts(
 ) -> Sequence[Axes]:
     """Draw the parts of a condition's curve side by side: what all share, what latents tell, what is its own.
 
-    Bands hold each part with probability ``level``, and all axes are of the same height in units of the output, or of its
-    transform where that is modelled. All else is as for :func:`plot_curve`; ``axes`` are as many as the
-    model has parts.
+    Bands hold each part with probability ``level``. All axes are of the same height in units of the output, or of its
+    transform where that is modelled. All else is as for :func:`plot_curve`; ``axes`` are as many as there are parts.
     """
     where = slice_through(model, (along,), at)
     grid = where.grid(inputs)
