@@ -2,7 +2,7 @@
 
 # pyright: reportUnknownMemberType=false
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib.dates as mdates
@@ -154,8 +154,8 @@ def plot_parts(
     at: Mapping[Any, Any] | None = None,
     inputs: Any = None,
     level: float = 0.95,
-    axes: Sequence[Axes] | None = None,
-) -> Sequence[Axes]:
+    axes: Iterable[Axes] | None = None,
+) -> list[Axes]:
     """Draw the parts of a condition's curve side by side: what all share, what latents tell, what is its own.
 
     Bands hold each part with probability ``level``. All axes are of the same height in units of the output, or of its
@@ -170,6 +170,7 @@ def plot_parts(
     if axes is None:
         figure = plt.figure(figsize=(3.4 * len(parts), 3.2), layout="constrained")
         axes = [figure.add_subplot(1, len(parts), number + 1) for number in range(len(parts))]
+    axes = list(axes)
     if len(axes) != len(parts):
         raise SettingError(f"the curves are sums of {len(parts)} parts, each on axes of its own; got {len(axes)} axes")
     tallest = 1.1 * float(np.max(np.ptp([lower.min(axis=1), upper.max(axis=1)], axis=0)))
