@@ -15,16 +15,10 @@ from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.calibration import Calibration
 from lvmogp.insight.summary import relevances
 from lvmogp.insight.variance import variance_shares
-from lvmogp.plots.style import COLOURS, LINE_STYLES, own_axes, tidy
+from lvmogp.plots.style import COLOURS, LINE_STYLES, OF_PARTS, own_axes, tidy
 
-# Most conditions of a picture of shares, the least share that has a number, colour and hatch of each part.
+# Most conditions of a picture of shares, and the least share that has a number.
 _MOST_BARS, _LEAST_LABELLED = 20, 0.06
-_OF_PARTS = {
-    "shared": (COLOURS[0], ""),
-    "latent": (COLOURS[1], "///"),
-    "own": (COLOURS[2], "..."),
-    "noise": ("0.75", ""),
-}
 LEVELS = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
 
 
@@ -64,7 +58,7 @@ def plot_variance_shares(model: LVMOGPRegressor, *, ax: Axes | None = None) -> A
     heights = np.append(0.0, 0.5 + np.arange(1, len(chosen)))  # all conditions together stand apart
     starts = np.zeros(len(chosen))
     for number, part in enumerate(parts):
-        colour, hatch = _OF_PARTS[part]
+        colour, hatch = OF_PARTS[part]
         values = shares[chosen, number]
         bars = ax.barh(
             heights, values, left=starts, height=0.7, color=colour, hatch=hatch, edgecolor="white", label=part

@@ -20,7 +20,7 @@ from scipy.special import ndtri
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.insight.summary import input_names
-from lvmogp.plots.style import ADDED_COLOUR, COLOURS, SCALE, Style, outside_legend, own_axes, style, tidy
+from lvmogp.plots.style import ADDED_COLOUR, COLOURS, OF_PARTS, SCALE, Style, outside_legend, own_axes, style, tidy
 from lvmogp.tables.ids import Id, unknown_condition
 from lvmogp.tables.reading import days
 from lvmogp.typing import HostFloat
@@ -175,8 +175,9 @@ def plot_parts(
         raise SettingError(f"the curves are sums of {len(parts)} parts, each on axes of its own; got {len(axes)} axes")
     tallest = 1.1 * float(np.max(np.ptp([lower.min(axis=1), upper.max(axis=1)], axis=0)))
     for number, (part, ax) in enumerate(zip(parts, axes, strict=True)):
-        ax.fill_between(grid, lower[number], upper[number], color=COLOURS[number], alpha=0.2, linewidth=0)
-        ax.plot(grid, mean[number], color=COLOURS[number])
+        colour, _ = OF_PARTS[part]
+        ax.fill_between(grid, lower[number], upper[number], color=colour, alpha=0.2, linewidth=0)
+        ax.plot(grid, mean[number], color=colour)
         middle = float(lower[number].min() + upper[number].max()) / 2
         ax.set_ylim(middle - tallest / 2, middle + tallest / 2)  # so that sizes compare
         ax.set_title(f"own of {condition}" if part == "own" else part, fontsize="medium")
