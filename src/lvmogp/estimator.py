@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 import lvmogp.fitted.answers as answers
+import lvmogp.fitted.parts as parts
 import lvmogp.fitted.queries as queries
 import lvmogp.fitted.suggestions as suggestions
 from lvmogp.errors import DataError, ModelFileError, SettingError, warn
@@ -51,9 +52,17 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         Covariance over inputs and over latents: a name (``"rbf"``, ``"matern52"``, …) or a kernel such as
         ``RBF() + Periodic(period=24.0)``. Lengthscales and periods are in the units of the inputs; of a column whose
         logarithm is modelled, in those of its natural logarithm (a lengthscale of 2.3 is a factor of ten).
+        A list of input kernels, ``["rbf", "matern32"]``, makes the curve a sum of as many functions of inputs and
+        latents, which may change with the latents each in its own way; ``input_kernel=None`` leaves latents out, so
+        that conditions have a shared curve and their own ones only.
         ``latent_kernel="auto"`` tries an RBF and a linear kernel with a constant (curves that change in
         proportion to the latents, which extrapolate to conditions unlike all trained ones) and keeps the
         one with the better bound.
+    shared_kernel, own_kernel : None, "auto", str or Kernel, default=None
+        Covariance over inputs of a curve that all conditions share, and of a curve that each condition has for itself,
+        beside what its latents tell; ``None`` for no such curve, ``"auto"`` for a kernel like ``input_kernel``, or a
+        kernel as there. With ``noise="per-condition"``, conditions also differ in the size of their own curves.
+        ``predict_parts`` shows each of the curves.
     n_inducing_inputs, n_inducing_latents : int or "auto", default="auto"
         Numbers of inducing points. More are more exact and cost more.
     noise : {"shared", "per-condition"}, default="shared"
@@ -389,6 +398,28 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         found = answers.moment_gradients(model, rows, include_noise=include_noise)
         by_mean, by_variance = (rows.as_columns(queries.checked_numbers("gradient", each)) for each in found)
         return by_mean, by_variance
+
+    @in_double_precision
+    def predict_parts(self, X: Any, conditions: Any = None, *, condition_features: Any = None) -> pd.DataFrame:
+        """The parts of which the predicted curves are sums: what all conditions share, what latents tell, what is own.
+
+        The own part is what is peculiar to a condition. Parts add up to the mean without noise, the shared one (or,
+        without it, the latent one) holding the mean of all outputs. Each is known less well than their sum, since what
+        one takes another leaves. They are in units of the output, or of its transform where that is modelled, whose
+        parts add up.
+
+        Parameters
+        ----------
+        X, conditions, condition_features
+            As for ``predict``.
+
+        Returns
+        -------
+        DataFrame
+            Columns ``row`` (that of ``X``, from 0), ``condition``, ``part`` (``"shared"``, ``"latent"``, ``"own"``;
+            only those that the model has), ``mean`` and ``sd``; one part after the other.
+        """
+        return parts.part_table(*self._asked(X, conditions, condition_features))
 
     @in_double_precision
     def predict_at_latent(

@@ -20,7 +20,9 @@ from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Progress
 from lvmogp.insight.summary import leave_out_calibration, summary
-from lvmogp.progress import in_words, shares_done
+from lvmogp.insight.variance import in_words, variance_shares
+from lvmogp.progress import in_words as time_in_words
+from lvmogp.progress import shares_done
 
 SETTINGS = {"n_latent": 1, "n_restarts": 1, "n_inducing_inputs": 6, "random_state": 0}
 
@@ -52,6 +54,7 @@ def test_fit_is_that_of_the_library_and_says_what_it_understood_and_found(folder
         r"inputs +speed\n",
         rf"bound +{found.bound:.1f}  {found.status}",
         rf"noise +{found.noise_sd:.4g}  standard deviation of distance",
+        rf"variance +{in_words(found.variance_shares)}\n",
         rf"left-out error +{found.leave_out.rmse:.4g}  of points left out",
         rf"latent 1 .*{found.latent_relevance['relevance'][0]:.2f}",
         "Model written to",
@@ -259,6 +262,35 @@ def test_show_tells_settings_seed_and_what_the_fit_was_made_with(folder, fitted,
     settings = {"condition='tyre'", "n_inducing_inputs=6", "n_latent=1", "n_restarts=1", "random_state=0"}
     assert set(chosen.split(", ")) == settings
     assert re.search(rf"^made with +seed 0; lvmogp {re.escape(__version__)}, .*python ", printed, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("given", [["rbf,matern32"], ["rbf", "matern32"]])
+def test_several_kernels_shared_and_own_curves_from_file_to_file(folder, tmp_path, given):
+    named = [part for name in given for part in ("--input-kernel", name)]
+    kernels = [*named, "--shared-kernel", "auto", "--own-kernel", "matern52", "--max-iter", 3]
+    path = tmp_path / "m.lvmogp"
+    fitted = document("fit", folder / "data.csv", *ROLES, "--model", path, *SMALL, *kernels)
+    saved = LVMOGPRegressor.load(path)
+    assert (saved.input_kernel, saved.shared_kernel, saved.own_kernel) == (("rbf", "matern32"), "auto", "matern52")
+    shares = fitted["summary"]["variance_shares"]
+    assert [row["part"] for row in shares[:4]] == ["shared", "latent", "own", "noise"]
+    expected = variance_shares(saved)
+    np.testing.assert_allclose([row["share"] for row in shares], expected["share"], rtol=1e-6, atol=1e-9)
+    shown = document("show", path)
+    assert shown["settings"]["input_kernel"] == ["rbf", "matern32"]
+    assert shown["variance_shares"][4]["condition"] == "000"
+    assert re.search(rf"variance +{in_words(expected)}\n", succeeded("show", path).stdout)
+    row = document("predict", path, folder / "new.csv", "--condition", "001")["rows"][0]
+    assert row["mean"] == pytest.approx(saved.predict([[row["speed"]]], "001")[0], rel=1e-9)
+
+
+def test_no_kernel_over_inputs_leaves_latents_out(folder, tmp_path):
+    path = tmp_path / "m.lvmogp"
+    asked = ("fit", folder / "data.csv", *ROLES, "--model", path, *SMALL, "--max-iter", 3, "--input-kernel")
+    found = document(*asked, "none", "--shared-kernel", "rbf", "--own-kernel", "auto")["summary"]
+    assert [row["part"] for row in found["variance_shares"][:3]] == ["shared", "own", "noise"]
+    assert "without an input_kernel conditions have only what they share" in failed(*asked, "none")
+    assert "--input-kernel none leaves latents out" in failed(*asked, "rbf,none")
 
 
 @pytest.fixture(scope="module")
@@ -471,4 +503,4 @@ def test_the_share_done_follows_the_starts_before():
     assert share_done(report(3, 20, {1})) == pytest.approx(1.7 / 4)
     assert share_done(report(2, 51, set())) < 0.1  # another search begins anew, wherever it reports from first
     assert share_done(report(1, 1, set(), 0.3)) == 0.3  # where it is known
-    assert [in_words(seconds) for seconds in (0.4, 61, 600, 7200)] == ["0 s", "61 s", "10 min", "2.0 h"]
+    assert [time_in_words(seconds) for seconds in (0.4, 61, 600, 7200)] == ["0 s", "61 s", "10 min", "2.0 h"]

@@ -288,3 +288,4 @@ def test_the_summary_holds_what_json_can_hold(waves):
     assert document["leave_out"]["rmse"] == found.leave_out.rmse
     assert document["noise"][1] == {"condition": "b", "noise_sd": found.noise["noise_sd"][1]}
     assert document["input_relevance"][0]["input"] == "x"
+    assert document["variance_shares"][0] == {"condition": None, **found.variance_shares.iloc[0, 1:].to_dict()}

@@ -19,6 +19,7 @@ from scipy.stats import norm
 from lvmogp import DataError, LVMOGPRegressor, LVMOGPWarning, SettingError, UnknownConditionError, plots
 from lvmogp.algebra.linalg import smallest_jitter
 from lvmogp.insight.summary import input_relevance, latent_relevance
+from lvmogp.insight.variance import variance_shares
 from lvmogp.plots.labels import label_points
 
 mpl.use("Agg")
@@ -252,6 +253,31 @@ def test_relevance_is_that_of_the_diagnostics(plants, ax):
     assert_allclose(widths, [*input_relevance(plants)["relevance"], *latent_relevance(plants)["relevance"]])
     names = [text.get_text() for text in ax.get_yticklabels()]
     assert names == ["day", "water", "latent dimension 1", "latent dimension 2"]
+
+
+def test_shares_of_the_variance_are_stacked_bars(plants, ax, monkeypatch):
+    plots.plot_variance_shares(plants, ax=ax)
+    found = variance_shares(plants)
+    latent, noise = (found.loc[found["part"] == part, "share"].to_numpy() for part in ("latent", "noise"))
+    assert_allclose([bar.get_width() for bar in ax.patches], [*latent, *noise])
+    assert_allclose([bar.get_x() for bar in ax.patches], [*np.zeros(6), *latent])
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["all conditions", *IDS]
+    monkeypatch.setattr("lvmogp.plots.checks._MOST_BARS", 2)
+    few = plots.plot_variance_shares(plants)
+    order = np.argsort(noise[1:])
+    assert [text.get_text() for text in few.get_yticklabels()] == ["all conditions", IDS[order[0]], IDS[order[-1]]]
+
+
+def test_parts_of_a_curve_are_those_predicted(waves):
+    (ax,) = plots.plot_parts(waves, "b", level=0.5)
+    grid, mean = ax.lines[0].get_data()
+    found = waves.predict_parts(grid[:, None], "b")
+    assert_allclose(mean, found["mean"])
+    half = norm.ppf(0.75) * found["sd"]
+    assert_allclose(band(ax), [found["mean"] - half, found["mean"] + half])
+    assert ax.get_title() == "latent"
+    with pytest.raises(SettingError, match="sums of 1 parts, each on axes of its own; got 2 axes"):
+        plots.plot_parts(waves, "b", axes=plt.subplots(1, 2)[1])
 
 
 def restarts_of(model, *histories):

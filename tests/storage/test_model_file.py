@@ -1,5 +1,6 @@
 """A fitted model comes back from its file as it was, and a file that another program made is checked."""
 
+import warnings
 from unittest import mock
 
 import equinox as eqx
@@ -10,10 +11,11 @@ from drawn_models import fitted, with_made
 from whole_models import assert_same, edited, one_gaussian, particles, read, whole_model
 
 from lvmogp import LVMOGPRegressor, Priors
-from lvmogp.errors import DataError, ModelFileError, SettingError
+from lvmogp.errors import ConvergenceWarning, DataError, ModelFileError, SettingError
 from lvmogp.fitted.model import fitted_model
 from lvmogp.fitted.model_file import load_model, save_model
-from lvmogp.kernels.covariances import RBF, Periodic
+from lvmogp.insight.variance import variance_shares
+from lvmogp.kernels.covariances import RBF, Matern32, Periodic
 from lvmogp.storage.tensor_file import write
 
 SETTINGS = {
@@ -59,6 +61,28 @@ def test_settings_come_back(tmp_path):
     assert {**settings, "input_kernel": None} == {**SETTINGS, "input_kernel": None, "random_state": None}
     assert type(settings["n_latent"]) is int
     assert LVMOGPRegressor(**settings).n_latent == 2
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_model_of_several_terms_with_shared_and_own_curves_comes_back(tmp_path, dtype):
+    rng = np.random.default_rng(0)
+    X, ids = rng.uniform(0, 3, (24, 1)), np.repeat(list("abcd"), 6)
+    y = np.sin(2 * X[:, 0]) * np.repeat([1.0, 1.5, 2.0, 2.5], 6) + 0.1 * rng.standard_normal(24)
+    kernels = {"input_kernel": ["rbf", Matern32()], "shared_kernel": "auto", "own_kernel": "auto"}
+    model = LVMOGPRegressor(1, **kernels, noise="per-condition", n_restarts=1, max_iter=4, dtype=dtype)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        model.fit(X, y, conditions=ids)
+    model.add_condition("new", X[:3], y[:3])
+    model.save(tmp_path / "model")
+    loaded = LVMOGPRegressor.load(tmp_path / "model")
+    first, second = loaded.input_kernel
+    assert (first, loaded.shared_kernel, loaded.own_kernel) == ("rbf", "auto", "auto")
+    assert eqx.tree_equal(second, Matern32())
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(second))
+    for name in ("b", "new"):
+        assert_same(loaded.predict(X, name, return_std=True), model.predict(X, name, return_std=True))
+        assert loaded.predict_parts(X, name).equals(model.predict_parts(X, name))
+    assert variance_shares(loaded).equals(variance_shares(model))
 
 
 # Files made by others, with digests that are right

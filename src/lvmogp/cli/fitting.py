@@ -30,6 +30,7 @@ from lvmogp.inference.minibatch.distributed import Rendezvous, gathered, join_pr
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.inference.restarts import Progress
 from lvmogp.insight.summary import Summary, about_magnitudes, summary
+from lvmogp.insight.variance import in_words as shares_in_words
 from lvmogp.progress import in_words, job_progress, progress_bar
 from lvmogp.storage.checkpoints import clear_checkpoints
 
@@ -51,6 +52,7 @@ def fit(screen: Screen, data: Path, model: Path, *, wide: bool, keep_on_interrup
     inputs, *others = (options.pop(name) for name in ("inputs", "condition", "output", "error_column"))
     roles = Roles(tuple(inputs or ()), *others)
     _set_transforms(options)
+    _set_kernels(options)
     is_stochastic = options["inference"] == "stochastic"  # all that is left are settings of the estimator
     in_pieces = is_parquet(data) and (is_stochastic or data.is_dir())
     if (in_pieces or not wide) and (roles.output is None or roles.condition is None):
@@ -103,6 +105,16 @@ def _set_transforms(options: dict[str, Any]) -> None:
         options[name] = None if options[name] == "none" else options[name]
     if logs:
         options["input_transform"] = dict.fromkeys(logs, "log")
+
+
+def _set_kernels(options: dict[str, Any]) -> None:
+    # Kernels that are given once, several times or with commas between; "none" for none.
+    given = [name.strip() for text in options["input_kernel"] for name in text.split(",")]
+    if len(given) > 1 and "none" in given:
+        raise SettingError("--input-kernel none leaves latents out; name other kernels, or none alone")
+    options["input_kernel"] = given if len(given) > 1 else given[0]
+    for name in ("input_kernel", "shared_kernel", "own_kernel"):
+        options[name] = None if options[name] == "none" else options[name]
 
 
 # What the estimator is fitted to, and what to say of it to people and to programs
@@ -275,6 +287,7 @@ def _say_summary(screen: Screen, found: Summary) -> None:
         {
             "bound": f"{found.bound:.1f}  [dim]{found.status}; {starts}[/]",
             "noise": f"{found.noise_sd:.4g}  [dim]standard deviation{output}[/]",
+            "variance": shares_in_words(found.variance_shares),
             "log inputs": escape(", ".join(found.input_transform)),
             "answers from": drawn if found.n_draws else None,
             "left-out error": left_out,

@@ -16,6 +16,7 @@ from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.model_file import encode_setting
 from lvmogp.insight import summary
+from lvmogp.insight.variance import in_words, variance_shares
 
 _SHOWN_SPEEDS = (5, 10, 15, 20, 25, 30)
 
@@ -116,6 +117,7 @@ def show(screen: Screen, model: Path) -> None:
     settings = {name: encode_setting(value) for name, value in fitted.get_params(deep=False).items()}
     defaults = LVMOGPRegressor().get_params(deep=False)
     chosen = ", ".join(f"{name}={value!r}" for name, value in settings.items() if value != defaults[name])
+    shares = variance_shares(fitted)
     found = {
         "model": model,
         "n_conditions": len(trained.ids),
@@ -127,6 +129,7 @@ def show(screen: Screen, model: Path) -> None:
         "output_transform": fitted.output_transform_,
         "bound": outcome.bound,
         "status": outcome.status.value,
+        "variance_shares": shares.to_dict("records"),
         "settings": settings,
         "origin": None if origin is None else origin._asdict(),
     }
@@ -138,6 +141,7 @@ def show(screen: Screen, model: Path) -> None:
             "inputs": escape(", ".join(trained.scaling.input_labels(found["inputs"]))),
             "output": escape(trained.scaling.label(trained.schema.output_name or "not named")),
             "bound": f"{outcome.bound:.1f}  [dim]{outcome.status.value}[/]",
+            "variance": in_words(shares),
             "settings": escape(chosen or "as they come"),
             "made with": escape(str(origin or "")),
         }

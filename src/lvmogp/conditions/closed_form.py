@@ -24,6 +24,7 @@ from lvmogp.conditions.curves import (
     with_slopes,
 )
 from lvmogp.conditions.ensemble import ClosedForm, Ensemble
+from lvmogp.conditions.parts import of_part
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.padding import block_layout, repeated, with_last_repeated
 from lvmogp.kernels.covariances import gram
@@ -68,11 +69,14 @@ def _row_moments(model: Posterior, curves: CurveMoments, inputs: HostFloat, numb
     return ordered
 
 
-def trained_row_moments(fit: ClosedForm, inputs: HostFloat, numbers: HostInt) -> HostFloat:
-    """Return mean and variance of f at rows of trained conditions, (2, n)."""
+def trained_row_moments(
+    fit: ClosedForm, inputs: HostFloat, numbers: HostInt, part: HostFloat | None = None
+) -> HostFloat:
+    """Return mean and variance of f at rows of trained conditions, (2, n); or of a part of f, given its kernels."""
     found = np.empty((2, len(inputs)))
     for rows, curves, places in _in_groups(fit, numbers):
-        found[:, rows] = _row_moments(fit.posterior, curves, inputs[rows], places)
+        chosen = curves if part is None else of_part(curves, part)
+        found[:, rows] = _row_moments(fit.posterior, chosen, inputs[rows], places)
     return found
 
 

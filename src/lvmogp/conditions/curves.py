@@ -245,10 +245,10 @@ def covariance_with_seen(
     return prior - curve.explained.covariance(process.inputs(points), seen.features(process))
 
 
-def _over_particles(
+def over_particles(
     function: Callable[[Process, ParticleCurves], _Result], particles: Particles, n_rows: int
 ) -> _Result:
-    # Many particles of one process at a time; of many processes one after the other, each being large.
+    """Apply a function to each particle: many of one process at a time, of many processes one after the other."""
     processes, seen = particles.processes, particles.seen
     if particles.prepared is not None:
         process = picked(processes, 0)
@@ -273,7 +273,7 @@ def moments(particles: Particles, points: Float[Array, "n Q_X"]) -> Gaussians:
         mean = curve.explained.mean(features) + to_seen @ curve.solution
         return mean, positive_part(prior - explained, prior)
 
-    return _over_particles(of_particle, particles, len(points))
+    return over_particles(of_particle, particles, len(points))
 
 
 def covariances(
@@ -288,7 +288,7 @@ def covariances(
         whitened, other_whitened = (whiten(curve.factor, each.T) for each in to_seen)
         return prior - curve.explained.covariance(left, right) - whitened.T @ other_whitened
 
-    return _over_particles(of_particle, particles, len(first))
+    return over_particles(of_particle, particles, len(first))
 
 
 class Members(eqx.Module):

@@ -85,16 +85,19 @@ def load_model(path: str | os.PathLike[str]) -> tuple[FittedModel, dict[str, Any
             fit = fit._replace(outcome=fit.outcome._replace(parameters=fit.posterior.parameters, runners_up=()))
             model = fitted_model(schema, scaling, fit, chains=chains, condition_features=features)
             added = {name: _restored_condition(model, entry) for name, entry in stored.added.items()}
-            settings = {  # kernels that users describe hold NumPy's arrays
-                name: jax.tree.map(np.asarray, value) if isinstance(value, Kernel) else value
-                for name, value in stored.settings.items()
-            }
-            return model._replace(added=added), settings
+            return model._replace(added=added), {name: _described(value) for name, value in stored.settings.items()}
         except LVMOGPError as error:
             raise ModelFileError(f"{path} does not hold what a model file must hold: {error}") from error
         # Its digest is right, so this was made by another program, which may have put anything into it.
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ModelFileError(f"{path} does not hold what a model file must hold: {error!r}") from error
+
+
+def _described(value: Setting) -> Setting:
+    # Kernels that users describe hold NumPy's arrays.
+    if isinstance(value, tuple) and not isinstance(value, Priors):
+        return tuple(jax.tree.map(np.asarray, each) if isinstance(each, Kernel) else each for each in value)
+    return jax.tree.map(np.asarray, value) if isinstance(value, Kernel) else value
 
 
 def encode_setting(value: Any) -> Any:

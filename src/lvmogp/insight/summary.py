@@ -21,6 +21,7 @@ from lvmogp.fitted.model import FittedModel, ensemble_given, noise_variances
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_double_precision
 from lvmogp.inference.restarts import MINIBATCHES, Outcome
+from lvmogp.insight.variance import variance_shares
 from lvmogp.model.layouts import Data, GridData, LongData, layout_for_bounds, standardised
 from lvmogp.model.process import Process
 from lvmogp.tables.ids import Id, listed
@@ -240,13 +241,14 @@ class Summary(NamedTuple):
     feature_relevance: pd.DataFrame
     leave_out: LeaveOut | None
     remarks: list[str]
+    variance_shares: pd.DataFrame
     n_draws: int = 0
     output_transform: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can hold; ids that it cannot hold become text."""
         found = self._asdict()
-        for name in ("noise", "input_relevance", "latent_relevance", "feature_relevance"):
+        for name in ("noise", "input_relevance", "latent_relevance", "feature_relevance", "variance_shares"):
             found[name] = [{key: _plain(value) for key, value in row.items()} for row in found[name].to_dict("records")]
         found["conditions_added"] = [_plain(name) for name in self.conditions_added]
         found["leave_out"] = None if self.leave_out is None else self.leave_out._asdict()
@@ -287,6 +289,7 @@ def summary(model: LVMOGPRegressor) -> Summary:
             *_about_observations(left_out, trained.observations),
             *_about_scales(model, trained.observations),
         ],
+        variance_shares=variance_shares(model),
         n_draws=0 if trained.draws is None else trained.draws.n_draws,
         output_transform=trained.scaling.transform_name,
     )

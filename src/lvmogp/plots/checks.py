@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
 
 from lvmogp.errors import DataError, LVMOGPWarning
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.calibration import Calibration
 from lvmogp.insight.summary import relevances
-from lvmogp.plots.style import COLOURS, LINE_STYLES, own_axes, tidy
+from lvmogp.insight.variance import variance_shares
+from lvmogp.plots.style import COLOURS, LINE_STYLES, OF_PARTS, own_axes, tidy
 
+# Most conditions of a picture of shares, and the least share that has a number.
+_MOST_BARS, _LEAST_LABELLED = 20, 0.06
 LEVELS = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
 
 
@@ -33,6 +37,43 @@ def plot_relevance(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
     ax.invert_yaxis()
     ax.set(xlim=(0, max(1.1, 1.1 * ax.dataLim.x1)), xticks=np.linspace(0, 1, 6))
     ax.set_xlabel("relevance (0: does not matter)")
+    return tidy(ax)
+
+
+def plot_variance_shares(model: LVMOGPRegressor, *, ax: Axes | None = None) -> Axes:
+    """Draw how much of the variance is shared, latent, own and noise, over all conditions and for each of them.
+
+    Of more than twenty conditions, twenty that are spread evenly from the least to the most explained.
+    """
+    found = variance_shares(model)
+    parts = list(dict.fromkeys(found["part"]))
+    shares = found["share"].to_numpy().reshape(-1, len(parts))
+    names = ["all conditions", *map(str, found["condition"][len(parts) :: len(parts)])]
+    places = np.arange(1, len(names))
+    if len(places) > _MOST_BARS:
+        by_noise = places[np.argsort(shares[1:, -1], kind="stable")]
+        places = by_noise[np.linspace(0, len(by_noise) - 1, _MOST_BARS).astype(int)]
+    chosen = [0, *places]
+    ax = own_axes(ax, width=6.4, height=1.3 + 0.28 * len(chosen))
+    heights = np.append(0.0, 0.5 + np.arange(1, len(chosen)))  # all conditions together stand apart
+    starts = np.zeros(len(chosen))
+    for number, part in enumerate(parts):
+        colour, hatch = OF_PARTS[part]
+        values = shares[chosen, number]
+        bars = ax.barh(
+            heights, values, left=starts, height=0.7, color=colour, hatch=hatch, edgecolor="white", label=part
+        )
+        labels = [f"{100 * value:.0f}" if value >= _LEAST_LABELLED else "" for value in values]
+        frame = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+        ax.bar_label(bars, labels, label_type="center", fontsize="small", bbox=frame)
+        starts = starts + values
+    for text in ax.texts:
+        text.set_visible(bool(text.get_text()))
+    ax.set_yticks(heights, [names[place] for place in chosen])
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 1), xticks=np.linspace(0, 1, 6), xlabel="share of the variance")
+    ax.xaxis.set_major_formatter(PercentFormatter(1.0))
+    ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(parts), frameon=False, fontsize="small")
     return tidy(ax)
 
 

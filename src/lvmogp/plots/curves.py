@@ -2,7 +2,7 @@
 
 # pyright: reportUnknownMemberType=false
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib.dates as mdates
@@ -15,11 +15,12 @@ from matplotlib.colors import Normalize
 from matplotlib.patheffects import AbstractPathEffect, withStroke
 from matplotlib.ticker import MaxNLocator
 from matplotlib.typing import LineStyleType
+from scipy.special import ndtri
 
 from lvmogp.errors import DataError, SettingError
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.insight.summary import input_names
-from lvmogp.plots.style import ADDED_COLOUR, COLOURS, SCALE, Style, outside_legend, own_axes, style, tidy
+from lvmogp.plots.style import ADDED_COLOUR, COLOURS, OF_PARTS, SCALE, Style, outside_legend, own_axes, style, tidy
 from lvmogp.tables.ids import Id, unknown_condition
 from lvmogp.tables.reading import days
 from lvmogp.typing import HostFloat
@@ -143,6 +144,47 @@ def plot_curves(
     else:
         ax.legend(frameon=False, fontsize="small", handlelength=3.2)
     return tidy(ax)
+
+
+def plot_parts(
+    model: LVMOGPRegressor,
+    condition: Id,
+    *,
+    along: str | int | None = None,
+    at: Mapping[Any, Any] | None = None,
+    inputs: Any = None,
+    level: float = 0.95,
+    axes: Iterable[Axes] | None = None,
+) -> list[Axes]:
+    """Draw the parts of a condition's curve side by side: what all share, what latents tell, what is its own.
+
+    Bands hold each part with probability ``level``. All axes are of the same height in units of the output, or of its
+    transform where that is modelled. All else is as for :func:`plot_curve`; ``axes`` are as many as there are parts.
+    """
+    where = slice_through(model, (along,), at)
+    grid = where.grid(inputs)
+    found = model.predict_parts(where.points(grid), condition)
+    parts = list(dict.fromkeys(found["part"].tolist()))
+    mean, half = (found[name].to_numpy(dtype=float).reshape(len(parts), -1) for name in ("mean", "sd"))
+    lower, upper = mean - float(ndtri(0.5 + level / 2)) * half, mean + float(ndtri(0.5 + level / 2)) * half
+    if axes is None:
+        figure = plt.figure(figsize=(3.4 * len(parts), 3.2), layout="constrained")
+        axes = [figure.add_subplot(1, len(parts), number + 1) for number in range(len(parts))]
+    axes = list(axes)
+    if len(axes) != len(parts):
+        raise SettingError(f"the curves are sums of {len(parts)} parts, each on axes of its own; got {len(axes)} axes")
+    tallest = 1.1 * float(np.max(np.ptp([lower.min(axis=1), upper.max(axis=1)], axis=0)))
+    for number, (part, ax) in enumerate(zip(parts, axes, strict=True)):
+        colour, _ = OF_PARTS[part]
+        ax.fill_between(grid, lower[number], upper[number], color=colour, alpha=0.2, linewidth=0)
+        ax.plot(grid, mean[number], color=colour)
+        middle = float(lower[number].min() + upper[number].max()) / 2
+        ax.set_ylim(middle - tallest / 2, middle + tallest / 2)  # so that sizes compare
+        ax.set_title(f"own of {condition}" if part == "own" else part, fontsize="medium")
+        where.label(ax.xaxis)
+        tidy(ax)
+    axes[0].set_ylabel(model.model_.scaling.label(model.model_.schema.output_name or "output"))
+    return axes
 
 
 def plot_surface(

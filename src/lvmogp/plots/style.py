@@ -21,6 +21,13 @@ _DASHES: tuple[LineStyleType, ...] = ((0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, 
 LINE_STYLES: tuple[LineStyleType, ...] = ("-", "--", "-.", *_DASHES)
 ADDED_COLOUR = "black"
 SCALE = "cividis"  # light means large, in colour and in greyscale alike
+# Colour and hatch of each part of the variance.
+OF_PARTS = {
+    "shared": (COLOURS[0], ""),
+    "latent": (COLOURS[1], "///"),
+    "own": (COLOURS[2], "..."),
+    "noise": ("0.75", ""),
+}
 _DOTS_PER_INCH = 150
 
 

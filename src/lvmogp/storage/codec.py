@@ -154,7 +154,7 @@ def _encoded(value: Any, kind: Any, place: str, tensors: dict[str, np.ndarray]) 
     if alternatives:
         for name, each in alternatives.items():
             base = get_origin(each) or each
-            if type(value) is each or (base in (Kernel, Mapping) and isinstance(value, base)):
+            if type(value) is base or (base in (Kernel, Mapping) and isinstance(value, base)):
                 return {name: _encoded(value, each, place, tensors)}
         if isinstance(value, Kernel):
             raise SettingError(f"{type(value).__name__} is a kernel of your own, which a model file cannot hold")
