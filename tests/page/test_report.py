@@ -26,7 +26,7 @@ from lvmogp.fitted.model import fitted_model
 from lvmogp.insight.summary import LeaveOut, summary
 from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
 from lvmogp.model.layouts import standardised
-from lvmogp.model.parameters import plain_kernels
+from lvmogp.model.parameters import Kernels, Term, plain_kernels
 from lvmogp.page.report import report_page, write_report
 
 # Names that would be commands if they were taken for markup or code.
@@ -84,7 +84,30 @@ def model_of_logarithms():
     return renamed(fitted("long", answers="fit", n_columns=2, transform="log", log_columns=(0,)))
 
 
+def model_of_parts(form, noise, own_scale=None, terms=1):
+    """A curve that all conditions share, one or two terms with latents, and curves of conditions' own."""
+    with_latents = [Term(RBF([0.6], 1.1), RBF([1.4, 2.0], 0.9)), Term(Matern32([1.3], 0.4), Matern52([0.8, 1.1], 0.6))]
+    kernels = Kernels((*with_latents[:terms], Term(Matern52([1.5], 0.8))), own=Matern32([0.4], 0.3))
+    changed = {"kernels": kernels} if own_scale is None else {"kernels": kernels, "own_scale": np.array(own_scale)}
+    return renamed(fitted(form, answers="fit", noise=noise, n_latent=2), **changed)
+
+
+def model_of_parts_with_added_conditions():
+    """Two points, and so many that they are compressed, of a model with noise and own curves of differing size."""
+    model = model_of_parts("long", "per-condition", [0.5, 1.2, 2.0, 0.9, 1.0])
+    many = np.random.default_rng(2).uniform(0, 2, (40, 1))
+    model.add_condition("few", FEW, np.sin(3 * FEW[:, 0]))
+    return model.add_condition("many", many, np.cos(3 * many[:, 0]))
+
+
+PARTS = {
+    "parts": partial(model_of_parts, "long", "shared"),
+    "parts-noise": model_of_parts_with_added_conditions,
+    "parts-grid": partial(model_of_parts, "grid", "per-condition"),
+    "parts-terms": partial(model_of_parts, "long", "shared", terms=2),
+}
 MAKERS = {
+    **PARTS,
     "long": model_with_added_conditions,
     "log": partial(long_model, "log"),
     "sqrt": partial(long_model, "sqrt"),
@@ -239,6 +262,9 @@ def test_curves_at_latents_and_of_conditions_are_those_of_python(models, calcula
         ("log", 4),
         ("sqrt", 2),
         ("logs", 3),
+        *((name, 2) for name in PARTS),
+        ("parts-noise", 0),
+        ("parts-noise", 5),
     ],
 )
 def test_a_new_condition_and_what_to_expect_of_measurements_are_those_of_python(models, calculators, name, n_points):
@@ -258,7 +284,7 @@ def test_a_new_condition_and_what_to_expect_of_measurements_are_those_of_python(
     assert np.max(np.abs(page["latentSd"] - latent_sd) / latent_sd) < 1e-3
     for key, own in zip(("mean", "sd", "lower", "upper"), expected, strict=True):
         assert np.max(np.abs(page["after"][key] - own) / std) < 1e-3
-    if name in ("long", "log", "logs") and n_points:
+    if name in ("long", "log", "logs", *PARTS) and n_points:
         suggested = model.suggest("new", inputs)
         assert page["expected"]["before"] == pytest.approx(suggested.sd_before, rel=1e-3)
         assert_allclose(page["expected"]["after"], suggested.candidate_sd, rtol=1e-2)
