@@ -85,7 +85,7 @@ def model_of_logarithms():
 
 
 def model_of_parts(form, noise, own_scale=None, terms=1):
-    """A curve that all conditions share, one or two terms with latents, and curves of conditions' own."""
+    """A curve that all conditions share, none, one or two terms with latents, and curves of conditions' own."""
     with_latents = [Term(RBF([0.6], 1.1), RBF([1.4, 2.0], 0.9)), Term(Matern32([1.3], 0.4), Matern52([0.8, 1.1], 0.6))]
     kernels = Kernels((*with_latents[:terms], Term(Matern52([1.5], 0.8))), own=Matern32([0.4], 0.3))
     changed = {"kernels": kernels} if own_scale is None else {"kernels": kernels, "own_scale": np.array(own_scale)}
@@ -105,6 +105,7 @@ PARTS = {
     "parts-noise": model_of_parts_with_added_conditions,
     "parts-grid": partial(model_of_parts, "grid", "per-condition"),
     "parts-terms": partial(model_of_parts, "long", "shared", terms=2),
+    "parts-alone": partial(model_of_parts, "long", "per-condition", terms=0),
 }
 MAKERS = {
     **PARTS,

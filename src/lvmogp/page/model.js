@@ -18,6 +18,7 @@ function trainedModel(document) {
     nKernels: inputBasis.kernels.length, // those of the terms, then that of conditions' own curves
     nFeatures: inputBasis.kernels.length * nInputs,
     termOf,
+    hasLatents: latentBasis.kernels.length > 0,
     hasOwn: inputBasis.kernels.length > sizes.length,
     form: covarianceForm(document.covariance, nInputs, termOf),
     meanByLatent: transposed(document.mean, termOf.length),
