@@ -536,6 +536,14 @@ def test_inputs_without_a_logarithm_are_refused_and_the_next_measurement_is_even
     assert opened.complaints == []
 
 
+@pytest.mark.parametrize("name", ["long", "parts", "parts-alone"])
+def test_curves_in_the_background_are_those_of_the_conditions(opened, name):
+    page, numbers = opened[name].page, re.compile(r"[-\d.]+")
+    lines = [page.locator(f"#curve {each}").first.get_attribute("d") for each in (".other", ".line.of-condition")]
+    background, shown = (np.array(numbers.findall(line), dtype=float) for line in lines)
+    assert_allclose(background, shown, atol=0.01)
+
+
 def test_a_model_without_latents_shows_curves_alone(models, fresh):
     opened, model = fresh("parts-alone"), models["parts-alone"]
     page = opened.page

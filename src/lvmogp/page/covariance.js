@@ -71,12 +71,14 @@ function denseForm(packed, nInputs, termOf) {
   };
   const contract = (target, a, other) => {
     const block = new Float64Array(nLatents * nLatents);
-    for (let j = 0; j < nLatents; j++)
+    for (let j = 0; j < nLatents; j++) {
+      const own = row(a, termOf[j], nInputs);
       for (let x = 0; x < nInputs; x++) {
-        const weight = a[termOf[j] * nInputs + x],
+        const weight = own[x],
           start = (j * nInputs + x) * nLatents;
         for (let k = 0; k < nLatents; k++) block[j * nLatents + k] += weight * other[start + k];
       }
+    }
     for (let j = 0, place = 0; j < nLatents; j++)
       for (let k = j; k < nLatents; k++, place++)
         target[place] = (block[j * nLatents + k] + block[k * nLatents + j]) / 2;

@@ -60,7 +60,7 @@ function prepare(model, inputs) {
     n: points.length,
     points,
     features,
-    prior: Float64Array.from(points.flatMap((point) => priorBetween(model, point, point))),
+    prior: Float64Array.from(points.flatMap((point) => Array.from(priorBetween(model, point, point)))),
     shape: shapeOf(model, features, points.length),
     grams: model.form.own(features, points.length, model.nFeatures),
     ofConditions: new Map(),
@@ -69,7 +69,7 @@ function prepare(model, inputs) {
 
 // Covariances of two points under each input kernel.
 function priorBetween(model, first, second) {
-  return model.inputBasis.kernels.map((kernel) => covarianceOfPoints(kernel, first, second));
+  return Float64Array.from(model.inputBasis.kernels, (kernel) => covarianceOfPoints(kernel, first, second));
 }
 
 // Rows (Mᵀa)ᵀ, a being the features of the term of each column of M.
@@ -95,9 +95,9 @@ function byTerm(model, value) {
 // c(h), and what multiplies each input kernel in the prior of one condition: k_H(h, h) of each term, ρ² of its own curve.
 function latentPoint(model, latent, own) {
   const features = featuresOf(model.latentBasis, latent);
-  const scale = model.latentBasis.kernels.map((kernel) => covarianceOfPoints(kernel, latent, latent));
-  if (model.latentBasis.constant) scale.push(1);
-  if (model.hasOwn) scale.push(own);
+  const scale = new Float64Array(model.nKernels).fill(1);
+  model.latentBasis.kernels.forEach((kernel, t) => (scale[t] = covarianceOfPoints(kernel, latent, latent)));
+  if (model.hasOwn) scale[model.nTerms] = own;
   return { features, products: model.form.products(features), scale };
 }
 
@@ -175,7 +175,7 @@ function curveAt(model, prepared, latent, own) {
 // Closed-form moments of a condition whose latents are Gaussian (equations 15 to 17).
 function gaussianCurve(model, prepared, condition) {
   const { moments, own } = condition;
-  const scale = [...moments.priorVariance, ...(model.hasOwn ? [own.scale] : [])];
+  const scale = Float64Array.from([...moments.priorVariance, ...(model.hasOwn ? [own.scale] : [])]);
   const n = model.nLatents;
   const second = new Float64Array(n * n);
   for (let j = 0, place = 0; j < n; j++)
