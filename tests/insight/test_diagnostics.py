@@ -22,7 +22,7 @@ from lvmogp.fitted.model import fitted_model
 from lvmogp.inference.optimise import Status
 from lvmogp.insight import summary as insight
 from lvmogp.model.layouts import standardised
-from lvmogp.model.parameters import plain_kernels
+from lvmogp.model.parameters import Kernels, Term, plain_kernels
 
 
 def holding(model, inner):
@@ -36,11 +36,11 @@ def changed(model, **parts):
     return holding(model, model.model_._replace(**parts))
 
 
-def waves_of(latent_lengthscale=1.4):
+def waves_of(latent_lengthscale=1.4, kernels=None):
     """A model of named columns of which the second does nothing, having a very long lengthscale."""
     model = fitted("long", answers="fit", n_columns=2)
     own, columns = model.model_, ("x", "idle")
-    kernels = plain_kernels(rbf([0.6, 1e4], 1.1), rbf([latent_lengthscale], 0.9))
+    kernels = kernels or plain_kernels(rbf([0.6, 1e4], 1.1), rbf([latent_lengthscale], 0.9))
     posterior = build(replace(own.posterior.parameters, kernels=kernels), standardised(own.observations, own.scaling))
     schema = own.schema._replace(columns=columns, output_name="height")
     return holding(model, fitted_model(schema, own.scaling, own.fit._replace(posterior=posterior)))
@@ -230,6 +230,15 @@ def test_remarks_tell_what_is_not_used(waves):
     assert not any(words in text for words in ("Input 'x'", "atent", "not converge", "left out"))
     alike = insight.remarks(waves_of(latent_lengthscale=1e4))
     assert "The conditions hardly differ: no latent dimension is used." in alike
+
+
+def test_remarks_know_of_own_curves():
+    over_inputs = rbf([0.6, 1e4], 1.1)
+    unused = Kernels((Term(over_inputs, rbf([1e4], 0.9)),), own=over_inputs)
+    words = "Conditions differ by their own curves alone: no latent dimension is used."
+    assert words in insight.remarks(waves_of(kernels=unused))
+    without_latents = Kernels((Term(over_inputs),), own=over_inputs)
+    assert "atent" not in " ".join(insight.remarks(waves_of(kernels=without_latents)))
 
 
 @pytest.mark.parametrize(

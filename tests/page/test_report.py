@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from drawn_models import fitted, forgetting
+from drawn_models import fitted, forgetting, made_draws, with_draws
 from numpy.testing import assert_allclose
 from sklearn.exceptions import NotFittedError
 from small_models import build, replace
@@ -26,7 +26,7 @@ from lvmogp.fitted.model import fitted_model
 from lvmogp.insight.summary import LeaveOut, summary
 from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
 from lvmogp.model.layouts import standardised
-from lvmogp.model.parameters import plain_kernels
+from lvmogp.model.parameters import Kernels, KroneckerInducing, Term, plain_kernels
 from lvmogp.page.report import report_page, write_report
 
 # Names that would be commands if they were taken for markup or code.
@@ -84,13 +84,45 @@ def model_of_logarithms():
     return renamed(fitted("long", answers="fit", n_columns=2, transform="log", log_columns=(0,)))
 
 
+def model_of_parts(form, noise, *, terms=1, **changed):
+    """A curve that all conditions share, none, one or two terms with latents, and curves of conditions' own."""
+    with_latents = [Term(RBF([0.6], 1.1), RBF([1.4, 2.0], 0.9)), Term(Matern32([1.3], 0.4), Matern52([0.8, 1.1], 0.6))]
+    kernels = Kernels((*with_latents[:terms], Term(Matern52([1.5], 0.8))), own=Matern32([0.4], 0.3))
+    return renamed(fitted(form, answers="fit", noise=noise, n_latent=2), kernels=kernels, **changed)
+
+
+def model_of_parts_with_added_conditions():
+    """Two points, and so many that they are compressed, of a model with noise and own curves of differing size."""
+    model = model_of_parts("long", "per-condition", own_scale=np.array([0.5, 1.2, 2.0, 0.9, 1.0]))
+    many = np.random.default_rng(2).uniform(0, 2, (40, 1))
+    model.add_condition("few", FEW, np.sin(3 * FEW[:, 0]))
+    return model.add_condition("many", many, np.cos(3 * many[:, 0]))
+
+
+def model_of_two_terms():
+    """Two terms with latents, of which q(v) has a Kronecker product as its covariance."""
+    rng = np.random.default_rng(4)
+    factors = (np.tril(0.1 * rng.normal(size=(size, size))) + 0.6 * np.eye(size) for size in (4, 7))
+    inducing = KroneckerInducing(*map(jnp.asarray, (rng.normal(size=(4, 7)), *factors)))
+    return model_of_parts("long", "shared", terms=2, inducing=inducing)
+
+
+PARTS = {
+    "parts": partial(model_of_parts, "long", "shared"),
+    "parts-noise": model_of_parts_with_added_conditions,
+    "parts-grid": partial(model_of_parts, "grid", "per-condition"),
+    "parts-terms": model_of_two_terms,
+    "parts-alone": partial(model_of_parts, "long", "per-condition", terms=0),
+}
 MAKERS = {
+    **PARTS,
     "long": model_with_added_conditions,
     "log": partial(long_model, "log"),
     "sqrt": partial(long_model, "sqrt"),
     "grid": grid_model,
     "logs": model_of_logarithms,
 }
+COMPACT = {"compact": "long", "compact-parts": "parts"}
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +141,7 @@ def summary_of(model):
 
 @pytest.fixture(scope="module")
 def paths(models, tmp_path_factory):
-    """Written pages, one of them with everything in its most compact form."""
+    """Written pages, some of them with everything in its most compact form."""
     folder = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lvmogp.page.report, "summary", summary_of)
@@ -118,7 +150,8 @@ def paths(models, tmp_path_factory):
         patch.setattr(lvmogp.page.data, "_MOST_DOUBLES", 10)
         patch.setattr(lvmogp.page.data, "_MOST_SHOWN", 0)
         patch.setattr(lvmogp.page.data, "_LEAST_SHOWN_PER_CONDITION", 2)
-        write_report(models["long"], folder / "compact.html")
+        for name, of_model in COMPACT.items():
+            write_report(models[of_model], folder / f"{name}.html")
     return {path.stem: path for path in folder.iterdir()}
 
 
@@ -177,6 +210,36 @@ def test_lengthscales_of_a_logarithm_are_said_to_be(monkeypatch):
     assert after["Over latents"] == before["Over latents"]
 
 
+def test_a_page_names_the_parts_of_a_curve_and_their_kernels(paths):
+    found = {name: json.loads(Markup(paths[name].read_text()).texts["data"]) for name in ("long", *PARTS)}
+    facts = {name: dict(document["facts"]) for name, document in found.items()}
+    parts = ("one that all conditions share", "one that depends on latents", "one of its own")
+    assert "Each curve is a sum" not in facts["long"]
+    assert facts["parts"]["Each curve is a sum"] == ", ".join(parts)
+    assert facts["parts-terms"]["Each curve is a sum"] == ", ".join([parts[0], "2 that depend on latents", parts[2]])
+    assert facts["parts-alone"]["Each curve is a sum"] == ", ".join([parts[0], parts[2]])
+    assert facts["parts-alone"]["Latent dimensions"] == "none"
+    shared, own = "Over inputs, of the curve that all conditions share", "Over inputs, of each condition's own curve"
+    kernels = {name: dict(document["kernels"]) for name, document in found.items()}
+    assert list(kernels["long"]) == ["Over inputs", "Over latents"]
+    assert list(kernels["parts"]) == ["Over inputs", "Over latents", shared, own]
+    assert kernels["parts"][shared].startswith("matern52: variance 0.8; lengthscale ")
+    assert kernels["parts"][own].startswith("matern32: variance 0.3; lengthscale ")
+    several = [f"{name}, term {number}" for number in (1, 2) for name in ("Over inputs", "Over latents")]
+    assert list(kernels["parts-terms"]) == [*several, shared, own]
+    assert list(kernels["parts-alone"]) == [shared, own]
+
+
+def test_a_page_too_large_is_refused_in_words(models, monkeypatch):
+    monkeypatch.setattr(lvmogp.page.report, "summary", summary_of)
+    monkeypatch.setattr(lvmogp.page.data, "_MOST_OF_OWN", 100)
+    words = (
+        r"a page of 5 conditions with curves of their own would hold [\d,]+ numbers about these, and the most is 100;"
+    )
+    with pytest.raises(SettingError, match=words):
+        report_page(models["parts"])
+
+
 # Numbers, as Node computes them with the page's own code
 
 
@@ -212,9 +275,9 @@ def assert_close(model, *pairs):
 
 
 @pytest.mark.parametrize("include_noise", [False, True])
-@pytest.mark.parametrize("name", [*MAKERS, "compact"])
+@pytest.mark.parametrize("name", [*MAKERS, *COMPACT])
 def test_curves_at_latents_and_of_conditions_are_those_of_python(models, calculators, name, include_noise):
-    model = models.get(name, models["long"])
+    model = models[COMPACT.get(name, name)]
     inputs = rows_for(model)
     for latent in np.random.default_rng(6).normal(size=(3, model.n_latent_)) * 1.5:
         page = calculators[name].ask("lvmogp.predictAtLatent(...a)", inputs.tolist(), latent.tolist(), include_noise)
@@ -239,6 +302,9 @@ def test_curves_at_latents_and_of_conditions_are_those_of_python(models, calcula
         ("log", 4),
         ("sqrt", 2),
         ("logs", 3),
+        *((name, 2) for name in PARTS),
+        ("parts-noise", 0),
+        ("parts-noise", 5),
     ],
 )
 def test_a_new_condition_and_what_to_expect_of_measurements_are_those_of_python(models, calculators, name, n_points):
@@ -258,7 +324,7 @@ def test_a_new_condition_and_what_to_expect_of_measurements_are_those_of_python(
     assert np.max(np.abs(page["latentSd"] - latent_sd) / latent_sd) < 1e-3
     for key, own in zip(("mean", "sd", "lower", "upper"), expected, strict=True):
         assert np.max(np.abs(page["after"][key] - own) / std) < 1e-3
-    if name in ("long", "log", "logs") and n_points:
+    if name in ("long", "log", "logs", *PARTS) and n_points:
         suggested = model.suggest("new", inputs)
         assert page["expected"]["before"] == pytest.approx(suggested.sd_before, rel=1e-3)
         assert_allclose(page["expected"]["after"], suggested.candidate_sd, rtol=1e-2)
@@ -310,7 +376,7 @@ def fresh(browser, paths):
     return lambda name="long", **context: Opened(browser, paths[name], **context)
 
 
-@pytest.mark.parametrize("name", [*MAKERS, "compact"])
+@pytest.mark.parametrize("name", [*MAKERS, *COMPACT])
 def test_a_page_opens_without_complaint_or_request(opened, paths, name):
     assert opened[name].complaints == []
     assert opened[name].requests == [paths[name].as_uri()]
@@ -470,6 +536,43 @@ def test_inputs_without_a_logarithm_are_refused_and_the_next_measurement_is_even
     assert opened.complaints == []
 
 
+@pytest.mark.parametrize("name", ["long", "parts", "parts-alone"])
+def test_curves_in_the_background_are_those_of_the_conditions(opened, name):
+    page, numbers = opened[name].page, re.compile(r"[-\d.]+")
+    lines = [page.locator(f"#curve {each}").first.get_attribute("d") for each in (".other", ".line.of-condition")]
+    background, shown = (np.array(numbers.findall(line), dtype=float) for line in lines)
+    assert_allclose(background, shown, atol=0.01)
+
+
+def test_a_model_without_latents_shows_curves_alone(models, fresh):
+    opened, model = fresh("parts-alone"), models["parts-alone"]
+    page = opened.page
+    assert not page.locator("#latent").is_visible()
+    assert page.locator("#condition").is_visible()
+    assert page.inner_text("#chips").split("\n")[-1] == "a condition never seen"
+    assert page.inner_text("#lead").startswith(
+        "22 observations of 5 conditions. Each curve is a sum: one that all conditions share and one of its own."
+    )
+    assert "latent" not in page.inner_text("#conditions")
+    page.fill("#observations", "0.8, 0.75")
+    page.wait_for_selector("#posterior table")
+    assert "latent" not in page.inner_text("#posterior")
+    grid = np.asarray(opened.shown["grid"])[:, None]
+    expected = forgetting(model).add_condition("new", [[0.8]], [0.75]).predict(grid, "new", include_noise=False)
+    assert np.max(np.abs(opened.shown["mean"] - expected)) < 1e-3 * np.std(model.model_.observations.outputs)
+    assert opened.complaints == []
+
+
+def test_a_new_condition_has_an_own_curve_of_its_own_size(fresh):
+    opened = fresh("parts-noise")
+    opened.page.fill("#observations", "0.8, 0.75")
+    opened.page.wait_for_selector("#posterior table")
+    found = opened.ask("lvmogp.newCondition([[0.8]], [0.75])")
+    size = np.sqrt(np.dot(found["owns"], found["weights"]))
+    cells = opened.page.locator("#posterior tr").last.locator("td").all_inner_texts()
+    assert cells[:2] == ["own curve, sd relative to the usual", f"{size:.3g}"]
+
+
 def test_hostile_names_are_text_to_a_browser(opened):
     page = opened["log"].page
     assert page.title() == f"{OUTPUT} by {CONDITION}"
@@ -494,7 +597,9 @@ def test_thinned_observations_are_said_to_be(opened):
 def test_a_phone_needs_no_sideways_scrolling(fresh, name):
     opened = fresh(name, viewport={"width": 375, "height": 700})
     assert opened.ask("document.documentElement.scrollWidth") == 375
-    assert opened.page.locator("#latent").bounding_box()["width"] > 300
+    assert opened.page.locator("#curve").bounding_box()["width"] > 300
+    if name != "parts-alone":
+        assert opened.page.locator("#latent").bounding_box()["width"] > 300
 
 
 def test_a_page_is_light_or_dark(fresh):
@@ -507,9 +612,20 @@ def test_a_page_is_light_or_dark(fresh):
     assert (light.ask(background), dark.ask(background)) == seen[::-1]
 
 
+def drawn_model(kind):
+    """A model that answers from draws: the paper's, or one with shared and own curves."""
+    if kind == "plain":
+        return forgetting(fitted("long"))
+    model = model_of_parts("long", "shared")
+    model.model_ = with_draws(model.model_, made_draws(model.model_))
+    model.model_ = model.model_._replace(schema=model.model_.schema._replace(ids=tuple("abcde")))
+    return model
+
+
 @pytest.mark.long
-def test_curves_of_draws_are_those_of_python_at_the_inducing_inputs(browser, tmp_path):
-    model = forgetting(fitted("long")).add_condition("f", [[0.4], [1.5]], [0.9, -0.2])
+@pytest.mark.parametrize("kind", ["plain", "parts"])
+def test_curves_of_draws_are_those_of_python_at_the_inducing_inputs(browser, tmp_path, kind):
+    model = drawn_model(kind).add_condition("f", [[0.4], [1.5]], [0.9, -0.2])
     write_report(model, tmp_path / "drawn.html")
     page = Opened(browser, tmp_path / "drawn.html")
     assert page.complaints == []

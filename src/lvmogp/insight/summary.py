@@ -23,6 +23,7 @@ from lvmogp.ground.precision import in_double_precision
 from lvmogp.inference.restarts import MINIBATCHES, Outcome
 from lvmogp.insight.variance import variance_shares
 from lvmogp.model.layouts import Data, GridData, LongData, layout_for_bounds, standardised
+from lvmogp.model.parameters import Kernels
 from lvmogp.model.process import Process
 from lvmogp.tables.ids import Id, listed
 from lvmogp.tables.observations import Observations
@@ -284,7 +285,7 @@ def summary(model: LVMOGPRegressor) -> Summary:
         remarks=[
             *_about_the_fit(outcome),
             *([] if trained.chains is None else trained.chains.diagnostics.remarks),
-            *_about_relevance(relevance, len(trained.ids)),
+            *_about_relevance(relevance, len(trained.ids), trained.posterior.parameters.kernels),
             *_about_noise(own_noise, trained.scaling.output_scale),
             *_about_observations(left_out, trained.observations),
             *_about_scales(model, trained.observations),
@@ -323,18 +324,20 @@ def _about_the_fit(outcome: Outcome) -> Iterator[str]:
         )
 
 
-def _about_relevance(found: Relevances, n_conditions: int) -> Iterator[str]:
+def _about_relevance(found: Relevances, n_conditions: int, kernels: Kernels) -> Iterator[str]:
     for kind, table in (("Input", found.inputs), ("Feature", found.features)):
         for name, relevance in table[table["relevance"] < _IRRELEVANT].itertuples(index=False):
             yield f"{kind} {name!r} hardly matters (relevance {relevance:.3f})."
     unused = found.latents.loc[found.latents["relevance"] < _IRRELEVANT, "dimension"]
-    if n_conditions == 1 or len(unused) == 0:
+    if n_conditions == 1 or len(unused) == 0 or not kernels.of_latents:
         return
     if len(unused) < len(found.latents):
         numbers, n_used = ", ".join(map(str, unused)), len(found.latents) - len(unused)
         yield f"Latent dimension {numbers} is hardly used; n_latent={n_used} would do."
     elif len(found.features):
         yield "The features tell all about the conditions: no latent dimension is used."
+    elif kernels.own is not None:
+        yield "Conditions differ by their own curves alone: no latent dimension is used."
     else:
         yield "The conditions hardly differ: no latent dimension is used."
 

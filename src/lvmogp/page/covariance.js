@@ -4,10 +4,12 @@
 // that depend on c only (`products`) with numbers that depend on the pair of inputs only (`own`, `cross`). The latter are
 // computed once, which is what makes dragging quick.
 
-function covarianceForm(stored, nInputs, nLatents) {
+// Of several terms, a is that of the term of each latent feature, and rows of features hold those of all.
+
+function covarianceForm(stored, nInputs, termOf) {
   return stored.kind === "kronecker"
-    ? kroneckerForm(stored, nInputs, nLatents)
-    : denseForm(stored.missing, nInputs, nLatents);
+    ? kroneckerForm(stored, nInputs, termOf.length)
+    : denseForm(stored.missing, nInputs, termOf);
 }
 
 // S = (U_H ⊗ U_X) diag(W) (U_H ⊗ U_X)ᵀ: cᵀBc = Σ_j (U_Hᵀc)_j² Σ_i (U_Xᵀa)_i (U_Xᵀa')_i (1 − W_ij).
@@ -47,8 +49,9 @@ function kroneckerForm(stored, nInputs, nLatents) {
 }
 
 // I − S as the upper triangle of one matrix with blocks of M_X × M_X: the products are those of all pairs c_j c_k, j ≤ k.
-function denseForm(packed, nInputs, nLatents) {
-  const total = nInputs * nLatents;
+function denseForm(packed, nInputs, termOf) {
+  const nLatents = termOf.length,
+    total = nInputs * nLatents;
   const missing = new Float64Array(total * total);
   for (let i = 0, place = 0; i < total; i++)
     for (let j = i; j < total; j++, place++) missing[i * total + j] = missing[j * total + i] = packed[place];
@@ -58,21 +61,24 @@ function denseForm(packed, nInputs, nLatents) {
     const result = new Float64Array(total * nLatents);
     for (let i = 0; i < total; i++)
       for (let k = 0; k < nLatents; k++) {
-        const start = i * total + k * nInputs;
+        const start = i * total + k * nInputs,
+          first = termOf[k] * nInputs;
         let value = 0;
-        for (let y = 0; y < nInputs; y++) value += missing[start + y] * a[y];
+        for (let y = 0; y < nInputs; y++) value += missing[start + y] * a[first + y];
         result[i * nLatents + k] = value;
       }
     return result;
   };
   const contract = (target, a, other) => {
     const block = new Float64Array(nLatents * nLatents);
-    for (let j = 0; j < nLatents; j++)
+    for (let j = 0; j < nLatents; j++) {
+      const own = row(a, termOf[j], nInputs);
       for (let x = 0; x < nInputs; x++) {
-        const weight = a[x],
+        const weight = own[x],
           start = (j * nInputs + x) * nLatents;
         for (let k = 0; k < nLatents; k++) block[j * nLatents + k] += weight * other[start + k];
       }
+    }
     for (let j = 0, place = 0; j < nLatents; j++)
       for (let k = j; k < nLatents; k++, place++)
         target[place] = (block[j * nLatents + k] + block[k * nLatents + j]) / 2;
@@ -87,19 +93,19 @@ function denseForm(packed, nInputs, nLatents) {
     size,
     products: (c) => packedTwice((j, k) => c[j] * c[k]),
     ofSecondMoment: (second) => packedTwice((j, k) => second[j * nLatents + k]),
-    own: (features, n) => {
+    own: (features, n, width) => {
       const result = new Float64Array(n * size);
       for (let i = 0; i < n; i++) {
-        const a = row(features, i, nInputs);
+        const a = row(features, i, width);
         contract(row(result, i, size), a, applied(a));
       }
       return result;
     },
-    cross: (first, second, n, m) => {
+    cross: (first, second, n, m, width) => {
       const result = new Float64Array(n * m * size);
       for (let j = 0; j < m; j++) {
-        const other = applied(row(second, j, nInputs));
-        for (let i = 0; i < n; i++) contract(row(result, i * m + j, size), row(first, i, nInputs), other);
+        const other = applied(row(second, j, width));
+        for (let i = 0; i < n; i++) contract(row(result, i * m + j, size), row(first, i, width), other);
       }
       return result;
     },

@@ -52,10 +52,11 @@ function curveView(model, state, actions) {
       .filter((condition, number) => number % step === 0 && condition.kind !== "particles")
       .map((condition) => {
         if (condition.kind === "drawn")
-          return grid.map((_, i) => toOutput(dot(row(prepared.features, i, model.nInputs), condition.curve.weights)));
+          return grid.map((_, i) => toOutput(dot(drawnFeatures(model, prepared, i), condition.curve.weights)));
         const features =
           condition.moments?.mean ?? featuresOf(model.latentBasis, Float64Array.from(condition.latentMean));
-        return grid.map((_, i) => toOutput(dot(row(prepared.shape, i, model.nLatents), features)));
+        const weights = weightsOf(model, features, condition.own);
+        return grid.map((_, i) => toOutput(dot(row(prepared.features, i, model.nFeatures), weights)));
       });
   }
 

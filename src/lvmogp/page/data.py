@@ -1,8 +1,9 @@
 """What the page of a model computes with, as plain values and encoded arrays.
 
 The page predicts by itself, exactly, so it gets the whole posterior: kernels and factors of the inducing points, the
-mean of q(v) and I − S, the moments of the latents of each condition, and the tables by which the latents of a new
-condition are searched. Names are those of the JavaScript files beside ``page/template.html``.
+mean of q(v) and I − S, the moments of the latents of each condition, what its observations say of its own curve, and
+the tables by which the latents of a new condition are searched. Names are those of the JavaScript files beside
+``page/template.html``.
 
 Of a model with posterior draws the page shows the curves of the conditions as the draws have them at the inducing
 inputs; what it computes at latents that people choose is the variational fit's.
@@ -23,22 +24,25 @@ from lvmogp.conditions.infer import SEARCH, starting_points
 from lvmogp.conditions.joint import joint_covariance
 from lvmogp.conditions.predictive import condition_curves
 from lvmogp.conditions.search import normal_nodes, unit_nodes
+from lvmogp.errors import SettingError
 from lvmogp.fitted.model import FittedModel, all_latents, find_condition, noise_variances, trained_latents
 from lvmogp.fitted.suggestions import N_OUTCOMES
 from lvmogp.ground.compiling import compiled
-from lvmogp.kernels.covariances import diagonal, plain_kernel
+from lvmogp.kernels.covariances import Constant, Kernel, diagonal, plain_kernel
 from lvmogp.kernels.psi_statistics import of_all_conditions
-from lvmogp.model.expected_likelihood import Basis, latent_moments
+from lvmogp.model.expected_likelihood import Basis, OwnCurves, basis, latent_moments
 from lvmogp.model.layouts import standardised
-from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior
+from lvmogp.model.posterior import KroneckerCovariance, Posterior
 from lvmogp.tables.observations import Observations
 from lvmogp.typing import HostFloat
 
 Document = dict[str, Any]
 _latent_moments = compiled(latent_moments)
 # Beyond these the page would grow past some ten megabytes.
-_MOST_DOUBLES, _MOST_MOMENTS, _MOST_SHOWN = 600_000, 300_000, 20_000
+_MOST_DOUBLES, _MOST_MOMENTS, _MOST_SHOWN, _MOST_OF_OWN = 600_000, 300_000, 20_000, 2_000_000
 _LEAST_SHOWN_PER_CONDITION = 20
+# Directions in which a condition's own curve is hardly known, relative to the one that is known best.
+_NEGLIGIBLE = 1e-11
 
 
 def page_data(model: FittedModel) -> Document:
@@ -62,12 +66,15 @@ def page_data(model: FittedModel) -> Document:
         "latentBasis": _basis(posterior.latent_basis),
         "mean": encoded(posterior.mean),
         "covariance": _covariance(posterior),
+        **_interpolation(model),
         "jitter": smallest_jitter(posterior.mean.dtype),
         "noise": {
-            "atLatent": float(np.exp(np.mean(np.log(np.asarray(posterior.parameters.noise_variance, dtype=float))))),
+            "atLatent": _geometric_mean(posterior.parameters.noise_variance),
+            "ownAtLatent": _geometric_mean(posterior.parameters.own_per_condition),
             "shared": fit.noise_prior.shared,
             "priorMean": float(fit.noise_prior.mean[0]),
             "priorDeviation": float(fit.noise_prior.deviation[0]),
+            "ownDeviation": None if fit.noise_prior.own_deviation is None else float(fit.noise_prior.own_deviation[0]),
         },
         "latentNodes": encoded(normal_nodes(N_NODES, n_coordinates)),
         "search": _search(fit, model.n_latent),
@@ -82,7 +89,7 @@ def encoded(array: Any, *, most_doubles: int | None = None) -> Document:
     values = np.asarray(array, dtype="<f8")
     if most_doubles is None or values.size <= most_doubles:
         return {"type": "float64", "base64": base64.b64encode(values.tobytes()).decode("ascii")}
-    step = float(np.abs(values).max()) / (2**31 - 1)
+    step = (float(np.abs(values).max()) or 1.0) / (2**31 - 1)
     whole = np.rint(values / step).astype("<i4")
     return {"type": "fixed", "step": step, "base64": base64.b64encode(whole.tobytes()).decode("ascii")}
 
@@ -105,28 +112,63 @@ def _input_ranges(model: FittedModel) -> list[Document]:
     ]
 
 
+def _geometric_mean(values: Any) -> float:
+    return float(np.exp(np.mean(np.log(np.asarray(values, dtype=float)))))
+
+
 def _basis(basis: Basis) -> Document:
     return {
-        "kernel": plain_kernel(basis.kernels[0]),
+        "kernels": [plain_kernel(kernel) for kernel in basis.kernels],
         "nPoints": basis.points.shape[0],
         "points": encoded(basis.points),
-        "factor": encoded(basis.factors[0]),
+        "factors": encoded(basis.factors),
+        "constant": basis.constant,
     }
 
 
 def _covariance(posterior: Posterior) -> Document:
     covariance = posterior.covariance
-    if isinstance(covariance, DenseCovariance):
-        # Fixed point loses 1e-10 of the prior variance.
-        matrix = np.eye(posterior.mean.size) - np.asarray(covariance.matrix, dtype=float)
-        upper = matrix[np.triu_indices(len(matrix))]
-        return {"kind": "dense", "missing": encoded(upper, most_doubles=_MOST_DOUBLES)}
-    return {
-        "kind": "kronecker",
-        "inputBasis": encoded(covariance.input_basis),
-        "latentBasis": encoded(covariance.latent_basis),
-        "missing": encoded(1 - np.asarray(covariance.variances, dtype=float)),
-    }
+    if isinstance(covariance, KroneckerCovariance) and posterior.parameters.kernels.is_plain:
+        return {
+            "kind": "kronecker",
+            "inputBasis": encoded(covariance.input_basis),
+            "latentBasis": encoded(covariance.latent_basis),
+            "missing": encoded(1 - np.asarray(covariance.variances, dtype=float)),
+        }
+    # Fixed point loses 1e-10 of the prior variance.
+    size, blocks = posterior.mean.size, np.asarray(covariance.blocks, dtype=float)
+    matrix = np.eye(size) - blocks.transpose(0, 2, 1, 3).reshape(size, size)
+    return {"kind": "dense", "missing": encoded(matrix[np.triu_indices(size)], most_doubles=_MOST_DOUBLES)}
+
+
+def _interpolation(model: FittedModel) -> Document:
+    # What draws know of curves between inducing inputs: nothing more than the prior says.
+    if model.ensemble.fit is not None:
+        return {"drawnScale": None, "drawnBasis": None}
+    inducing, scales = _drawn_basis(model.posterior)
+    plain = model.posterior.parameters.kernels.is_plain
+    return {"drawnScale": scales.tolist(), "drawnBasis": None if plain else _basis(inducing)}
+
+
+def _drawn_basis(posterior: Posterior) -> tuple[Basis, HostFloat]:
+    """Return the basis of the kernel by which curves of draws are interpolated, with the scale of each input kernel.
+
+    Each term has the prior variance of its latents' kernel at the centre. One kernel is left as it is, the scale being
+    applied to what is found; several are summed up.
+    """
+    kernels, latents = posterior.parameters.kernels, posterior.latent_basis
+    centre = jnp.zeros((1, latents.points.shape[1]))
+    scales = [
+        1.0 if each.latent_kernel is None else float(diagonal(each.latent_kernel, centre)[0]) for each in kernels.terms
+    ]
+    scales += [1.0] * (kernels.own is not None)
+    if kernels.is_plain:
+        return posterior.input_basis, np.array(scales)
+    parts = [Constant(scale) * kernel for scale, kernel in zip(scales, kernels.of_inputs, strict=True)]
+    total: Kernel = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return basis((total,), posterior.input_basis.points), np.array(scales)
 
 
 def _search(fit: Ensemble, n_latent: int) -> Document:
@@ -178,23 +220,48 @@ def _curves_of_fit(model: FittedModel, added: list[Condition]) -> list[Document]
         found = _latent_moments(model.posterior.latent_basis, of_all_conditions(gaussians))
         columns = map(np.asarray, (found.prior_variance, found.mean, found.second))
         moments = [
-            {"priorVariance": float(prior[0]), "mean": encoded(mean), "second": encoded(second[pairs])}
+            {"priorVariance": prior.tolist(), "mean": encoded(mean), "second": encoded(second[pairs])}
             for prior, mean, second in zip(*columns, strict=True)
         ]
     described = ({"kind": "gaussian", "moments": each} for each in moments)
-    trained = [next(described) for _ in model.ids]
+    assert model.ensemble.fit is not None
+    own = model.ensemble.fit.own
+    of_own: list[Document] = [{}] * len(model.ids) if own is None else [{"own": each} for each in _own_curves(own)]
+    trained = [next(described) | each for each in of_own]
     return trained + [_particles(model, each) if each.gaussian is None else next(described) for each in added]
+
+
+def _own_curves(own: OwnCurves) -> list[Document]:
+    """Return what the data say of each condition's own curve, along as many directions as its observations tell of."""
+    rotated, columns = [], (np.asarray(each, dtype=float) for each in (own.gain, own.offset, own.reduction))
+    for gain, offset, reduction in zip(*columns, strict=True):
+        directions, sizes, _ = np.linalg.svd(np.column_stack([gain, offset, reduction]), full_matrices=False)
+        known = directions[:, sizes > _NEGLIGIBLE * sizes[0]].T if sizes[0] > 0 else directions[:, :0].T
+        rotated.append((known, known @ gain, known @ offset, known @ reduction @ known.T))
+    size = sum(part.size for parts in rotated for part in parts)
+    if size > _MOST_OF_OWN:
+        raise SettingError(
+            f"a page of {len(rotated):,} conditions with curves of their own would hold {size:,} numbers about these, "
+            f"and the most is {_MOST_OF_OWN:,}; fit with own_kernel=None, or with fewer n_inducing_inputs, for a page"
+        )
+    most = None if size <= _MOST_DOUBLES else 0
+    names, scales = ("directions", "gain", "offset", "reduction"), np.asarray(own.scale, dtype=float)
+    return [
+        {"scale": float(scale)}
+        | {name: encoded(part, most_doubles=most) for name, part in zip(names, parts, strict=True)}
+        for scale, parts in zip(scales, rotated, strict=True)
+    ]
 
 
 def _curves_of_draws(model: FittedModel) -> list[Document]:
     """Return curves that are known at the inducing inputs, and between them as the fitted kernel interpolates.
 
     Mean aᵀw and variance ψ k_X(x, x) + aᵀGa with w = L⁻¹m and G = L⁻¹CL⁻ᵀ − ψI; ψ is the prior variance of the latents'
-    kernel at its centre, which matters where no inducing input is near.
+    kernel at its centre, which matters where no inducing input is near. Of several kernels the sum of all interpolates.
     """
-    inputs, latents = model.posterior.input_basis, model.posterior.latent_basis
+    inputs, scales = _drawn_basis(model.posterior)
     points, factor = np.asarray(inputs.points, dtype=float), np.asarray(inputs.factors[0], dtype=float)
-    prior_variance = float(diagonal(latents.kernels[0], jnp.zeros((1, latents.points.shape[1])))[0])
+    prior_variance = float(scales[0]) if model.posterior.parameters.kernels.is_plain else 1.0
     described = []
     for name in model.all_ids:
         condition = find_condition(model, name, unseen="error")
@@ -202,7 +269,6 @@ def _curves_of_draws(model: FittedModel) -> list[Document]:
         covariance = joint_covariance(model.ensemble, [condition], [points])
         whitened = np.linalg.solve(factor, np.linalg.solve(factor, covariance).T)
         curve = {
-            "priorVariance": prior_variance,
             "weights": encoded(np.linalg.solve(factor, np.asarray(curves.weights @ curves.means[0])[: len(points)])),
             "spread": encoded(whitened - prior_variance * np.eye(len(factor))),
         }
@@ -216,18 +282,19 @@ def _particles(model: FittedModel, condition: Condition) -> Document:
     assert model.ensemble.processes is not None  # that of a fit is kept
     process = picked(model.ensemble.processes, 0)
     features = np.asarray(seen.features(process))
-    covariance = model.posterior.covariance
-    if isinstance(covariance, KroneckerCovariance):
+    covariance, kernels = model.posterior.covariance, model.posterior.parameters.kernels
+    if isinstance(covariance, KroneckerCovariance) and kernels.is_plain:
         features = features @ np.asarray(covariance.input_basis).T  # as they are before they are turned
     return {
         "kind": "particles",
         "latents": encoded(condition.latents[0]),
         "noises": encoded(condition.noise[0]),
+        **({} if kernels.own is None else {"owns": encoded(condition.own[0])}),
         "weights": encoded(condition.weights[0]),
         "evidence": {
             "points": encoded(np.asarray(seen.inputs)[present]),
             "features": encoded(features[present]),
-            "gram": encoded(np.asarray(seen.gram_with(process, seen)[0])[np.ix_(present, present)]),
+            "gram": encoded(np.asarray(seen.gram_with(process, seen))[:, present][:, :, present]),
             "values": encoded(np.asarray(seen.values)[present]),
             "errors": encoded(np.asarray(seen.error_variances)[present]),
             "paddedSize": len(present),

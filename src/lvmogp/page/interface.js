@@ -21,6 +21,7 @@ function interfaceOf(model, state) {
         latents: found.latents.map((latent) => Array.from(latent)),
         weights: Array.from(found.weights),
         noises: Array.from(found.noises),
+        owns: Array.from(found.owns),
         predict: (points, includeNoise = true) =>
           plain(predictParticles(model, prepare(model, points), found, includeNoise)),
         expectedDeviations: (points) => expectedDeviations(model, points, found),

@@ -31,7 +31,7 @@ function startPage() {
       latents.draw();
       curves.drawPoints();
       refresh();
-      if (scroll) byId("latent-heading").scrollIntoView({ behavior: "smooth" });
+      if (scroll) byId(model.hasLatents ? "latent-heading" : "curve-heading").scrollIntoView({ behavior: "smooth" });
     },
     moveProbe(latent) {
       state.probe = latent;
@@ -81,7 +81,7 @@ function startPage() {
   function showChips() {
     const names = {
       condition: model.conditions[state.selected].name,
-      probe: `latent ${coordinates(state.probe)}`,
+      probe: model.hasLatents ? `latent ${coordinates(state.probe)}` : "a condition never seen",
       new: "new condition",
     };
     const kinds = Object.keys(names).filter((kind) => kind !== "new" || state.posterior !== null);
@@ -149,8 +149,13 @@ function startPage() {
       `${n} observation${n === 1 ? "" : "s"}; posterior by ` +
       `${state.posterior.weights.length} weighted particles, worth ${effective.toFixed(0)} equal ones.`;
     const noise = d3.sum(state.posterior.noises, (value, p) => value * state.posterior.weights[p]);
-    const rows = mean.map((value, q) => [`latent ${q + 1}`, formatNumber(value), formatNumber(sd[q])]);
+    const shown = model.hasLatents ? mean : [];
+    const rows = Array.from(shown, (value, q) => [`latent ${q + 1}`, formatNumber(value), formatNumber(sd[q])]);
     rows.push([noiseHeading(model), formatNumber(Math.sqrt(noise) * model.scaling.outputScale), ""]);
+    if (model.hasOwn && model.noise.ownDeviation !== null) {
+      const own = d3.sum(state.posterior.owns, (value, p) => value * state.posterior.weights[p]);
+      rows.push(["own curve, sd relative to the usual", formatNumber(Math.sqrt(own)), ""]);
+    }
     byId("posterior").append(
       tableOf([{ name: "" }, { name: "mean", number: true }, { name: "sd", number: true }], rows),
     );
@@ -169,7 +174,7 @@ function startPage() {
     const holder = byId("latent-controls");
     holder.replaceChildren();
     sliders.length = 0;
-    if (model.nLatent < 3) return;
+    if (model.nLatent < 3 || !model.hasLatents) return;
     const names = model.coordinateNames;
     ["across", "up"].forEach((label, axis) =>
       holder.append(
@@ -267,7 +272,7 @@ function startPage() {
   }
 
   writeWords(model);
-  latents = latentView(model, state, actions);
+  latents = model.hasLatents ? latentView(model, state, actions) : { draw: () => {}, move: () => {} };
   curves = curveView(model, state, actions);
   latentControls();
   curveControls();

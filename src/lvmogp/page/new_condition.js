@@ -6,19 +6,19 @@
 const LEAST_SHARE = 1e-4;
 const STEP_IN_WIDTHS = 3e-3;
 
+// σ² and ρ² at θ: the latents, then log σ² and log ρ² in deviations from their means, where they are unknown.
 function noiseAt(model, theta) {
-  const { shared, priorMean, priorDeviation } = model.noise;
-  return Math.exp(shared ? priorMean : priorMean + priorDeviation * theta[model.nLatent]);
+  const { shared, priorMean, priorDeviation, ownDeviation } = model.noise;
+  if (shared) return { noise: Math.exp(priorMean), own: 1 };
+  const relative = priorDeviation * theta[model.nLatent];
+  const own = ownDeviation === null ? relative : ownDeviation * theta[model.nLatent + 1];
+  return { noise: Math.exp(priorMean + relative), own: Math.exp(own) };
 }
 
 // log p(θ) + log p(y | θ) up to a constant (equation 19).
 function logPosterior(model, seen, theta) {
-  const { factor, residual, shift } = likelihoodAt(
-    model,
-    seen,
-    theta.subarray(0, model.nLatent),
-    noiseAt(model, theta),
-  );
+  const { noise, own } = noiseAt(model, theta);
+  const { factor, residual, shift } = likelihoodAt(model, seen, theta.subarray(0, model.nLatent), noise, own);
   if (factor === null) return NaN;
   let value = -dot(theta, theta) / 2 - ((seen.paddedSize - seen.n) * Math.log1p(shift)) / 2;
   whiten(factor, seen.n, residual);
@@ -206,7 +206,8 @@ function conditionOf(model, seen, thetas, weights) {
   return {
     kind: "particles",
     latents: thetas.map((theta) => theta.subarray(0, model.nLatent)),
-    noises: thetas.map((theta) => noiseAt(model, theta)),
+    noises: thetas.map((theta) => noiseAt(model, theta).noise),
+    owns: thetas.map((theta) => noiseAt(model, theta).own),
     weights,
     evidence: seen,
   };

@@ -7,15 +7,15 @@ const NEGLIGIBLE = 1e-12;
 // Covariances of f between all pairs of prepared inputs under each particle, given the evidence (equation 22).
 function pairCovariances(model, prepared, curves, nSeen) {
   const { n } = prepared;
-  const pairs = model.form.cross(prepared.features, prepared.features, n, n);
+  const pairs = model.form.cross(prepared.features, prepared.features, n, n, model.nFeatures);
   const found = curves.map(() => new Float64Array(n * n));
   for (let i = 0; i < n; i++)
     for (let j = 0; j <= i; j++) {
-      const prior = covarianceOfPoints(model.inputBasis.kernel, prepared.points[i], prepared.points[j]);
+      const prior = priorBetween(model, prepared.points[i], prepared.points[j]);
       const own = row(pairs, i * n + j, model.form.size);
       curves.forEach(({ at, explained }, p) => {
         const given = dot(row(explained, i, nSeen), row(explained, j, nSeen));
-        found[p][i * n + j] = found[p][j * n + i] = at.variance * prior - dot(own, at.products) - given;
+        found[p][i * n + j] = found[p][j * n + i] = dot(at.scale, prior) - dot(own, at.products) - given;
       });
     }
   return found;

@@ -6,6 +6,7 @@ import html
 import json
 import os
 import re
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from lvmogp.ground.precision import double_precision
 from lvmogp.ground.writing import replace_file
 from lvmogp.insight.summary import Summary, summary
 from lvmogp.kernels.covariances import Composite, Kernel, Sum, plain_kernel
+from lvmogp.model.parameters import Kernels
 from lvmogp.page.data import page_data
 from lvmogp.typing import HostFloat
 
@@ -60,26 +62,35 @@ def report_page(model: LVMOGPRegressor) -> str:
 
 def _shown(model: LVMOGPRegressor, found: Summary) -> dict[str, Any]:
     fitted, output, condition = model.model_, found.output or "output", model.condition or "condition"
-    parameters, features = fitted.posterior.parameters, fitted.condition_features
+    kernels, features = fitted.posterior.parameters.kernels, fitted.condition_features
     labels = fitted.scaling.input_labels(found.inputs)
     coordinates = [f"latent {number + 1}" for number in range(found.n_latent)]
     over_conditions, scale = "Over latents", np.ones(found.n_latent)
     if features is not None:
         coordinates += features.coordinate_names
         over_conditions, scale = "Over latents and features", np.concatenate([scale, features.scale])
+    facts = [("Latent dimensions", str(found.n_latent) if kernels.of_latents else "none")]
+    if not kernels.is_plain:
+        facts.append(("Each curve is a sum", _parts(kernels, over_conditions)))
     return {
         "title": f"{output} by {condition}",
         "inputNames": found.inputs,
         "outputName": output,
         "conditionName": condition,
-        "facts": _facts(found, fitted.scaling.label(output), labels),
+        "facts": _facts(found, fitted.scaling.label(output), labels, facts),
         "kernels": [
-            ("Over inputs", _described(parameters.kernels.of_inputs[0], labels, fitted.scaling.input_scale)),
-            (over_conditions, _described(parameters.kernels.of_latents[0], coordinates, scale)),
+            (name, _described(kernel, labels, fitted.scaling.input_scale))
+            if is_of_inputs
+            else (name, _described(kernel, coordinates, scale))
+            for name, kernel, is_of_inputs in _named_kernels(kernels, over_conditions)
         ],
         "settings": [(name, _setting(value)) for name, value in model.get_params(deep=False).items()],
         "inputRelevance": found.input_relevance.to_numpy().tolist(),
-        "latentRelevance": [[f"latent {q}", value] for q, value in found.latent_relevance.itertuples(index=False)],
+        "latentRelevance": [
+            [f"latent {q}", value]
+            for q, value in found.latent_relevance.itertuples(index=False)
+            if kernels.of_latents  # else they play no part
+        ],
         "featureRelevance": found.feature_relevance.to_numpy().tolist(),
         "coordinateNames": coordinates,
         "remarks": found.remarks,
@@ -87,13 +98,35 @@ def _shown(model: LVMOGPRegressor, found: Summary) -> dict[str, Any]:
     }
 
 
-def _facts(found: Summary, quantity: str, inputs: list[str]) -> list[tuple[str, str]]:
+def _named_kernels(kernels: Kernels, over_conditions: str) -> Iterator[tuple[str, Kernel, bool]]:
+    # Each kernel with what it is about, and whether it is one of inputs.
+    several = len(kernels.of_latents) > 1
+    for number, term in enumerate(kernels.terms, start=1):
+        if term.latent_kernel is None:
+            yield "Over inputs, of the curve that all conditions share", term.input_kernel, True
+        else:
+            which = f", term {number}" if several else ""
+            yield f"Over inputs{which}", term.input_kernel, True
+            yield f"{over_conditions}{which}", term.latent_kernel, False
+    if kernels.own is not None:
+        yield "Over inputs, of each condition's own curve", kernels.own, True
+
+
+def _parts(kernels: Kernels, over_conditions: str) -> str:
+    n_terms, point = len(kernels.of_latents), over_conditions.removeprefix("Over ")
+    parts = ["one that all conditions share"] * kernels.has_shared
+    if n_terms:
+        parts.append(f"one that depends on {point}" if n_terms == 1 else f"{n_terms} that depend on {point}")
+    return ", ".join([*parts, *["one of its own"] * (kernels.own is not None)])
+
+
+def _facts(found: Summary, quantity: str, inputs: list[str], latents: list[tuple[str, str]]) -> list[tuple[str, str]]:
     observations = "not kept in this model" if found.n_observations is None else f"{found.n_observations:,}"
     starts = "1 start" if found.n_starts == 1 else f"{found.n_starts:,} starts"
     facts = [
         ("Observations", observations),
         ("Conditions", f"{found.n_conditions:,} trained, {len(found.conditions_added):,} added later"),
-        ("Latent dimensions", str(found.n_latent)),
+        *latents,
         ("Bound on the log evidence", f"{found.bound:.2f}"),
         ("Fit", f"{found.status}; {starts} in {found.seconds:.0f} s"),
         (f"Noise, sd of {quantity}", f"{found.noise_sd:.3g}"),

@@ -41,7 +41,7 @@ function relevanceTable(name, rows) {
 }
 
 function conditionTable(model, actions) {
-  const latents = d3.range(model.nLatent).flatMap((q) => [
+  const latents = d3.range(model.hasLatents ? model.nLatent : 0).flatMap((q) => [
     { name: model.coordinateNames[q], number: true },
     { name: "± sd", number: true },
   ]);
@@ -55,7 +55,7 @@ function conditionTable(model, actions) {
   const rows = model.conditions.map((condition, number) => {
     const name = element("button", condition.name, { type: "button" });
     name.addEventListener("click", () => actions.select(number, true));
-    const pairs = condition.latentMean.flatMap((mean, q) => [mean, condition.latentSd[q]]);
+    const pairs = latents.length === 0 ? [] : condition.latentMean.flatMap((mean, q) => [mean, condition.latentSd[q]]);
     const noise = Math.sqrt(condition.noise) * model.scaling.outputScale;
     return [
       name,

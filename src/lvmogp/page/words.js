@@ -9,12 +9,33 @@ function spaceInWords(model) {
   return n === 0 ? `the space of ${known}` : `${latent} beside ${known}`;
 }
 
+// What a curve is the sum of, where that is more than one thing.
+function sumInWords(model) {
+  const n = model.latentBasis.kernels.length;
+  const parts = [
+    ...(model.latentBasis.constant ? ["one that all conditions share"] : []),
+    ...(n > 0 ? [n === 1 ? "one that depends on the point" : `${n} that depend on the point`] : []),
+    ...(model.hasOwn ? ["one of its own"] : []),
+  ];
+  if (model.nKernels === 1) return "";
+  const last = parts.pop();
+  return ` Each curve is a sum: ${parts.length === 0 ? last : `${parts.join(", ")} and ${last}`}.`;
+}
+
+// Without a latent space the curves are all there is to see.
+function leaveOutLatents() {
+  byId("latent").closest("section").hidden = true;
+  byId("curve-heading").after(byId("condition").closest("label"));
+  byId("curve").closest(".panels").classList.add("single");
+}
+
 function writeWords(model) {
   byId("title").textContent = model.title;
   const n = d3.sum(model.conditions, ({ nObservations }) => nObservations);
   byId("lead").textContent =
-    `${n > 0 ? `${d3.format(",")(n)} observations of ` : ""}${model.conditions.length} conditions, each a point ` +
-    `in ${spaceInWords(model)}. ${model.inputNames.length > 1 ? "Inputs" : "Input"}: ${model.inputNames.join(", ")}.`;
+    `${n > 0 ? `${d3.format(",")(n)} observations of ` : ""}${model.conditions.length} conditions` +
+    `${model.hasLatents ? `, each a point in ${spaceInWords(model)}` : ""}.${sumInWords(model)} ` +
+    `${model.inputNames.length > 1 ? "Inputs" : "Input"}: ${model.inputNames.join(", ")}.`;
   byId("latent").setAttribute(
     "aria-label",
     "Latent space; arrow keys move the point, with shift in larger steps, Home to the middle",
@@ -22,6 +43,9 @@ function writeWords(model) {
   byId("latent-help").textContent =
     `Drag anywhere, or use the arrow keys: the curve follows. ${model.nLatent === 1 ? "Bars" : "Ellipses"}: two standard deviations` +
     `${model.nLatent === 1 ? "." : " (dashed: of the prior)."}`;
+  if (model.hasOwn && model.hasLatents)
+    byId("latent-help").textContent += " At the point, nothing is known of the condition's own curve.";
+  if (!model.hasLatents) leaveOutLatents();
   byId("curve").setAttribute("aria-label", `Predicted ${model.outputName} against ${model.inputNames.join(", ")}`);
   byId("new-help").textContent =
     "Type or click a few observations of a condition that the model has not seen. The trained model stays as it is.";
