@@ -17,7 +17,7 @@ from benchmarks.pages import with_part
 from benchmarks.real.problems import KINDS, MAP, OURS, TABLES, set_and_kind
 from benchmarks.real.runner import lines_of
 from benchmarks.rivals.environments import ROOT
-from lvmogp.insight.validation import Figure, Scores, Tallies, log_relative_error, scores
+from lvmogp.insight.validation import Figure, PooledScores, Tallies, log_relative_error, scores
 
 RESULTS, PAGE = ROOT / "results" / "real" / "real.jsonl", ROOT / "docs" / "real-data.md"
 BEGIN, END = "<!-- made by benchmarks/real/page.py, do not edit -->", "<!-- end of what it made -->"
@@ -30,7 +30,7 @@ Runs = dict[str, dict[str, dict[int, Line]]]  # lines by task, method and split
 class OnSet(NamedTuple):
     """How well a method does on one task: its scores, its error beside others' (logarithms of ratios), and its time."""
 
-    scores: Scores
+    scores: PooledScores
     beside_rival: Figure
     beside_ours: Figure
     n_splits: int
@@ -53,8 +53,8 @@ def is_ours(method: str) -> bool:
 def by_task(runs: Runs) -> dict[str, dict[str, OnSet]]:
     """Compare the methods on each task.
 
-    Errors are compared on the splits that both methods have. The best rival of a task has the least error beside ours, of
-    those with at least half as many splits as the rival that has most.
+    Errors are compared on the splits that both methods have. The best rival of a task has the least error beside ours,
+    of those with at least half as many splits as the rival that has most.
     """
     found: dict[str, dict[str, OnSet]] = {}
     for task, lines in runs.items():

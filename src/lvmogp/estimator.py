@@ -29,6 +29,7 @@ from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.options import Options
 from lvmogp.inference.restarts import Outcome, Progress
 from lvmogp.kernels.covariances import Kernel
+from lvmogp.model.parameters import Kernels
 from lvmogp.pipeline import train, warn_of_outcome
 from lvmogp.progress import progress_bar
 from lvmogp.tables.ids import Id
@@ -255,14 +256,28 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         return dict(fitted_model(self).fit.bounds_by_transform)
 
     @property
-    def latent_kernel_(self) -> Kernel:
-        """The fitted kernel over latents."""
-        return fitted_model(self).posterior.parameters.kernels.of_latents[0]
+    def _kernels(self) -> Kernels:
+        return fitted_model(self).posterior.parameters.kernels
 
     @property
-    def input_kernel_(self) -> Kernel:
-        """The fitted kernel over inputs, in standardised units; of logarithms where these are modelled."""
-        return fitted_model(self).posterior.parameters.kernels.terms[0].input_kernel
+    def latent_kernel_(self) -> Kernel | None:
+        """The fitted kernel over latents, of the first term that has one; ``None`` without latents."""
+        return next((term.latent_kernel for term in self._kernels.terms), None)
+
+    @property
+    def input_kernel_(self) -> Kernel | None:
+        """The fitted kernel over inputs of that term, in standardised units; of logarithms where these are modelled."""
+        return self._kernels.terms[0].input_kernel if self._kernels.of_latents else None
+
+    @property
+    def shared_kernel_(self) -> Kernel | None:
+        """The fitted kernel of the curve that all conditions share, in standardised units, if there is one."""
+        return self._kernels.terms[-1].input_kernel if self._kernels.has_shared else None
+
+    @property
+    def own_kernel_(self) -> Kernel | None:
+        """The fitted kernel of the curves that are each condition's own, in standardised units, if there are any."""
+        return self._kernels.own
 
     @property
     @in_double_precision

@@ -7,7 +7,14 @@ import pytest
 from matrices import assert_same, assert_same_with_gradients, normal, semidefinite
 from numpy.testing import assert_allclose
 
-from lvmogp.algebra.evidence import by_factors, by_two_bases, dense_evidence, kronecker_evidence, kronecker_shrinkage
+from lvmogp.algebra.evidence import (
+    bordered_evidence,
+    by_factors,
+    by_two_bases,
+    dense_evidence,
+    kronecker_evidence,
+    kronecker_shrinkage,
+)
 
 
 def evidence(gram, linear):
@@ -37,6 +44,29 @@ GRAMS = {
 def test_kronecker_evidence_and_its_gradients_are_those_of_the_formed_product(rng, case):
     arguments = *GRAMS[case](rng), normal(rng, 4, 3)
     assert_same_with_gradients(rng, kronecker_evidence, evidence_of_formed_product, *arguments, rtol=1e-10)
+
+
+def evidence_with_border(input_gram, latent_gram, linear):
+    size = len(linear)
+    first, last = slice(0, size), slice(size, 2 * size)
+    blocks = [
+        [
+            jnp.kron(latent_gram[rows, columns], input_gram[own, other])
+            for columns, other in ((slice(0, -1), first), (slice(-1, None), last))
+        ]
+        for rows, own in ((slice(0, -1), first), (slice(-1, None), last))
+    ]
+    return evidence(jnp.block(blocks), linear.T.ravel())
+
+
+@pytest.mark.parametrize("rank", [8, 3])
+def test_bordered_evidence_and_its_gradients_are_those_of_the_formed_blocks(rng, rank):
+    def of_symmetric(way):  # what is above the diagonal need not be read below it as well
+        return lambda inputs, latents, linear: way((inputs + inputs.T) / 2, (latents + latents.T) / 2, linear)
+
+    arguments = semidefinite(rng, 8, rank), semidefinite(rng, 4, rank), normal(rng, 4, 4)
+    ways = of_symmetric(bordered_evidence), of_symmetric(evidence_with_border)
+    assert_same_with_gradients(rng, *ways, *arguments, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("n_inputs", "n_latents", "rank"), [(4, 7, 3), (90, 3, 2)])

@@ -25,7 +25,7 @@ from lvmogp.inference.optimise import Status
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.kernels.covariances import Kernel, Product, Sum
 from lvmogp.model.draws import Draws, NoiseSpread
-from lvmogp.model.expected_likelihood import basis
+from lvmogp.model.features import basis
 from lvmogp.model.layouts import SparseData
 from lvmogp.model.parameters import KnownCoordinates, Parameters, plain_kernels
 from lvmogp.model.posterior import DenseCovariance, KroneckerCovariance, Posterior

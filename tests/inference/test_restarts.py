@@ -101,6 +101,18 @@ def test_every_start_is_improved_upon_and_counts_and_histories_agree():
         assert restart.n_evaluations > len(restart.history) <= SETTINGS.max_iterations
 
 
+def test_inducing_inputs_grow_while_the_bound_of_the_model_gains():
+    settings = SETTINGS._replace(n_inducing_inputs=2, most_inducing_inputs=2, n_restarts=1)
+    stays, grows = (fitted(simulated(), settings._replace(most_inducing_inputs=most)) for most in (2, 8))
+    assert len(stays.parameters.inducing_inputs) == 2
+    assert len(grows.parameters.inducing_inputs) == 4  # eight gain nothing more
+    assert grows.bound > stays.bound + 5
+    (restart,) = grows.restarts
+    assert (restart.bound, restart.history[-1]) == (grows.bound, grows.bound)
+    found = compiled_collapsed(grows.parameters, simulated())
+    assert float(found.penalised) == pytest.approx(grows.bound, rel=1e-10)
+
+
 def run_on(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lvmogp.inference.restarts._SIDE_BY_SIDE", 0)
     monkeypatch.setattr("lvmogp.inference.restarts.n_threads", lambda: threads)

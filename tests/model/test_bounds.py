@@ -36,7 +36,8 @@ from lvmogp.inference.starts import IndependentParameters, independent_bound
 from lvmogp.kernels.covariances import RBF, Constant, Linear, Matern52, Periodic
 from lvmogp.model import expected_likelihood
 from lvmogp.model.bounds import Bound, collapsed, collapsed_objective, explicit, explicit_objective
-from lvmogp.model.expected_likelihood import ConstantTerm, basis, condition_sums, quadratic
+from lvmogp.model.expected_likelihood import ConstantTerm, condition_sums, quadratic
+from lvmogp.model.features import basis
 from lvmogp.model.layouts import Data, GridData, long_data
 from lvmogp.model.parameters import FullInducing, Parameters, of_conditions, plain_kernels
 

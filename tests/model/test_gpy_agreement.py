@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from lvmogp.algebra.linalg import whiten
 from lvmogp.kernels.covariances import RBF
 from lvmogp.model.bounds import explicit
-from lvmogp.model.expected_likelihood import Basis, basis
+from lvmogp.model.features import Basis, basis
 from lvmogp.model.layouts import Data, GridData, long_data
 from lvmogp.model.parameters import KroneckerInducing, Parameters, plain_kernels
 

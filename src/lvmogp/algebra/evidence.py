@@ -145,8 +145,8 @@ def _solved(input_basis: Array, latent_basis: Array, shrinkage: Array, right: Ar
 
 
 def _solve_backward(kept: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array, Array]:
-    input_gram, latent_gram, *bases, solution = kept
-    mapped = _solved(*bases, cotangent)
+    input_gram, latent_gram, input_basis, latent_basis, shrinkage, solution = kept
+    mapped = _solved(input_basis, latent_basis, shrinkage, cotangent)
     d_input = -jnp.einsum("kxh,kyh->xy", mapped @ latent_gram, solution)
     d_latent = -jnp.einsum("kxh,kxj->hj", input_gram @ mapped, solution)
     return d_input, d_latent, mapped
@@ -160,7 +160,7 @@ def bordered_evidence(
 ) -> tuple[Scalar, Scalar]:
     """log|I + G| and bᵀ(I + G)⁻¹b for a term of Kronecker form beside one whose latents are a constant.
 
-    G = [[A_H ⊗ A_X, g ⊗ A_Xs], [gᵀ ⊗ A_sX, γ A_ss]] has the gram matrices of both in A = [[A_X, A_Xs], [A_sX, A_ss]] and
+    G = [[A_H ⊗ A_X, g ⊗ A_Xs], [gᵀ ⊗ A_sX, γ A_ss]] has the gram matrices of both in [[A_X, A_Xs], [A_sX, A_ss]] and
     [[A_H, g], [gᵀ, γ]], and the last column of B belongs to the constant. With the Schur complement of the first block,
     Σ = I + γA_ss − (g ⊗ A_Xs)ᵀ(I + A_H ⊗ A_X)⁻¹(g ⊗ A_Xs), and what the constant leaves of its part of b (equation 61).
     """

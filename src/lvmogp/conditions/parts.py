@@ -17,7 +17,7 @@ from lvmogp.conditions.curves import Gaussians, ParticleCurves, Particles, at_po
 from lvmogp.conditions.ensemble import Ensemble, chunks
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.expected_likelihood import parts_of
+from lvmogp.model.features import parts_of
 from lvmogp.model.layouts import GridData, ScatteredData
 from lvmogp.model.parameters import Kernels
 from lvmogp.model.posterior import CurveMoments, positive_part

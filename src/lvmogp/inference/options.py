@@ -32,6 +32,8 @@ _FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS = 25, 400
 _INDUCING_LATENTS, _MOST_INDUCING_LATENTS = {1: 20, 2: 30}, 40
 # Pairs of inducing points of which a bound can factorise a matrix, and a fit can store one.
 _MOST_COLLAPSED, _MOST_FULL = 2_500, 1_000
+# Pairs over which answers keep a matrix where bounds need none.
+_MOST_ANSWERING = 4_000
 # Against a search without end; a fit stops when it gains too little.
 _MAX_ITERATIONS = 3_000
 _MOST_AUTO_LATENT = 5
@@ -173,7 +175,7 @@ class Settings(NamedTuple):
         """Operations of one bound with its gradient, to the order of magnitude."""
         n_inputs, n_latents = self.n_inducing_inputs, self.n_inducing_latents * max(len(self.kernels.of_inputs), 1)
         conditions = data.n_conditions * n_latents**2
-        if isinstance(data, GridData) and self.kernels.is_plain:
+        if isinstance(data, GridData) and len(self.kernels.of_inputs) <= 1:
             n_rows = data.inputs.shape[0]
             return n_rows * n_inputs**2 + conditions + data.n_observations * n_inputs + n_inputs**3 + n_latents**3
         dense = 0.0 if self.inference == "kronecker" else float(n_inputs * n_latents) ** 3
@@ -319,14 +321,16 @@ def fit_settings(
         fewest = most = _capped("n_inducing_inputs", options, n_distinct, "different inputs")
     else:
         fewest, most = min(_FEWEST_INDUCING_INPUTS, n_distinct), min(_MOST_INDUCING_INPUTS, n_distinct)
-        is_dense = not is_grid or not kernels.is_plain
-        most = max(min(most, _MOST_COLLAPSED // n_features), fewest) if is_dense else most
+        # A grid of the paper's model never forms a matrix over all pairs; with a shared curve, or own ones, answers do.
+        limit = _MOST_COLLAPSED if not is_grid or len(kernels.of_inputs) > 1 else _MOST_ANSWERING
+        most = most if is_grid and kernels.is_plain else max(min(most, limit // n_features), fewest)
     if options.inference == "full" and most * n_features > _MOST_FULL:
         raise SettingError(
             f'inference="full" keeps a covariance over all pairs of inducing points, here {most * n_features}; it is '
             f'limited to {_MOST_FULL}: use fewer inducing points, or inference="collapsed"'
         )
-    fastest = "collapsed" if (is_grid and kernels.is_plain) or most * n_features <= _MOST_COLLAPSED else "kronecker"
+    is_quick = is_grid and len(kernels.of_inputs) <= 1
+    fastest = "collapsed" if is_quick or most * n_features <= _MOST_COLLAPSED else "kronecker"
     n_scattered = 0 if is_grid else data.n_observations  # a grid costs the same however many observations it holds
     settings = Settings(
         kernels=kernels,

@@ -1,5 +1,6 @@
 """From data and options to the best of several optimised starts, with an account of what happened."""
 
+import dataclasses
 import itertools
 import time
 from collections import Counter
@@ -7,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -288,10 +288,17 @@ def _grown(best: _Ended, data: Data, inputs: HostFloat, settings: Settings, on_p
         if n_inducing <= len(parameters.inducing_inputs):
             break
         points = jnp.asarray(representatives(inputs, n_inducing, settings.seed))
-        begin = eqx.tree_at(lambda tree: tree.inducing_inputs, parameters, points)
+        begin = dataclasses.replace(parameters, inducing_inputs=points)
         cost = settings._replace(n_inducing_inputs=n_inducing).operations(data)
-        limits = {"max_iterations": settings.max_iterations, "tolerance": settings.tolerance}
-        run = maximise(collapsed_objective, begin, data, report, **limits, one_thread=cost < _LARGE)
+        run = maximise(
+            collapsed_objective,
+            begin,
+            data,
+            report,
+            max_iterations=settings.max_iterations,
+            tolerance=settings.tolerance,
+            one_thread=cost < _LARGE,
+        )
         gain = run.bound - found.bound
         if gain > 0:
             parameters, history = run.tree, found.history + run.history

@@ -27,7 +27,8 @@ from lvmogp.ground.precision import in_precision
 from lvmogp.inference.optimise import maximise
 from lvmogp.inference.options import DescribedKernels, Settings
 from lvmogp.kernels.covariances import Kernel, Stationary, Sum, complete, diagonal, plain_kernel, scaled_kernel
-from lvmogp.model.expected_likelihood import Basis, ConstantTerm, basis, condition_sums, quadratic
+from lvmogp.model.expected_likelihood import ConstantTerm, condition_sums, quadratic
+from lvmogp.model.features import Basis, basis
 from lvmogp.model.layouts import Data, GridData, some_blocks
 from lvmogp.model.parameters import (
     FullInducing,

@@ -68,7 +68,7 @@ def rows_removed(
     return Split(kept, np.zeros(0, dtype=int), np.sort(removed))
 
 
-# Scores
+# PooledScores
 
 
 class Forecast(NamedTuple):
@@ -97,7 +97,7 @@ class Figure(NamedTuple):
     standard_error: float
 
 
-class Scores(NamedTuple):
+class PooledScores(NamedTuple):
     """Root mean squared error, mean log density, share inside of intervals and mean width, over all rows."""
 
     rmse: Figure
@@ -120,7 +120,7 @@ def tallied(forecast: Forecast, outputs: HostFloat, groups: Sequence[Any] | Host
     return list(ids), Tallies(*(np.bincount(numbers, weights=values, minlength=len(ids)) for values in each_row))
 
 
-def scores(tallies: Tallies) -> Scores:
+def scores(tallies: Tallies) -> PooledScores:
     """Pool the rows of all groups.
 
     Standard errors count groups as independent of each other and rows of a group as anything: those of a ratio of
@@ -129,7 +129,7 @@ def scores(tallies: Tallies) -> Scores:
     squared = _ratio(tallies.squared_error, tallies.n_rows)
     rmse = np.sqrt(squared.value)
     rest = (_ratio(total, tallies.n_rows) for total in (tallies.log_density, tallies.inside, tallies.width))
-    return Scores(Figure(float(rmse), squared.standard_error / (2 * rmse)), *rest)
+    return PooledScores(Figure(float(rmse), squared.standard_error / (2 * rmse)), *rest)
 
 
 def log_relative_error(tallies: Tallies, others: Tallies) -> Figure:

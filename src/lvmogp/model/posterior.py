@@ -26,17 +26,8 @@ from lvmogp.ground.precision import in_precision
 from lvmogp.ground.rules import Along
 from lvmogp.kernels.covariances import stacked_diagonal
 from lvmogp.kernels.psi_statistics import LatentGaussians
-from lvmogp.model.expected_likelihood import (
-    Basis,
-    GridQuadratic,
-    OwnCurves,
-    Quadratic,
-    bases,
-    latent_moments,
-    parts_of,
-    quadratic,
-    stacked,
-)
+from lvmogp.model.expected_likelihood import GridQuadratic, OwnCurves, Quadratic, quadratic
+from lvmogp.model.features import Basis, bases, latent_moments, parts_of, stacked
 from lvmogp.model.layouts import Data
 from lvmogp.model.parameters import KroneckerInducing, Parameters
 from lvmogp.typing import Array, Float, Int

@@ -16,7 +16,8 @@ from lvmogp.algebra.linalg import triangular_inverse
 from lvmogp.kernels.covariances import Kernel, cross, gram, stacked_diagonal
 from lvmogp.kernels.psi_statistics import LatentGaussians, psi1
 from lvmogp.model.draws import Draws
-from lvmogp.model.expected_likelihood import OwnCurves, own_curves, parts_of, stacked
+from lvmogp.model.expected_likelihood import OwnCurves, own_curves
+from lvmogp.model.features import parts_of, stacked
 from lvmogp.model.layouts import Data, GridData, LikelihoodData, ScatteredData, SparseData
 from lvmogp.model.posterior import KroneckerCovariance, Posterior, by_pairs, posterior
 from lvmogp.typing import Array, Float, Int

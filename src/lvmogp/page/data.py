@@ -30,7 +30,8 @@ from lvmogp.fitted.suggestions import N_OUTCOMES
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import Constant, Kernel, diagonal, plain_kernel
 from lvmogp.kernels.psi_statistics import of_all_conditions
-from lvmogp.model.expected_likelihood import Basis, OwnCurves, basis, latent_moments
+from lvmogp.model.expected_likelihood import OwnCurves
+from lvmogp.model.features import Basis, basis, latent_moments
 from lvmogp.model.layouts import standardised
 from lvmogp.model.posterior import KroneckerCovariance, Posterior
 from lvmogp.tables.observations import Observations

@@ -26,7 +26,7 @@ from lvmogp.inference.minibatch.distributed import AXIS, mesh, on_devices
 from lvmogp.inference.minibatch.minibatches import Feed, Minibatch, ahead, minibatch
 from lvmogp.inference.minibatch.steps import AdamMoments, Grams, Problem, State, covariance_of, step, with_conditions
 from lvmogp.inference.optimise import Status, StopFit
-from lvmogp.model.expected_likelihood import bases
+from lvmogp.model.features import bases
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import Posterior
 from lvmogp.typing import Array, Float, Scalar

@@ -32,7 +32,7 @@ from lvmogp.algebra.linalg import inverse_with_quick_derivative, packed_counts, 
 from lvmogp.inference.minibatch.minibatches import Minibatch
 from lvmogp.kernels.covariances import cross, diagonal
 from lvmogp.kernels.psi_statistics import packed_psi2, psi0, psi1
-from lvmogp.model.expected_likelihood import basis
+from lvmogp.model.features import basis
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import KroneckerCovariance
 from lvmogp.typing import Array, Float, Int, Scalar
