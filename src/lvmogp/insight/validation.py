@@ -68,7 +68,7 @@ def rows_removed(
     return Split(kept, np.zeros(0, dtype=int), np.sort(removed))
 
 
-# PooledScores
+# Scores
 
 
 class Forecast(NamedTuple):
