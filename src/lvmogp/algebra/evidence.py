@@ -119,40 +119,63 @@ def by_factors(
     )
 
 
+class _Border(NamedTuple):
+    # E = (gᵀ ⊗ I)P⁻¹(g ⊗ I) and z = (gᵀ ⊗ I)P⁻¹vec(B) with P = I + A_H ⊗ A_X.
+    matrix: Float[Array, "M_X M_X"]
+    vector: Float[Array, " M_X"]
+
+
 @jax.custom_vjp
-def kronecker_solve(
-    input_gram: Float[Array, "M_X M_X"], latent_gram: Float[Array, "M_H M_H"], right: Float[Array, "k M_X M_H"]
-) -> Float[Array, "k M_X M_H"]:
-    """(I + A_H ⊗ A_X)⁻¹vec(B) for several B, as matrices.
+def kronecker_border(
+    input_gram: Float[Array, "M_X M_X"],
+    latent_gram: Float[Array, "M_H M_H"],
+    linear: Float[Array, "M_X M_H"],
+    border: Float[Array, " M_H"],
+) -> _Border:
+    """Return E = (gᵀ ⊗ I)P⁻¹(g ⊗ I) and z = (gᵀ ⊗ I)P⁻¹vec(B), P = I + A_H ⊗ A_X and g being the border.
 
-    With solutions R of B, and Q of the cotangents, dB = Q, dA_X = −Σ Q A_H Rᵀ and dA_H = −Σ Qᵀ A_X R: no gaps between
-    eigenvalues.
+    In the eigenvectors of A_X and A_H, with their eigenvalues λ and μ, W_ij = 1/(1 + λ_i μ_j) and the rotated g, B:
+    E = diag_i(Σ_j W_ij g_j²) and z = (W ∘ B)g. Backwards no gaps between eigenvalues are needed: with the cotangents E'
+    and z', Q = W ∘ (z' gᵀ) and R = W ∘ B,
+
+    - dA_X = −E' ∘ (W diag(g²μ) Wᵀ) − Q diag(μ) Rᵀ and dA_H = −(gᵀ ⊗ W)ᵀ diag(λ E'_ii)(gᵀ ⊗ W) − Qᵀ diag(λ) R;
+    - dB = Q and dg = 2 g ∘ Wᵀdiag(E') + Rᵀz'.
     """
-    return _solve_forward(input_gram, latent_gram, right)[0]
+    return _border_forward(input_gram, latent_gram, linear, border)[0]
 
 
-def _solve_forward(input_gram: Array, latent_gram: Array, right: Array) -> tuple[Array, tuple[Array, ...]]:
+def _border_forward(
+    input_gram: Array, latent_gram: Array, linear: Array, border: Array
+) -> tuple[_Border, tuple[Array, ...]]:
     input_values, input_basis = jnp.linalg.eigh(input_gram)
     latent_values, latent_basis = jnp.linalg.eigh(latent_gram)
     shrinkage = kronecker_shrinkage(input_values, latent_values)
-    solution = _solved(input_basis, latent_basis, shrinkage, right)
-    return solution, (input_gram, latent_gram, input_basis, latent_basis, shrinkage, solution)
+    rotated, solution = border @ latent_basis, shrinkage * (input_basis.T @ linear @ latent_basis)
+    found = _Border(
+        (input_basis * (shrinkage @ rotated**2)) @ input_basis.T,
+        input_basis @ (solution @ rotated),
+    )
+    return found, (input_values, input_basis, latent_values, latent_basis, shrinkage, rotated, solution)
 
 
-def _solved(input_basis: Array, latent_basis: Array, shrinkage: Array, right: Array) -> Array:
-    # U_X (W ∘ U_XᵀBU_H) U_Hᵀ
-    return input_basis @ (shrinkage * (input_basis.T @ right @ latent_basis)) @ latent_basis.T
+def _border_backward(kept: tuple[Array, ...], cotangent: _Border) -> tuple[Array, Array, Array, Array]:
+    input_values, input_basis, latent_values, latent_basis, shrinkage, rotated, solution = kept
+    of_matrix, of_vector = input_basis.T @ cotangent.matrix @ input_basis, input_basis.T @ cotangent.vector
+    mapped = shrinkage * (of_vector[:, None] * rotated)  # Q
+    weighted = shrinkage * rotated
+    diagonal = jnp.diagonal(of_matrix)
+    d_input = -of_matrix * ((weighted * latent_values) @ weighted.T) - (mapped * latent_values) @ solution.T
+    d_latent = -(weighted.T * (input_values * diagonal)) @ weighted - (mapped.T * input_values) @ solution
+    d_border = 2 * rotated * (diagonal @ shrinkage) + of_vector @ solution
+    return (
+        input_basis @ d_input @ input_basis.T,
+        latent_basis @ d_latent @ latent_basis.T,
+        input_basis @ mapped @ latent_basis.T,
+        latent_basis @ d_border,
+    )
 
 
-def _solve_backward(kept: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array, Array]:
-    input_gram, latent_gram, input_basis, latent_basis, shrinkage, solution = kept
-    mapped = _solved(input_basis, latent_basis, shrinkage, cotangent)
-    d_input = -jnp.einsum("kxh,kyh->xy", mapped @ latent_gram, solution)
-    d_latent = -jnp.einsum("kxh,kxj->hj", input_gram @ mapped, solution)
-    return d_input, d_latent, mapped
-
-
-kronecker_solve.defvjp(_solve_forward, _solve_backward)
+kronecker_border.defvjp(_border_forward, _border_backward)
 
 
 def bordered_evidence(
@@ -162,17 +185,15 @@ def bordered_evidence(
 
     G = [[A_H ⊗ A_X, g ⊗ A_Xs], [gᵀ ⊗ A_sX, γ A_ss]] has the gram matrices of both in [[A_X, A_Xs], [A_sX, A_ss]] and
     [[A_H, g], [gᵀ, γ]], and the last column of B belongs to the constant. With the Schur complement of the first block,
-    Σ = I + γA_ss − (g ⊗ A_Xs)ᵀ(I + A_H ⊗ A_X)⁻¹(g ⊗ A_Xs), and what the constant leaves of its part of b (equation 61).
+    Σ = I + γA_ss − A_sX E A_Xs, and what the constant leaves of its part of b (equation 61).
     """
     size = len(linear)
     inputs, across, shared = input_gram[:size, :size], input_gram[:size, size:], input_gram[size:, size:]
     latents, to_constant, constant = latent_gram[:-1, :-1], latent_gram[:-1, -1], latent_gram[-1, -1]
     log_det, quadratic = kronecker_evidence(inputs, latents, linear[:, :-1])
-    columns = across.T[:, :, None] * to_constant  # A_Xs gᵀ, a matrix for each column
-    solved = kronecker_solve(inputs, latents, jnp.concatenate([linear[None, :, :-1], columns])) @ to_constant
-    left = linear[:, -1] - across.T @ solved[0]
-    schur = constant * shared - across.T @ solved[1:].T  # Σ − I
-    more = dense_evidence((schur + schur.T) / 2, left)
+    border = kronecker_border(inputs, latents, linear[:, :-1], to_constant)
+    schur = constant * shared - across.T @ border.matrix @ across  # Σ − I
+    more = dense_evidence((schur + schur.T) / 2, linear[:, -1] - across.T @ border.vector)
     return log_det + more[0], quadratic + more[1]
 
 

@@ -209,11 +209,14 @@ def _grid_quadratic(parameters: Parameters, data: GridData, *, careful: bool) ->
         input_gram, projections = linalg.whitened_products(factor, covariance, data.outputs)
         linear = projections @ weighted
     # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ, with care Σ_d ⟨c⟩⟨c⟩ᵀ/σ_d² + L_H⁻¹ (Σ_d Cov_d/σ_d²) L_H⁻ᵀ (equation 50)
-    if careful or parameters.kernels.has_shared or n_terms > 1:
+    if careful or len(latent_basis.kernels) != 1:
         latent_gram = latent_features.T @ weighted + whitened_covariance(latent_basis, latents, precision)
     else:
         second = weighted_psi2(latent_basis.kernels[0], latent_basis.points, latents, precision)
         latent_gram = linalg.whiten_both_sides(latent_basis.factors[0], second)
+        if latent_basis.constant:  # Σ_d ⟨c⟩/σ_d² and Σ_d 1/σ_d²
+            constants = jnp.sum(weighted, axis=0)
+            latent_gram = jnp.pad(latent_gram, ((0, 1), (0, 1))).at[-1].set(constants).at[:, -1].set(constants)
     # tr(K_ff^X) Σ_d ψ_d/σ_d² − tr A_X tr A_H, summed over terms
     priors = jnp.sum(stacked_diagonal(input_basis.kernels, data.inputs), axis=1)
     traces = _traces(input_gram[None], input_basis.sizes)[0]
