@@ -54,8 +54,6 @@ _PARTICLES_OF_ALL, _FEWEST_EACH, _MOST_EACH = 2**14, 32, 512
 _N_STARTS = 8
 _START_VARIANCE = 0.1
 _MOST_ITERATIONS, _LEAST_GAIN = 200, 1e-4
-# Compressing more observations than there are features saves something.
-_COMPRESSING = 1
 _NEVER_TRAINED = (-1, -1)
 
 
@@ -123,7 +121,7 @@ def summarised(ensemble: Ensemble, seen: FewObservations) -> FewObservations:
     """Return observations as they are used: many of them are compressed where one process serves all latents."""
     if ensemble.fit is None or ensemble.processes is None:
         return seen
-    if seen.n_present <= max(MOST_EXACT, _COMPRESSING * sum(ensemble.processes.inputs.sizes)):
+    if seen.n_present <= max(MOST_EXACT, sum(ensemble.processes.inputs.sizes)):  # fewer than features: nothing saved
         return seen
     typical = np.exp(np.mean(np.log(np.asarray(ensemble.noise, dtype=float))))
     return compressed(ensemble.processes, seen, jnp.asarray(typical, ensemble.dtype))

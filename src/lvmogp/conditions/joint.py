@@ -54,7 +54,7 @@ class Asked(eqx.Module):
     seen: FewObservations | None
 
 
-def _asked(ensemble: Ensemble, conditions: Sequence[Condition], rows: Float[Array, "C n Q_X"]) -> Asked:
+def _asked(conditions: Sequence[Condition], rows: Float[Array, "C n Q_X"]) -> Asked:
     numbers = jnp.stack([condition.number for condition in conditions])
     return Asked(rows, numbers, stacked([condition.seen for condition in conditions]))
 
@@ -107,7 +107,7 @@ def _covariance_over_scenarios(
 ) -> HostFloat:
     size = rows.shape[0] * rows.shape[1]
     scenarios, weights = _weighted_scenarios(ensemble, conditions, n_rows=size)
-    asked, output = _asked(ensemble, conditions, rows), in_precision(output, ensemble.dtype)
+    asked, output = _asked(conditions, rows), in_precision(output, ensemble.dtype)
     mean, second = np.zeros(size), np.zeros((size, size))
     for some, processes, chosen in _by_chunk(ensemble, scenarios, len(weights)):
         own = np.zeros(len(chosen.process))  # what is padded has no weight
@@ -131,7 +131,7 @@ def draw_curves(
     """
     scenarios = _drawn_scenarios(ensemble, conditions, n_draws, rng)
     padded = jnp.asarray(stacked_rows(rows), ensemble.dtype)
-    asked, values = _asked(ensemble, conditions, padded), rng.standard_normal((n_draws, *padded.shape[:2]))
+    asked, values = _asked(conditions, padded), rng.standard_normal((n_draws, *padded.shape[:2]))
     for some, processes, chosen in _by_chunk(ensemble, scenarios, _DRAWS_AT_ONCE):
         own = jnp.asarray(values[repeated(some)], ensemble.dtype)
         values[some] = np.asarray(_sampled(processes, chosen, own, asked))[: len(some)]

@@ -149,11 +149,6 @@ class DescribedKernels(NamedTuple):
         """The kernel of GPs that know nothing of each other."""
         return Sum(self.of_inputs) if len(self.of_inputs) > 1 else self.first
 
-    @property
-    def n_terms(self) -> int:
-        """Terms whose inducing variables a bound has: those with latents, and the shared curve."""
-        return len(self.of_inputs) + (self.shared is not None)
-
 
 class Settings(NamedTuple):
     """What a fit needs to know beyond the data."""
