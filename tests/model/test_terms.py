@@ -18,12 +18,12 @@ from lvmogp.conditions.ensemble import ensemble_of_fit
 from lvmogp.conditions.predictive import trained_curves
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
-from lvmogp.kernels.covariances import Linear, Matern52
+from lvmogp.kernels.covariances import Linear, Matern52, cross, gram
 from lvmogp.kernels.psi_statistics import LatentGaussians, feature_covariance
 from lvmogp.model.bounds import collapsed, collapsed_objective, explicit
 from lvmogp.model.layouts import GridData
 from lvmogp.model.parameters import (
-    POOLING,
+    SPREAD_PRIOR,
     FullInducing,
     Kernels,
     KroneckerInducing,
@@ -31,6 +31,7 @@ from lvmogp.model.parameters import (
     Term,
     of_conditions,
 )
+from lvmogp.model.posterior import posterior
 
 LATENT = Term(rbf([1.1], 1.1), rbf([1.3], 0.9))
 OTHER = Term(Matern52(jnp.array([0.9]), number(0.6)), rbf([0.7], 0.5))
@@ -194,17 +195,65 @@ def test_gradients_are_finite_differences(kernels, noise, form):
         assert_allclose(gradient @ direction, (8 * near - far) / 0.012, rtol=1e-6)  # exact up to step⁴
 
 
-def test_what_is_pooled_has_normal_logarithms():
-    for name, (noise, own) in NOISES.items():
-        expected, logs = 0.0, np.log(noise)
-        for each in logs if len(logs) > 1 else []:
-            expected -= (each - np.mean(logs)) ** 2 / (2 * POOLING**2)
-        for each in own or ():
-            expected -= np.log(each) ** 2 / (2 * POOLING**2)
-        parameters = parameters_of("all", name)
-        assert_allclose(parameters.log_prior, expected, rtol=1e-12)
+def pooled(noise, **spreads):
+    numbers = {name: number(value) for name, value in spreads.items()}
+    return dataclasses.replace(parameters_of("all", noise), **numbers)
+
+
+def dense_information(parameters, observations, known=0.0):
+    """½ tr(R⁻¹ ∂R R⁻¹ ∂R) of every pair of log σ_d² and log ρ_d², R = (σ_d² + s²)I + ρ_d² Q_o."""
+    kernel, points = parameters.kernels.own, parameters.inducing_inputs
+    factor, found = np.linalg.cholesky(gram(kernel, points)), []
+    for (x, _), noise, own in zip(observations, parameters.noise_variance, parameters.own_per_condition, strict=True):
+        features = np.linalg.solve(factor, cross(kernel, points, jnp.asarray(x)))
+        slopes = [float(noise) * np.eye(len(x)), float(own) * features.T @ features]
+        inverse = np.linalg.inv(sum(slopes) + known * np.eye(len(x)))
+        found.append([[np.trace(inverse @ one @ inverse @ two) / 2 for two in slopes] for one in slopes])
+    return np.array(found)
+
+
+def dense_log_pooled(parameters, information):
+    """−½ [z²/τ² + log|I + diag(τ²) I_d|] summed over conditions, with the log density of each log τ."""
+    deviations = [np.log(parameters.noise_variance) - np.mean(np.log(parameters.noise_variance))]
+    spreads = [float(parameters.noise_spread)]
+    if parameters.own_spread is not None:
+        deviations.append(np.log(parameters.own_scale))
+        spreads.append(float(parameters.own_spread))
+    squares, median, width = np.square(spreads), *SPREAD_PRIOR
+    total = -sum((np.log(spread) - np.log(median)) ** 2 / (2 * width**2) for spread in spreads)
+    for each, told in zip(np.transpose(deviations), information, strict=True):
+        told = told[: len(squares), : len(squares)]
+        total -= np.sum(each**2 / squares) / 2 + references.log_det(np.eye(len(squares)) + squares[:, None] * told) / 2
+    return total
+
+
+def test_noise_and_own_variances_are_pooled():
+    for noise, spreads in (
+        ("many", {"noise_spread": 0.3}),
+        ("many, free", {"noise_spread": 0.3, "own_spread": 0.8}),
+        ("many, free", {"noise_spread": 1.7, "own_spread": 0.2}),
+    ):
+        parameters = pooled(noise, **spreads)
+        information = dense_information(parameters, observations_of("long"))
+        if noise == "many":  # all of R_d goes with σ_d²
+            counts = [len(y) for _, y in observations_of("long")]
+            information = np.array(counts)[:, None, None] / 2
+        expected = dense_log_pooled(parameters, information)
         found = bound_of(parameters, data_of("long"))
-        assert_allclose(found.penalised + 5e-7 * found.signal, found.total + expected, rtol=1e-12)
+        assert_allclose(found.pooled, expected, rtol=1e-7)
+        assert_allclose(found.penalised + 5e-7 * found.signal, found.total + found.pooled, rtol=1e-12)
+        precisions = information + np.diag([float(each) ** -2 for each in spreads.values()])
+        deviations = np.sqrt(np.linalg.inv(precisions)[:, 0, 0])
+        assert_allclose(posterior(parameters, data_of("long")).noise_deviation, deviations, rtol=1e-7)
+    assert float(bound_of(parameters_of("all", "many, free"), data_of("long")).pooled) == 0  # without spreads
+    assert posterior(parameters_of("all", "many, free"), data_of("long")).noise_deviation is None
+
+
+def test_errors_of_measurements_tell_less_of_the_noise():
+    parameters, observations = pooled("many, free", noise_spread=0.3, own_spread=0.8), observations_of("long")
+    errors = np.full(sum(len(y) for _, y in observations), 0.2)
+    found = bound_of(parameters, as_long(observations, errors)).pooled
+    assert_allclose(found, dense_log_pooled(parameters, dense_information(parameters, observations, 0.2)), rtol=1e-7)
 
 
 @pytest.mark.parametrize("noise", ["many", "many, free"])

@@ -96,10 +96,21 @@ def condition_of_particles(
 
 
 def condition_of_gaussian(
-    ensemble: Ensemble, latents: LatentGaussians, noise: Float[Array, ""], own: Float[Array, ""], number: int = -1
+    ensemble: Ensemble,
+    latents: LatentGaussians,
+    noise: Float[Array, ""],
+    own: Float[Array, ""],
+    *,
+    noise_deviation: Float[Array, ""] | float = 0.0,
+    number: int = -1,
 ) -> Condition:
-    """Return a condition whose latents are Gaussian under the one process, with quasi-random points for them."""
-    noises, owns = (jnp.full((1, N_NODES), each, ensemble.dtype) for each in (noise, own))
+    """Return a condition whose latents are Gaussian under the one process, with quasi-random points for them.
+
+    So is the logarithm of its noise, whose mean is ``noise``.
+    """
+    noise, deviation = (jnp.asarray(each, ensemble.dtype)[None] for each in (noise, noise_deviation))
+    noises = noise_nodes(noise, deviation, latents.mean.shape[1])
+    owns = jnp.full((1, N_NODES), own, ensemble.dtype)
     uniform = jnp.full((1, N_NODES), -np.log(N_NODES), ensemble.dtype)
     nothing = no_observations(ensemble.n_columns, ensemble.dtype)
     return Condition(gaussian_nodes(latents), noises, owns, uniform, nothing, jnp.asarray(number), gaussian=latents)
@@ -111,12 +122,31 @@ def gaussian_nodes(latents: LatentGaussians) -> Float[Array, "D K Q_H"]:
     return latents.mean[:, None] + jnp.sqrt(latents.variance)[:, None] * nodes
 
 
+def noise_nodes(mean: Float[Array, "*C"], deviation: Float[Array, "*C"], n_coordinates: int) -> Float[Array, "*C K"]:
+    """Return points of log-normal noise variances of these means, to go with points of so many coordinates."""
+    factors = jnp.exp(deviation[..., None] * jnp.asarray(standard_noise_nodes(n_coordinates), mean.dtype))
+    return mean[..., None] * factors / jnp.mean(factors, axis=-1, keepdims=True)
+
+
+def standard_noise_nodes(n_coordinates: int) -> HostFloat:
+    """Return the standard normal points that belong to noise, beside those of so many coordinates."""
+    return normal_nodes(N_NODES, n_coordinates + 1)[:, -1]
+
+
+def log_noise_deviation(ensemble: Ensemble, condition: Condition) -> float:
+    """Return the posterior standard deviation of the logarithm of a condition's noise variance."""
+    process, place, weights = chosen_particles(ensemble, condition)
+    logs = np.log(np.asarray(condition.noise, dtype=float)[process, place])
+    return float(np.sqrt(weights @ (logs - weights @ logs) ** 2))
+
+
 def trained_condition(ensemble: Ensemble, number: int) -> Condition:
     """Return a trained condition: q(h) itself in a fit, in each draw its latents; all know its observations already."""
     if ensemble.fit is not None:
         own = ensemble.fit.posterior.parameters.latents
         one = LatentGaussians(own.mean[number][None], own.variance[number][None], own.n_uncertain)
-        return condition_of_gaussian(ensemble, one, ensemble.noise[0, number], ensemble.own[0, number], number)
+        noise, deviation, scale = (each[0, number] for each in (ensemble.noise, ensemble.noise_deviation, ensemble.own))
+        return condition_of_gaussian(ensemble, one, noise, scale, noise_deviation=deviation, number=number)
     nothing = no_observations(ensemble.n_columns, ensemble.dtype)
     latents, noise, own = (each[:, number, None] for each in (ensemble.latents, ensemble.noise, ensemble.own))
     return Condition(latents, noise, own, ensemble.log_weights[:, None], nothing, jnp.asarray(number))

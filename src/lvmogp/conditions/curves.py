@@ -295,7 +295,7 @@ class Members(eqx.Module):
     """C conditions without observations beside those of the processes: K equal particles under each, σ² and ρ²."""
 
     latents: Float[Array, "S C K Q_H"]
-    noise: Float[Array, "S C"]
+    noise: Float[Array, "S C K"]
     own: Float[Array, "S C"]
 
 

@@ -20,7 +20,7 @@ from lvmogp.model.layouts import Data, GridData, LikelihoodData, ScatteredData, 
 from lvmogp.model.parameters import Parameters
 from lvmogp.model.posterior import CurveMoments, Posterior, curve_moments
 from lvmogp.model.process import Process, own_of_fit, process_of_fit, processes_of_draws
-from lvmogp.typing import Array, Float, HostFloat, HostInt
+from lvmogp.typing import Array, Float, HostFloat, HostInt, Scalar
 
 # Factors that are kept, or worked through, at a time: half a gigabyte of them in double precision.
 _MOST_KEPT_ELEMENTS = 2**26
@@ -78,6 +78,8 @@ class ClosedForm(eqx.Module):
 class Ensemble(eqx.Module):
     """S weighted processes, with latents, noise and scale of the own curve that the trained conditions have in each.
 
+    Noise variances are means where they are uncertain; ``noise_deviation`` are then standard deviations of their
+    logarithms, else zero.
     ``rotations`` turn the latents of each process into aligned coordinates, those of the variational fit. ``fit`` is
     there where the latents of trained conditions are Gaussian, so that answers have closed forms.
     """
@@ -86,6 +88,7 @@ class Ensemble(eqx.Module):
     rotations: Float[Array, "S Q_H Q_H"]
     latents: Float[Array, "S D Q_H"]
     noise: Float[Array, "S D"]
+    noise_deviation: Float[Array, "S D"]
     own: Float[Array, "S D"]
     noise_prior: NoisePrior
     processes: Process | None
@@ -125,23 +128,32 @@ def _ensemble_of_fit(model: Posterior, data: Data | None, *, keeps_curves: bool)
     # One program: each operation outside of it would be a program of its own.
     parameters, own = model.parameters, own_of_fit(model, data)
     log_noise = jnp.log(parameters.noise_per_condition)
-    pooled = None if parameters.own_scale is None else jnp.std(jnp.log(parameters.own_scale))[None]
+    noise, deviation = parameters.noise_per_condition, model.noise_deviation
+    deviation = jnp.zeros_like(noise) if deviation is None else deviation
     mean = parameters.latents.mean
     return Ensemble(
         log_weights=jnp.zeros(1, mean.dtype),
         rotations=jnp.eye(mean.shape[1], dtype=mean.dtype)[None],
         latents=mean[None],
-        noise=parameters.noise_per_condition[None],
+        noise=(noise * jnp.exp(deviation**2 / 2))[None],
+        noise_deviation=deviation[None],
         own=parameters.own_per_condition[None],
-        # That of a new condition is as those of the trained ones are spread.
         noise_prior=NoisePrior(
-            jnp.mean(log_noise)[None], jnp.std(log_noise)[None], pooled, shared=parameters.noise_variance.shape[0] == 1
+            jnp.mean(log_noise)[None],
+            _spread(parameters.noise_spread, log_noise),
+            None if parameters.own_scale is None else _spread(parameters.own_spread, jnp.log(parameters.own_scale)),
+            shared=parameters.noise_variance.shape[0] == 1,
         ),
         processes=jax.tree.map(lambda leaf: leaf[None], process_of_fit(model, own)),
         source=None,
         fit=ClosedForm(model, curve_moments(model, parameters.latents, own) if keeps_curves else None, own),
         n_columns=model.input_basis.points.shape[1],
     )
+
+
+def _spread(found: Scalar | None, logs: Float[Array, " D"]) -> Float[Array, " 1"]:
+    # That of a new condition is as the fit says, or else as those of the trained ones are spread.
+    return (jnp.std(logs) if found is None else found)[None]
 
 
 def ensemble_of_draws(draws: Draws, data: Data, start: Parameters) -> Ensemble:
@@ -158,6 +170,7 @@ def ensemble_of_draws(draws: Draws, data: Data, start: Parameters) -> Ensemble:
         rotations=rotations(draws, jnp.asarray(start.latent_mean, jnp.float64)),
         latents=draws.latents,
         noise=draws.noise_per_condition,
+        noise_deviation=jnp.zeros_like(draws.noise_per_condition),
         own=draws.own_per_condition,
         noise_prior=_noise_prior(draws),
         processes=_processes_of_draws(draws, conditioned) if size <= _MOST_KEPT_ELEMENTS else None,

@@ -151,7 +151,10 @@ def _drawn_scenarios(
         else:
             mean, variance = np.asarray(condition.gaussian.mean[0]), np.asarray(condition.gaussian.variance[0])
             latents = mean + np.sqrt(variance) * rng.standard_normal((n_draws, len(mean)))
-            parts.append((latents, *(np.full(n_draws, float(each[0, 0])) for each in (condition.noise, condition.own))))
+            noise, own = np.asarray(condition.noise[0]), float(condition.own[0, 0])
+            # The noise is drawn too where it is uncertain.
+            places = rng.integers(len(noise), size=n_draws) if np.ptp(noise) > 0 else np.zeros(n_draws, int)
+            parts.append((latents, noise[places], np.full(n_draws, own)))
     return _scenarios(process, parts)
 
 

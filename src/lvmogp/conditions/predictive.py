@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.algebra.gaussians import mixture_quantile, mixture_scores
-from lvmogp.conditions.condition import Condition, gaussian_nodes, particles_in_chunks
+from lvmogp.conditions.condition import Condition, gaussian_nodes, noise_nodes, particles_in_chunks
 from lvmogp.conditions.curves import Blocks, Members, Particles, block_moments, moments, with_slopes
 from lvmogp.conditions.ensemble import Ensemble, chunks, of_processes
 from lvmogp.ground.compiling import compiled
@@ -127,7 +127,7 @@ def trained_curves(ensemble: Ensemble, points: HostFloat, numbers: HostInt, *, s
     """Return the curves of trained conditions at standardised points; ``numbers`` say which each point has."""
     distinct, places = np.unique(numbers, return_inverse=True)
     gaussians = None if ensemble.fit is None else ensemble.fit.posterior.parameters.latents
-    trained = (ensemble.latents, ensemble.noise, ensemble.own)
+    trained = (ensemble.latents, ensemble.noise, ensemble.noise_deviation, ensemble.own)
     members = _of_trained(gaussians, trained, jnp.asarray(repeated(distinct)))
     return curves_of_members(ensemble, members, points, places.reshape(-1), numbers=distinct, slopes=slopes)
 
@@ -135,14 +135,15 @@ def trained_curves(ensemble: Ensemble, points: HostFloat, numbers: HostInt, *, s
 @compiled
 def _of_trained(
     gaussians: LatentGaussians | None,
-    trained: tuple[Float[Array, "S D Q_H"], Float[Array, "S D"], Float[Array, "S D"]],
+    trained: tuple[Float[Array, "S D Q_H"], Float[Array, "S D"], Float[Array, "S D"], Float[Array, "S D"]],
     chosen: Int[Array, " C"],
 ) -> Members:
     """Return trained conditions with their latents, of Gaussians quasi-random points."""
-    latents, noise, own = (each[:, chosen] for each in trained)
+    latents, noise, deviation, own = (each[:, chosen] for each in trained)
     if gaussians is None:
-        return Members(latents[:, :, None], noise, own)
-    return Members(gaussian_nodes(jax.tree.map(lambda leaf: leaf[chosen], gaussians))[None], noise, own)
+        return Members(latents[:, :, None], noise[..., None], own)
+    points = gaussian_nodes(jax.tree.map(lambda leaf: leaf[chosen], gaussians))[None]
+    return Members(points, noise_nodes(noise, deviation, points.shape[-1]), own)
 
 
 def curves_of_members(
@@ -186,9 +187,9 @@ def _curves_in_blocks(
     position, n_each = blocks.position, members.latents.shape[2]
     found = with_slopes(partial(block_moments, processes, members, blocks), blocks.points, slopes=slopes)
     means, variances = (leaf[..., position].reshape(len(leaf), -1, len(position)) for leaf in found)
-    own = members.noise[:, blocks.condition[position // blocks.place.shape[1]]]
-    weights = jnp.exp(log_weights) / n_each
-    return Curves(jnp.repeat(weights, n_each), means, variances, jnp.repeat(own, n_each, axis=0))
+    noise = members.noise[:, blocks.condition[position // blocks.place.shape[1]]]  # (S, n, K)
+    weights = jnp.repeat(jnp.exp(log_weights) / n_each, n_each)
+    return Curves(weights, means, variances, jnp.moveaxis(noise, 2, 1).reshape(-1, len(position)))
 
 
 def _together(parts: list[Curves]) -> Curves:

@@ -192,7 +192,8 @@ def moments_at_latents(
     points, rows = scaling.inputs(inputs), np.broadcast_to(numbers.reshape(-1), len(inputs))
     # The geometric means of all conditions.
     typical = (jnp.exp(jnp.mean(jnp.log(each), axis=1, keepdims=True)) for each in (ensemble.noise, ensemble.own))
-    members = predictive.Members(own, *(jnp.broadcast_to(each, own.shape[:2]) for each in typical))
+    noise, scale = (jnp.broadcast_to(each, own.shape[:2]) for each in typical)
+    members = predictive.Members(own, noise[..., None], scale)
     found = np.empty((len(inputs), 2))
     for some in predictive.pieces(np.arange(len(inputs))):
         curves = predictive.curves_of_members(ensemble, members, points[some], rows[some])

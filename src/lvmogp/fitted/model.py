@@ -32,11 +32,13 @@ from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id, unknown_condition
 from lvmogp.tables.observations import Observations, joined
 from lvmogp.tables.scaling import Scaling
-from lvmogp.typing import Float, HostFloat
+from lvmogp.typing import Array, Float, HostFloat
 
 Method = Literal["exact", "gaussian"]
 _posterior = compiled(posterior)
 _MOST_DENSE = 4_000
+# Of the logarithm of a noise, whatever particles say: none is known for certain.
+_LEAST_DEVIATION = 1e-6
 
 
 class Origin(NamedTuple):
@@ -328,7 +330,8 @@ def absorbed(model: FittedModel) -> FittedModel:
             f"absorb needs a dense covariance over all {n_inducing} pairs of inducing points; it is limited to "
             f"{_MOST_DENSE}: refit with the new conditions instead"
         )
-    scaling, schema, parameters = model.scaling, model.schema, _all_parameters(model)
+    scaling, schema, deviation = model.scaling, model.schema, _all_noise_deviations(model)
+    parameters = _all_parameters(model, deviation)
     new = joined([entry.observations(number) for number, entry in enumerate(model.added.values(), len(model.ids))])
     data = long_data(
         scaling.inputs(new.inputs),
@@ -338,7 +341,7 @@ def absorbed(model: FittedModel) -> FittedModel:
         str(posterior.mean.dtype),
         error_variances=None if new.errors is None else scaling.error_variances(new.errors, new.outputs),
     )
-    refreshed = _updated(posterior, parameters, data)
+    refreshed = dataclasses.replace(_updated(posterior, parameters, data), noise_deviation=deviation)
     if model.observations is not None:
         schema = joined([schema, new])
     schema = schema._replace(ids=model.all_ids)
@@ -358,7 +361,16 @@ def _updated(posterior: Posterior, parameters: Parameters, data: LongData) -> Po
     return dataclasses.replace(found, parameters=parameters)
 
 
-def _all_parameters(model: FittedModel) -> Parameters:
+def _all_noise_deviations(model: FittedModel) -> Float[Array, " D"] | None:
+    # Of log σ_d², of trained and added conditions together, where they are known.
+    known = model.posterior.noise_deviation
+    if known is None:
+        return None
+    added = [conditions.log_noise_deviation(model.ensemble, entry.condition) for entry in model.added.values()]
+    return jnp.concatenate([known, jnp.maximum(jnp.asarray(added, known.dtype), _LEAST_DEVIATION)])
+
+
+def _all_parameters(model: FittedModel, deviation: Float[Array, " D"] | None) -> Parameters:
     # Those of trained and added conditions together; kernels and inducing points are those of the fit.
     trained, features, latents, known = model.posterior.parameters, all_features(model), all_latents(model), None
     (mean, known_mean), (variance, known_variance) = (
@@ -371,6 +383,8 @@ def _all_parameters(model: FittedModel) -> Parameters:
     if len(noise) > 1:
         added = [conditions.mean_noises(model.ensemble, entry.condition) for entry in model.added.values()]
         added_noise, added_own = (jnp.asarray(each, noise.dtype) for each in zip(*added, strict=True))
+        if deviation is not None:  # the mean of a log-normal variance, m exp(δ²/2)
+            added_noise *= jnp.exp(-(deviation[-len(added) :] ** 2) / 2)
         noise = jnp.concatenate([noise, added_noise])
         if trained.kernels.own is not None:
             own = jnp.concatenate([trained.own_per_condition, added_own])

@@ -31,6 +31,7 @@ from lvmogp.model.expected_likelihood import ConstantTerm, condition_sums, quadr
 from lvmogp.model.features import Basis, basis
 from lvmogp.model.layouts import Data, GridData, some_blocks
 from lvmogp.model.parameters import (
+    SPREAD_PRIOR,
     FullInducing,
     Kernels,
     KroneckerInducing,
@@ -274,7 +275,7 @@ def start(
     inducing = representatives(points, settings.n_inducing_latents, int(rng.integers(2**31)))
     noise = np.maximum(np.asarray(independent.noise_variance), _LEAST_NOISE)
     latent_kernel = in_precision(complete(settings.kernels.of_latents, scale, lengthscales), "float64")
-    own_scale = None
+    own_scale, spread = None, jnp.asarray(SPREAD_PRIOR[0])
     if settings.kernels.own is not None and settings.noise_per_condition and not settings.own_follows_noise:
         own_scale = jnp.ones(len(means))
     return Parameters(
@@ -285,6 +286,8 @@ def start(
         latent_variance=jnp.asarray(np.full(means.shape, _LATENT_VARIANCE)),
         noise_variance=jnp.asarray(np.full(len(means) if settings.noise_per_condition else 1, noise)),
         own_scale=own_scale,
+        noise_spread=spread if settings.noise_per_condition else None,
+        own_spread=None if own_scale is None else spread,
         known=known,
     )
 

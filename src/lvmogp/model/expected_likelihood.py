@@ -14,6 +14,7 @@ of several terms are stacked, and curves that are conditions' own are integrated
 """
 
 import itertools
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -38,7 +39,7 @@ from lvmogp.model.features import (
     whitened_mean,
 )
 from lvmogp.model.layouts import Data, GridData, LongData
-from lvmogp.model.parameters import KroneckerInducing, Parameters
+from lvmogp.model.parameters import Information, KroneckerInducing, Parameters
 from lvmogp.typing import Array, Float, Scalar
 
 # Covariances of observations with inducing inputs that long data are computed from at a time: as many as a cache holds.
@@ -79,6 +80,7 @@ class GridQuadratic(eqx.Module):
     linear: Float[Array, "M_X M_C"]
     input_gram: Float[Array, "M_A M_A"]
     latent_gram: Float[Array, "M_C M_C"]
+    information: Information
     sizes: tuple[int, ...] = eqx.field(static=True)
 
     def evidence(self) -> tuple[Scalar, Scalar]:
@@ -110,6 +112,7 @@ class LongQuadratic(eqx.Module):
     input_grams: Float[Array, "D M_A M_A"]
     latent_seconds: Float[Array, "D M_C M_C"]
     whitener: Float[Array, "M_C M_C"]
+    information: Information
     sizes: tuple[int, ...] = eqx.field(static=True)
 
     def evidence(self) -> tuple[Scalar, Scalar]:
@@ -240,13 +243,15 @@ def _grid_quadratic(parameters: Parameters, data: GridData, *, careful: bool) ->
         linear = linear[:n_kept] - across.T @ of_linear
         input_gram = input_gram[:n_kept, :n_kept] - across.T @ across
     constant = ConstantTerm(jnp.sum(data.counts), logs, squares, signal, residual)
-    return GridQuadratic(constant, _of_terms(linear, sizes), input_gram, latent_gram, sizes)
+    information = _information_of_noise(data.counts, (parameters.noise_per_condition * precision) ** 2)
+    return GridQuadratic(constant, _of_terms(linear, sizes), input_gram, latent_gram, information, sizes)
 
 
 def _long_quadratic(parameters: Parameters, data: LongData, *, careful: bool) -> LongQuadratic:
     input_basis, latent_basis = bases(parameters)
     latents, sizes, n_terms = parameters.latents, latent_basis.sizes, len(parameters.kernels.terms)
     sums = condition_sums(input_basis, data, parameters.noise_per_condition)
+    information = _information_of_noise(data.counts, _noise_shares(data, parameters.noise_per_condition))
     if careful:
         seconds, whitener = latent_moments(latent_basis, latents).second, jnp.eye(sum(sizes))  # T_d, I
     else:
@@ -263,11 +268,14 @@ def _long_quadratic(parameters: Parameters, data: LongData, *, careful: bool) ->
         scale = parameters.own_per_condition
         own_signal = scale @ sums.prior_variances[:, -1]
         signal, residual = signal + own_signal, residual + own_signal - scale @ traces[:, -1]
-        sums = without_own(sums, scale, len(input_basis.points))
+        parts = _own_parts(sums, scale, len(input_basis.points))
+        if parameters.own_scale is not None:
+            information = _information(information, data.counts, parts.lower)
+        sums = without_own(sums, parts)
     linear = _of_terms(sums.projections.T @ whitened_mean(latent_basis, latents), sizes)  # B
     log_precision, squares = jnp.sum(sums.log_precisions), jnp.sum(sums.squares)
     constant = ConstantTerm(jnp.sum(data.counts), log_precision, squares, signal, residual)
-    return LongQuadratic(constant, linear, sums.grams, seconds, whitener, sizes)
+    return LongQuadratic(constant, linear, sums.grams, seconds, whitener, information, sizes)
 
 
 class ConditionSums(eqx.Module):
@@ -315,25 +323,53 @@ def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]
     )
 
 
-def _own_parts(
-    sums: ConditionSums, scale: Float[Array, " D"], n_own: int
-) -> tuple[Float[Array, "D m m"], Float[Array, "D m F"], Float[Array, "D m"]]:
+def _noise_shares(data: LongData, noise: Float[Array, " D"]) -> Float[Array, " D"]:
+    # Means over the observations of each condition of (σ_d² p_n)²: one where nothing but noise makes them err.
+    if data.error_variances is None:
+        return jnp.ones_like(noise)
+    shares = (noise[data.block_condition][:, None] / data.noise(noise)) ** 2 * data.present
+    return data.sum_by_condition(jnp.sum(shares, axis=1)) / data.counts
+
+
+def _information_of_noise(counts: Float[Array, " D"], shares: Float[Array, " D"]) -> Information:
+    # ½ tr E² with E = diag(σ_d² p_n), where conditions have no curves of their own or these follow the noise
+    nothing = jnp.zeros_like(counts)
+    return Information(shares * counts / 2, nothing, nothing)
+
+
+def _information(of_noise: Information, counts: Float[Array, " D"], lower: Float[Array, "D m m"]) -> Information:
+    # The eigenvalues of I − E are those of I − P⁻¹, and zeros: tr (I − P⁻¹) and tr (I − P⁻¹)² are all it takes.
+    whitener = jax.vmap(linalg.triangular_inverse)(lower)
+    inverse = whitener.mT @ whitener  # P⁻¹
+    left, n_own = jnp.trace(inverse, axis1=1, axis2=2), lower.shape[1]
+    first, second = n_own - left, n_own - 2 * left + jnp.sum(inverse**2, axis=(1, 2))
+    share = jnp.sqrt(2 * of_noise.noise / counts)
+    return Information(share**2 * (counts - 2 * first + second) / 2, share * (first - second) / 2, second / 2)
+
+
+class _OwnParts(NamedTuple):
     # Factors LLᵀ of P = I + ρ²A_oo, and ρL⁻¹ of A_of and of Σ p y a_o.
+    lower: Float[Array, "D m m"]
+    across: Float[Array, "D m F"]
+    outputs: Float[Array, "D m"]
+
+
+def _own_parts(sums: ConditionSums, scale: Float[Array, " D"], n_own: int) -> _OwnParts:
     n_kept = sums.grams.shape[1] - n_own
     root = jnp.sqrt(scale)[:, None, None]
     lower = jnp.linalg.cholesky(jnp.eye(n_own, dtype=root.dtype) + root**2 * sums.grams[:, n_kept:, n_kept:])
     right = root * jnp.concatenate([sums.grams[:, n_kept:, :n_kept], sums.projections[:, n_kept:, None]], axis=2)
     solved = solve_triangular(lower, right, lower=True)
-    return lower, solved[:, :, :-1], solved[:, :, -1]
+    return _OwnParts(lower, solved[:, :, :-1], solved[:, :, -1])
 
 
-def without_own(sums: ConditionSums, scale: Float[Array, " D"], n_own: int) -> ConditionSums:
+def without_own(sums: ConditionSums, parts: _OwnParts) -> ConditionSums:
     """Integrate the conditions' own curves out, whose features are the last (equation 57).
 
     With P = I + ρ²A_oo = LLᵀ and C = ρL⁻¹A_of: A_ff − CᵀC in place of A_ff, and likewise for the other sums.
     """
-    n_kept = sums.grams.shape[1] - n_own
-    lower, across, outputs = _own_parts(sums, scale, n_own)
+    lower, across, outputs = parts
+    n_kept = across.shape[2]
     return ConditionSums(
         grams=sums.grams[:, :n_kept, :n_kept] - across.mT @ across,
         projections=sums.projections[:, :n_kept] - jnp.einsum("dmf,dm->df", across, outputs),

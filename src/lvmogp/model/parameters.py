@@ -1,7 +1,7 @@
 """The one container of everything that is learnt."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,8 +14,9 @@ from lvmogp.kernels.covariances import Kernel
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
-# Standard deviation τ, among conditions, of the logarithms of their noise and of the variance of their own curves.
-POOLING = 0.7
+# What is known beforehand of the standard deviations τ, among conditions, of the logarithms of their noise and of the
+# variance of their own curves: median and spread of a log-normal distribution.
+SPREAD_PRIOR = (0.5, 0.5)
 
 
 class KroneckerInducing(eqx.Module):
@@ -125,7 +126,8 @@ class Parameters(eqx.Module):
     """Kernels, inducing points, q(H), noise and, for the explicit bounds, q(v).
 
     All terms have the same inducing inputs and inducing latents. ``own_scale`` is ρ_d², by which the conditions' own
-    curves differ in variance, or ``None`` where they differ as the noise does.
+    curves differ in variance, or ``None`` where they differ as the noise does. ``noise_spread`` and ``own_spread`` are
+    the standard deviations τ of log σ_d² and log ρ_d² among conditions, where these are pooled.
     ``latent_mean`` and ``latent_variance`` are those of the latents. Where conditions have known features, their
     coordinates follow the latents: ``latents`` is the one place where both are put together.
     ``noise_variance`` has one entry for noise shared by all conditions, D entries for noise per condition.
@@ -139,6 +141,8 @@ class Parameters(eqx.Module):
     latent_variance: Float[Array, "D Q_L"] = positive()
     noise_variance: Float[Array, " noise"] = positive()
     own_scale: Float[Array, " D"] | None = positive(default=None)
+    noise_spread: Scalar | None = positive(default=None)
+    own_spread: Scalar | None = positive(default=None)
     inducing: Inducing | None = None
     known: KnownCoordinates | None = None
 
@@ -175,16 +179,51 @@ class Parameters(eqx.Module):
             return self.own_scale
         return in_proportion(self.noise_per_condition)
 
-    @property
-    def log_prior(self) -> Scalar:
-        """Log density of what is pooled, up to a constant: log σ_d² ~ N(log m, τ²) and log ρ_d² ~ N(0, τ²)."""
-        total = jnp.zeros((), self.latent_mean.dtype)
-        if self.noise_variance.shape[0] > 1:
-            logs = jnp.log(self.noise_variance)
-            total -= jnp.sum((logs - jnp.mean(logs)) ** 2) / (2 * POOLING**2)
-        if self.own_scale is not None:
-            total -= jnp.sum(jnp.log(self.own_scale) ** 2) / (2 * POOLING**2)
+
+class Information(NamedTuple):
+    """Fisher information of log σ_d² and log ρ_d² in the observations of each condition, given all else.
+
+    With the covariance R_d = σ_d² I + ρ_d² K_o of noise and own curve, E = σ_d² R_d⁻¹ is the share of the noise:
+    ½ tr E², ½ tr E(I − E) and ½ tr (I − E)².
+    """
+
+    noise: Float[Array, " D"]
+    both: Float[Array, " D"]
+    own: Float[Array, " D"]
+
+
+def log_pooled(parameters: Parameters, information: Information) -> Scalar:
+    """Log evidence of what is pooled, up to a constant: log σ_d² ~ N(log m, τ²) and log ρ_d² ~ N(0, τ'²).
+
+    They are integrated out by Laplace's method (equation 62), with m the geometric mean, so that τ can be maximised:
+    −½ Σ_d [z_d²/τ² + u_d²/τ'² + log|I + diag(τ², τ'²) I_d|] with the deviations z and u and the information I_d.
+    """
+    total = jnp.zeros((), parameters.latent_mean.dtype)
+    if parameters.noise_spread is None:
         return total
+    logs, spread = jnp.log(parameters.noise_variance), parameters.noise_spread**2
+    total += _log_spread(parameters.noise_spread) - jnp.sum((logs - jnp.mean(logs)) ** 2) / (2 * spread)
+    if parameters.own_scale is None or parameters.own_spread is None:
+        return total - jnp.sum(jnp.log1p(spread * information.noise)) / 2
+    own_spread = parameters.own_spread**2
+    total += _log_spread(parameters.own_spread) - jnp.sum(jnp.log(parameters.own_scale) ** 2) / (2 * own_spread)
+    determinants = (1 + spread * information.noise) * (1 + own_spread * information.own)
+    return total - jnp.sum(jnp.log(determinants - spread * own_spread * information.both**2)) / 2
+
+
+def _log_spread(spread: Scalar) -> Scalar:
+    median, deviation = SPREAD_PRIOR
+    return -(((jnp.log(spread) - jnp.log(median)) / deviation) ** 2) / 2
+
+
+def noise_deviations(parameters: Parameters, information: Information) -> Float[Array, " D"] | None:
+    """Return standard deviations of log σ_d² given the data, (I_d + diag(1/τ², 1/τ'²))⁻¹; ``None`` if not pooled."""
+    if parameters.noise_spread is None:
+        return None
+    of_noise = information.noise + 1 / parameters.noise_spread**2
+    if parameters.own_scale is not None and parameters.own_spread is not None:
+        of_noise -= information.both**2 / (information.own + 1 / parameters.own_spread**2)
+    return 1 / jnp.sqrt(of_noise)
 
 
 def in_proportion(noise: Float[Array, "*S D"]) -> Float[Array, "*S D"]:

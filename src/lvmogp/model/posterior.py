@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve
 
+from lvmogp.algebra.constraints import positive
 from lvmogp.algebra.evidence import kronecker_shrinkage
 from lvmogp.algebra.linalg import packed_counts, vec
 from lvmogp.ground.precision import in_precision
@@ -29,7 +30,7 @@ from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.expected_likelihood import GridQuadratic, OwnCurves, Quadratic, quadratic
 from lvmogp.model.features import Basis, bases, latent_moments, parts_of, stacked
 from lvmogp.model.layouts import Data
-from lvmogp.model.parameters import KroneckerInducing, Parameters
+from lvmogp.model.parameters import KroneckerInducing, Parameters, noise_deviations
 from lvmogp.typing import Array, Float, Int
 
 _BLOCKS_AT_ONCE = 32
@@ -118,6 +119,7 @@ class Posterior(eqx.Module):
     """Kernels and inducing points with their factors, q(H), noise, and q(v) = N(vec M, S).
 
     The columns of M belong to the latent features of all terms, one after the other; so do the blocks of S.
+    ``noise_deviation`` is the standard deviation of log σ_d² given the data, where the noise is pooled.
     """
 
     parameters: Parameters
@@ -125,6 +127,7 @@ class Posterior(eqx.Module):
     latent_factors: Float[Array, "latent_kernels M_H M_H"]
     mean: Float[Array, "M_X M_C"]
     covariance: Covariance
+    noise_deviation: Float[Array, " D"] | None = positive(default=None)
 
     @property
     def input_basis(self) -> Basis:
@@ -140,9 +143,9 @@ class Posterior(eqx.Module):
 
 def posterior(parameters: Parameters, data: Data) -> Posterior:
     """Factorise the model: the optimal q(v), or the one stored in the parameters."""
-    inducing = parameters.inducing
+    inducing, expected = parameters.inducing, quadratic(parameters, data, careful=True)
     if inducing is None:
-        mean, covariance = optimal_inducing(quadratic(parameters, data, careful=True))
+        mean, covariance = optimal_inducing(expected)
     elif isinstance(inducing, KroneckerInducing):
         input_values, input_basis = jnp.linalg.eigh(inducing.input_factor @ inducing.input_factor.T)
         latent_values, latent_basis = jnp.linalg.eigh(inducing.latent_factor @ inducing.latent_factor.T)
@@ -152,7 +155,8 @@ def posterior(parameters: Parameters, data: Data) -> Posterior:
         mean = inducing.mean
         covariance = DenseCovariance(inducing.factor @ inducing.factor.T, mean.shape[0])
     inputs, latents = bases(parameters)
-    return Posterior(parameters, inputs.factors, latents.factors, mean, covariance)
+    deviation = noise_deviations(parameters, expected.information)
+    return Posterior(parameters, inputs.factors, latents.factors, mean, covariance, deviation)
 
 
 def optimal_inducing(expected: Quadratic) -> tuple[Float[Array, "M_X M_C"], Covariance]:
@@ -176,11 +180,12 @@ def _from_precision(
 
 
 def updated(model: Posterior, new: Quadratic) -> Posterior:
-    """q(v) after the expected log-likelihood of new data: precisions add, and so do linear terms (equation 23)."""
+    """Return q(v) after the expected log-likelihood of new data: precisions and linear terms add (equation 23)."""
     precision = model.covariance.precision()
     linear = (precision @ vec(model.mean)).reshape(model.mean.T.shape).T + new.linear
     mean, covariance = _from_precision(precision + new.dense_gram(), linear)
-    return Posterior(model.parameters, model.input_factors, model.latent_factors, mean, covariance)
+    factors = model.input_factors, model.latent_factors
+    return Posterior(model.parameters, *factors, mean, covariance, model.noise_deviation)
 
 
 def positive_part(variance: Float[Array, "*shape"], prior: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -17,7 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvmogp.algebra.linalg import smallest_jitter
-from lvmogp.conditions.condition import MOST_PARTICLES, N_NODES, Condition, known_latents, mean_noise
+from lvmogp.conditions.condition import (
+    MOST_PARTICLES,
+    N_NODES,
+    Condition,
+    known_latents,
+    mean_noise,
+    standard_noise_nodes,
+)
 from lvmogp.conditions.curves import MOST_EXACT, PLACES, picked
 from lvmogp.conditions.ensemble import Ensemble, ensemble_of_fit
 from lvmogp.conditions.infer import SEARCH, starting_points
@@ -78,6 +85,7 @@ def page_data(model: FittedModel) -> Document:
             "ownDeviation": None if fit.noise_prior.own_deviation is None else float(fit.noise_prior.own_deviation[0]),
         },
         "latentNodes": encoded(normal_nodes(N_NODES, n_coordinates)),
+        "noiseNodes": encoded(standard_noise_nodes(n_coordinates)),
         "search": _search(fit, model.n_latent),
         "fromDraws": model.ensemble.fit is None,
         "outcomeNodes": encoded(np.column_stack([unit_nodes(N_OUTCOMES, 2)[:, 0], normal_nodes(N_OUTCOMES, 2)[:, 1]])),
@@ -197,7 +205,9 @@ def _conditions(model: FittedModel) -> list[Document]:
     curves = _curves_of_draws(model) if model.ensemble.fit is None else _curves_of_fit(model, added)
     shown = _shown_data(model.observations, len(model.ids))
     shown += [_observations(entry.inputs, entry.outputs, len(entry.outputs)) for entry in model.added.values()]
-    columns = zip(model.all_ids, means, deviations, noises, curves, shown, strict=True)
+    # Under draws, and by particles, it is uncertain in their way.
+    uncertain = [*np.asarray(model.ensemble.noise_deviation[0], dtype=float).tolist(), *[0.0] * len(added)]
+    columns = zip(model.all_ids, means, deviations, noises, uncertain, curves, shown, strict=True)
     return [
         {
             "name": str(name),
@@ -205,10 +215,11 @@ def _conditions(model: FittedModel) -> list[Document]:
             "latentMean": mean,
             "latentSd": deviation,
             "noise": float(noise),
+            "noiseDeviation": deviation_of_noise,
             **curve,
             **data,
         }
-        for name, mean, deviation, noise, curve, data in columns
+        for name, mean, deviation, noise, deviation_of_noise, curve, data in columns
     ]
 
 

@@ -240,7 +240,11 @@ function gaussianMixture(model, prepared, condition) {
     );
     return curveAt(model, prepared, latent, condition.own?.scale);
   });
-  return mixtureOf(new Float64Array(n).fill(1 / n), new Float64Array(n).fill(condition.noise), curves);
+  // Log-normal noise of the given mean.
+  const factors = model.noiseNodes.map((node) => Math.exp(condition.noiseDeviation * node));
+  const mean = factors.reduce((total, factor) => total + factor, 0) / n;
+  const noises = factors.map((factor) => (condition.noise * factor) / mean);
+  return mixtureOf(new Float64Array(n).fill(1 / n), noises, curves);
 }
 
 // Mean and standard deviation of the output in the user's units.

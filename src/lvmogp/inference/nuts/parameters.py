@@ -96,12 +96,14 @@ def chain_parameters(parameters: Parameters, latents: Float[Array, "D Q_L"]) -> 
     own = None
     if parameters.own_scale is not None:
         logs = jnp.log(parameters.own_scale)
-        spread = jnp.clip(jnp.std(logs), *_FIRST_SPREADS)
+        spread = jnp.std(logs) if parameters.own_spread is None else parameters.own_spread
+        spread = jnp.clip(spread, *_FIRST_SPREADS)
         own = OwnScale(logs / spread, spread)
     if len(parameters.noise_variance) == 1:
         return ChainParameters(kernels, latents, SharedNoise(parameters.noise_variance), known, own)
     logs = jnp.log(parameters.noise_variance)
-    mean, spread = jnp.mean(logs), jnp.clip(jnp.std(logs), *_FIRST_SPREADS)
+    spread = jnp.std(logs) if parameters.noise_spread is None else parameters.noise_spread
+    mean, spread = jnp.mean(logs), jnp.clip(spread, *_FIRST_SPREADS)
     noise = OwnNoise((logs - mean) / spread, jnp.exp(mean), spread)
     return ChainParameters(kernels, latents, noise, known, own)
 
