@@ -26,8 +26,10 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "unseen": ("error", "prior"),
     "dtype": ("float64", "float32"),
 }
-# Inducing inputs double from the one number to the other while the bound gains.
+# Inducing inputs double from the one number to the other while the bound gains. Where they have few latent features
+# beside them, they begin with more: these many pairs cost next to nothing.
 _FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS = 25, 400
+_FEWEST_PAIRS = 400
 # Inducing latents by the number of coordinates of a condition.
 _INDUCING_LATENTS, _MOST_INDUCING_LATENTS = {1: 20, 2: 30}, 40
 # Pairs of inducing points of which a bound can factorise a matrix, and a fit can store one.
@@ -254,9 +256,12 @@ def log_columns(options: Options, given: Observations) -> list[tuple[int, ...]]:
 
 
 def latent_kernels(options: Options) -> list[Kernel]:
-    """Return latent kernels to try: with ``"auto"``, curves that change smoothly or in proportion to the latents."""
+    """Return latent kernels to try: with ``"auto"``, curves that change smoothly or in proportion to the latents.
+
+    The constant, a part that latents do not change, is the shared curve where there is one.
+    """
     if isinstance(options.latent_kernel, str) and options.latent_kernel == AUTO:
-        return [RBF(), Linear() + Constant()]
+        return [RBF(), Linear() + Constant() if options.shared_kernel is None else Linear()]
     return [named(options.latent_kernel)]
 
 
@@ -315,7 +320,8 @@ def fit_settings(
     if options.n_inducing_inputs != AUTO:
         fewest = most = _capped("n_inducing_inputs", options, n_distinct, "different inputs")
     else:
-        fewest, most = min(_FEWEST_INDUCING_INPUTS, n_distinct), min(_MOST_INDUCING_INPUTS, n_distinct)
+        fewest = min(max(_FEWEST_INDUCING_INPUTS, _FEWEST_PAIRS // n_features), n_distinct)
+        most = min(_MOST_INDUCING_INPUTS, n_distinct)
         # A grid of the paper's model never forms a matrix over all pairs; with a shared curve, or own ones, answers do.
         limit = _MOST_COLLAPSED if not is_grid or len(kernels.of_inputs) > 1 else _MOST_ANSWERING
         most = most if is_grid and kernels.is_plain else max(min(most, limit // n_features), fewest)

@@ -1,10 +1,9 @@
 """From data and options to the best of several optimised starts, with an account of what happened."""
 
 import dataclasses
-import itertools
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, NamedTuple
 
@@ -168,12 +167,13 @@ def search(
     n_known = 0 if coordinates is None else coordinates.values.shape[1]
     for n_latent in latent_dimensions(options, data.n_conditions, n_known=n_known):
         candidates: list[Outcome] = []
-        for number, kernel in enumerate(itertools.product(latent_kernels(options), input_kernels(options))):
-            kernels = described_kernels(options, *kernel, input_scale)
+        for latent_kernel, input_kernel in _kernels_to_try(options, candidates):
+            kernels = described_kernels(options, latent_kernel, input_kernel, input_scale)
             settings = fit_settings(options, data, inputs, n_latent=n_latent, n_known=n_known, kernels=kernels)
-            keep = (checkpoints, f"{label}latents{n_latent}kernel{number}")
-            candidates.append(fit(data, inputs, input_scale, settings, on_progress, keep, coordinates=coordinates))
-            if candidates[-1].status is Status.INTERRUPTED:
+            keep = (checkpoints, f"{label}latents{n_latent}kernel{len(candidates)}")
+            found = fit(data, inputs, input_scale, settings, on_progress, keep, coordinates=coordinates)
+            candidates.append(found)
+            if found.status is Status.INTERRUPTED:
                 break
         outcomes.append(max(candidates, key=lambda outcome: outcome.bound))
         if candidates[-1].status is Status.INTERRUPTED:
@@ -182,6 +182,16 @@ def search(
         if chosen(outcomes) is not outcomes[-1]:
             break
     return outcomes
+
+
+def _kernels_to_try(options: Options, candidates: Sequence[Outcome]) -> Iterator[tuple[Kernel, Kernel]]:
+    # Every latent kernel with the first input kernel, then the best of them with others.
+    (first, *others), kernels = input_kernels(options), latent_kernels(options)
+    for latent_kernel in kernels:
+        yield latent_kernel, first
+    best = int(np.argmax([found.bound for found in candidates]))
+    for input_kernel in others:
+        yield kernels[best], input_kernel
 
 
 def chosen(outcomes: list[Outcome]) -> Outcome:
