@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lvmogp import LVMOGPRegressor
+from lvmogp import PAPERS_MODEL, LVMOGPRegressor
 from lvmogp.metrics import rmse
 from paper.synthetic import synthetic_grid
 
@@ -22,8 +22,10 @@ def added(seed: int, settings: dict[str, int]) -> dict[str, float]:
     data = synthetic_grid(seed)
     held = seed % data.train_outputs.shape[1]
     others = [number for number in range(data.train_outputs.shape[1]) if number != held]
-    trained = LVMOGPRegressor(**settings).fit(data.train_inputs, data.train_outputs)
-    later = LVMOGPRegressor(**settings).fit(data.train_inputs, data.train_outputs[:, others], conditions=others)
+    trained = LVMOGPRegressor(**PAPERS_MODEL, **settings).fit(data.train_inputs, data.train_outputs)
+    later = LVMOGPRegressor(**PAPERS_MODEL, **settings).fit(
+        data.train_inputs, data.train_outputs[:, others], conditions=others
+    )
     later.add_condition(held, data.train_inputs, data.train_outputs[:, held])
     truth = data.test_values[:, held]
     from_start = rmse(trained.predict(data.test_inputs, held), truth)

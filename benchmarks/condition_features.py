@@ -25,7 +25,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from benchmarks.pages import write_part
-from lvmogp import LVMOGPRegressor
+from lvmogp import PAPERS_MODEL, LVMOGPRegressor
 from lvmogp.metrics import rmse, share_in_central_intervals
 from lvmogp.simulate import FRICTIONS, SPEEDS, braking, braking_distance
 from paper.methods import Family, one_hot_factors
@@ -63,7 +63,7 @@ def braking_repeat(seed: int) -> Row:
     ):
         features = None if known is None else known[:, None]
         own = None if new is None else dict(zip(names.tolist(), new.tolist(), strict=True))
-        model = LVMOGPRegressor(n_latent=1, unseen="prior")
+        model = LVMOGPRegressor(**PAPERS_MODEL, n_latent=1, unseen="prior")
         model.fit(data.speed[:, None], data.distance, data.condition, condition_features=features)
         mean = model.predict(inputs, rows, condition_features=own)
         lower, upper = model.predict_interval(inputs, rows, condition_features=own, include_noise=False)
@@ -91,7 +91,7 @@ def servo_repeat(seed: int) -> Row:
     note("one-hot GP", normal.mean(), normal.cdf(test.outputs), normal.logpdf(test.outputs), began)
     for name, inference in (("features", "auto"), ("features, draws", "nuts")):
         began = time.perf_counter()
-        model = LVMOGPRegressor(n_latent=0, n_inducing_latents=25, unseen="prior", inference=inference)
+        model = LVMOGPRegressor(**PAPERS_MODEL, n_latent=0, n_inducing_latents=25, unseen="prior", inference=inference)
         model.fit(train.inputs, train.outputs, train.conditions, condition_features=factors)
         asked = (test.inputs, test.outputs, test.conditions)
         mean = model.predict(test.inputs, test.conditions)

@@ -27,7 +27,7 @@ import jax
 import numpy as np
 
 import lvmogp.ground.compiling as compiling
-from lvmogp import LVMOGPRegressor
+from lvmogp import PAPERS_MODEL, LVMOGPRegressor
 
 RESULTS = Path(__file__).parents[1] / "results"
 # Memory may grow by so much from the second quarter of the run to the last.
@@ -81,7 +81,7 @@ def fitted(sizes: Shape, seed: int) -> LVMOGPRegressor:
     offsets = rng.normal(size=sizes.n_conditions)
     curves = np.sin(inputs.sum(axis=1)[:, None] + offsets) + 0.1 * rng.normal(size=(sizes.n_points, sizes.n_conditions))
     settings = {"n_latent": sizes.n_latent, "n_inducing_inputs": sizes.n_inducing_inputs}
-    model = LVMOGPRegressor(**settings, n_restarts=1, max_iter=10, random_state=seed)
+    model = LVMOGPRegressor(**PAPERS_MODEL, **settings, n_restarts=1, max_iter=10, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ten iterations are no fit to be proud of
         if sizes.on_grid:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lvmogp import RBF, Linear, LVMOGPRegressor, Periodic, RationalQuadratic
+from lvmogp import PAPERS_MODEL, RBF, Linear, LVMOGPRegressor, Periodic, RationalQuadratic
 from lvmogp.kernels.covariances import Kernel
 from lvmogp.metrics import negative_log_density, rmse
 from paper.problems import sensors
@@ -52,7 +52,9 @@ def held_out(name: str, repeat: int, data_dir: Path | None) -> dict[str, Any]:
     train = sensors(repeat, data_dir).train
     n_rows = len(train.outputs)
     held = np.random.default_rng(1000 + repeat).permutation(n_rows) < n_rows // _SHARE
-    model = LVMOGPRegressor(noise="per-condition", inference="collapsed", n_restarts=1, **settings()[name])
+    model = LVMOGPRegressor(
+        **{**PAPERS_MODEL, "noise": "per-condition", "inference": "collapsed", "n_restarts": 1, **settings()[name]}
+    )
     model.fit(train.inputs[~held], train.outputs[~held], conditions=train.conditions[~held])
     mean, deviation = model.predict(train.inputs[held], train.conditions[held], return_std=True)
     return {

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lvmogp import LVMOGPRegressor, ObservationStore, Progress
+from lvmogp import PAPERS_MODEL, LVMOGPRegressor, ObservationStore, Progress
 
 NOISE = 0.3
 AT_ONCE = 5_000_000
@@ -73,6 +73,7 @@ def fitted(data: ObservationStore, arguments: argparse.Namespace) -> Fitted:
 
     began = time.perf_counter()
     model = LVMOGPRegressor(
+        **PAPERS_MODEL,
         n_inducing_inputs=arguments.inducing[0],
         n_inducing_latents=arguments.inducing[1],
         inference="stochastic",

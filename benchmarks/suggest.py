@@ -20,7 +20,7 @@ import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.pages import with_part
-from lvmogp import LVMOGPRegressor
+from lvmogp import PAPERS_MODEL, LVMOGPRegressor
 from lvmogp.metrics import rmse
 from lvmogp.plots.style import COLOURS, LINE_STYLES, MARKERS, tidy
 from lvmogp.simulate import BRAKING_NOISE, FRICTIONS, SPEEDS, braking, braking_distance
@@ -48,7 +48,9 @@ def braking_sets() -> Iterator[tuple[LVMOGPRegressor, list[NewCondition]]]:
     for seed in range(N_SETS):
         rng = np.random.default_rng(seed)
         drawn = braking(rng)
-        model = LVMOGPRegressor(1, n_restarts=2).fit(drawn.speed[:, None], drawn.distance, conditions=drawn.condition)
+        model = LVMOGPRegressor(1, **PAPERS_MODEL, n_restarts=2).fit(
+            drawn.speed[:, None], drawn.distance, conditions=drawn.condition
+        )
         new = []
         for friction in rng.uniform(*FRICTIONS, N_NEW):
             truth = braking_distance(speeds[:, 0], friction)
@@ -62,7 +64,9 @@ def synthetic_sets() -> Iterator[tuple[LVMOGPRegressor, list[NewCondition]]]:
     for seed in range(N_SETS):
         data = synthetic_grid(seed)
         n_trained = data.train_outputs.shape[1] - N_NEW
-        model = LVMOGPRegressor(2, n_restarts=2).fit(data.train_inputs, data.train_outputs[:, :n_trained])
+        model = LVMOGPRegressor(2, **PAPERS_MODEL, n_restarts=2).fit(
+            data.train_inputs, data.train_outputs[:, :n_trained]
+        )
         yield (
             model,
             [

@@ -11,6 +11,7 @@ import numpy as np
 
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.inference.optimise import Objective, Run, maximise
+from lvmogp.inference.options import PAPERS_MODEL
 from lvmogp.kernels.covariances import RBF, Kernel, complete
 from lvmogp.model.layouts import GridData
 from lvmogp.tables.scaling import Scaling, scaling_of
@@ -83,6 +84,7 @@ def lvmogp(task: Task, **settings: Any) -> FittedMethod:
     problem, family = task.problem, task.family
     model = LVMOGPRegressor(
         **{
+            **PAPERS_MODEL,
             "input_kernel": family.kernel(),
             "noise": "per-condition" if family.noise_per_condition else "shared",
             "unseen": "prior",

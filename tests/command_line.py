@@ -10,7 +10,10 @@ from typer.testing import CliRunner
 
 from lvmogp.cli.app import app
 
-SMALL = ["--latents", "1", "--restarts", "1", "--inducing-inputs", "6"]
+SIZES = ["--latents", "1", "--restarts", "1", "--inducing-inputs", "6"]
+# The paper's model, which is the quickest to fit.
+PAPERS = ["--shared-kernel", "none", "--own-kernel", "none", "--input-kernel", "rbf", "--latent-kernel", "rbf"]
+SMALL = [*SIZES, *PAPERS, "--noise", "shared"]
 ROLES = ["--output", "distance", "--condition", "tyre"]
 
 

@@ -9,6 +9,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from papers_model import PapersModel
 from references import (
     DenseProcess,
     Seen,
@@ -151,7 +152,7 @@ def fitted(
     fit = Fit(build(parameters, standardised(observations, scaling)), outcome, *bounds)
     trained = fitted_model(observations, scaling, fit, condition_features=condition_features)
     logs = dict.fromkeys(log_columns, "log") or None
-    estimator = LVMOGPRegressor(n_latent, noise=noise, output_transform=transform, input_transform=logs)
+    estimator = PapersModel(n_latent, noise=noise, output_transform=transform, input_transform=logs)
     estimator.n_features_in_ = n_columns
     # Few observations are enough for the sparse form.
     with mock.patch("lvmogp.model.layouts._MOST_SCATTERED", 10 if form == "sparse" else 1_000):
@@ -200,7 +201,7 @@ def with_draws(model: FittedModel, draws: Draws | None) -> FittedModel:
 
 def forgetting(model: LVMOGPRegressor) -> LVMOGPRegressor:
     """A copy of the estimator, to which conditions can be added; the model inside is the same object."""
-    copied = LVMOGPRegressor(**model.get_params(deep=False))
+    copied = PapersModel(**model.get_params(deep=False))
     copied.model_ = model.model_
     copied.n_features_in_ = model.n_features_in_
     return copied

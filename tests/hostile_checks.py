@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from hostile_sets import Recipe, made
+from papers_model import PapersModel
 from small_models import grid_as_long
 
 from lvmogp import LVMOGPRegressor
@@ -64,7 +65,7 @@ def examined(recipe: Recipe, *, dtype: str = "float64", refits: bool = True) -> 
 
 def _examined(recipe: Recipe, dtype: str, *, refits: bool) -> Account:
     data, settings = made(recipe)
-    model = LVMOGPRegressor(**settings, dtype=dtype).fit(**data)
+    model = PapersModel(**settings, dtype=dtype).fit(**data)
     rng = np.random.default_rng(recipe.seed)
     trained, history = model.model_, model.outcome_.history
     # Inputs among the data, beside them, far and very far from them.
@@ -82,7 +83,7 @@ def _examined(recipe: Recipe, dtype: str, *, refits: bool) -> Account:
         rules |= {rule: rules[rule] and kept for rule, kept in of_new.items()}
         model.remove_condition("one more")
     if dtype == "float32":
-        double = LVMOGPRegressor(**settings).fit(**data).model_
+        double = PapersModel(**settings).fit(**data).model_
         moved["single precision"] = _moved(trained, double, points)
     elif refits:
         moved |= _fitted_anew(model, points, rng)
@@ -185,7 +186,7 @@ def _fitted_anew(model: LVMOGPRegressor, points: np.ndarray, rng: np.random.Gene
     trained, moved = model.model_, {}
     for what, told in _tellings(trained.observations, rng, trained.scaling.transform, shifted=False).items():
         seen = told.observations
-        again = LVMOGPRegressor(**(model.get_params(deep=False) | {"condition": None}))
+        again = PapersModel(**(model.get_params(deep=False) | {"condition": None}))
         again.fit(seen.inputs, seen.outputs, [seen.ids[number] for number in seen.conditions])
         moved[what + ANEW] = _moved(trained, again.model_, points, told)
     return moved

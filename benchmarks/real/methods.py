@@ -12,7 +12,7 @@ from benchmarks.real.exact import KINDS, Moments, exact_gp
 from benchmarks.real.problems import OURS, Task
 from benchmarks.real.serving import answer
 from benchmarks.rivals.environments import python_of
-from lvmogp import LVMOGPRegressor
+from lvmogp import PAPERS_MODEL, LVMOGPRegressor
 from lvmogp.insight.validation import Forecast
 
 MIXED, BOTORCH = "mixed model", "MultiTaskGP"
@@ -20,14 +20,8 @@ _MOST_ROWS_OF_BOTORCH = 250
 # Of ours, as LVMOGPRegressor takes them.
 SETTINGS: dict[str, dict[str, Any]] = {
     OURS: {},
+    f"{OURS}, the paper's model": dict(PAPERS_MODEL),
     f"{OURS}, nuts": {"inference": "nuts"},
-    f"{OURS}, shared and own curves": {
-        "shared_kernel": "auto",
-        "input_kernel": "auto",
-        "own_kernel": "auto",
-        "latent_kernel": "linear",
-        "noise": "per-condition",
-    },
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from benchmarks.rivals.reporting import Clock, answer, peak_mb
-from lvmogp import LVMOGPRegressor
+from lvmogp import PAPERS_MODEL, LVMOGPRegressor
 from lvmogp.errors import SettingError
 from lvmogp.inference.optimise import StopFit
 from lvmogp.inference.restarts import MINIBATCHES, Progress
@@ -18,6 +18,7 @@ def regressor(wanted: dict[str, Any]) -> LVMOGPRegressor:
     """The estimator at the sizes of the comparison."""
     n_inputs, n_latents = wanted["n_inducing"]
     return LVMOGPRegressor(
+        **PAPERS_MODEL,
         n_latent=2,
         n_inducing_inputs=n_inputs,
         n_inducing_latents=n_latents,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lvmogp.estimator import LVMOGPRegressor
     from lvmogp.inference.nuts.parameters import Priors
     from lvmogp.inference.optimise import StopFit
+    from lvmogp.inference.options import PAPERS_MODEL
     from lvmogp.inference.restarts import Progress
     from lvmogp.kernels.covariances import (
         RBF,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lvmogp.tables.observations import ObservationStore
 
 __all__ = [
+    "PAPERS_MODEL",
     "RBF",
     "Constant",
     "ConvergenceWarning",
@@ -68,6 +70,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # What needs JAX is imported when first asked for, so that the command line can show its help at once.
 _HOMES = {
     "LVMOGPRegressor": "lvmogp.estimator",
+    "PAPERS_MODEL": "lvmogp.inference.options",
     "ObservationStore": "lvmogp.tables.observations",
     "Priors": "lvmogp.inference.nuts.parameters",
     "Progress": "lvmogp.inference.restarts",

@@ -49,25 +49,26 @@ class LVMOGPRegressor(RegressorMixin, BaseEstimator, Options):
         known features of the conditions, which then are all that tells them apart.
     condition : str, optional
         Name of the column of a DataFrame ``X`` that holds the condition of each row.
-    input_kernel, latent_kernel : str or Kernel, default="rbf"
+    input_kernel, latent_kernel : str or Kernel, default="auto"
         Covariance over inputs and over latents: a name (``"rbf"``, ``"matern52"``, …) or a kernel such as
         ``RBF() + Periodic(period=24.0)``. Lengthscales and periods are in the units of the inputs; of a column whose
         logarithm is modelled, in those of its natural logarithm (a lengthscale of 2.3 is a factor of ten).
         A list of input kernels, ``["rbf", "matern32"]``, makes the curve a sum of as many functions of inputs and
         latents, which may change with the latents each in its own way; ``input_kernel=None`` leaves latents out, so
         that conditions have a shared curve and their own ones only.
-        ``latent_kernel="auto"`` tries an RBF and a linear kernel with a constant (curves that change in
-        proportion to the latents, which extrapolate to conditions unlike all trained ones) and keeps the
-        one with the better bound.
-    shared_kernel, own_kernel : None, "auto", str or Kernel, default=None
+        ``input_kernel="auto"`` tries an RBF and a Matérn 5/2, ``latent_kernel="auto"`` an RBF and a linear kernel
+        (curves that change in proportion to the latents, which extrapolate to conditions unlike all trained ones);
+        the better bound wins.
+    shared_kernel, own_kernel : "auto", None, str or Kernel, default="auto"
         Covariance over inputs of a curve that all conditions share, and of a curve that each condition has for itself,
-        beside what its latents tell; ``None`` for no such curve, ``"auto"`` for a kernel like ``input_kernel``, or a
-        kernel as there. With ``noise="per-condition"``, conditions also differ in the size of their own curves.
-        ``predict_parts`` shows each of the curves.
+        beside what its latents tell: ``"auto"`` for a kernel like ``input_kernel`` (none with minibatches, nor of a
+        single condition), ``None`` for no such curve, or a kernel as there. With ``noise="per-condition"``, conditions
+        also differ in the size of their own curves. ``predict_parts`` shows each of the curves.
     n_inducing_inputs, n_inducing_latents : int or "auto", default="auto"
         Numbers of inducing points. More are more exact and cost more.
-    noise : {"shared", "per-condition"}, default="shared"
-        One noise variance, or one for each condition.
+    noise : {"per-condition", "shared"}, default="per-condition"
+        A noise variance for each condition, pooled: how much they differ is learnt, and a condition with few points
+        follows the others. Or one for all. ``LVMOGPRegressor(**lvmogp.PAPERS_MODEL)`` is the model of the paper.
     inference : {"auto", "collapsed", "full", "kronecker", "stochastic", "nuts"}, default="auto"
         The variational family of the inducing variables: optimal and never stored, explicit with a full
         covariance, or explicit with a Kronecker covariance (the paper's); or by minibatches, for data of any

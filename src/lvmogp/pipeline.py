@@ -26,6 +26,7 @@ from lvmogp.inference.options import (
     log_columns,
     output_transforms,
     sampling_settings,
+    without_open_curves,
 )
 from lvmogp.inference.restarts import Outcome, Report, chosen, search
 from lvmogp.model.layouts import Data, standardised
@@ -76,6 +77,8 @@ def train(
     beyond = "condition_features" if condition_features is not None else None if y_std is None else "y_std"
     beyond = beyond or beyond_the_paper(options)
     by_minibatches = is_stochastic(options, given, beyond=beyond)
+    if by_minibatches or len(given.ids) == 1:
+        options = without_open_curves(options)
     if checkpoint is None and resume:
         raise SettingError("resume=True needs to know the folder of the checkpoints: pass checkpoint= as well")
 

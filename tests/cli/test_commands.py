@@ -13,7 +13,8 @@ from unittest.mock import Mock
 import numpy as np
 import pandas as pd
 import pytest
-from command_line import ROLES, SMALL, data, document, failed, listening_to_ctrl_c, lvmogp, succeeded
+from command_line import ROLES, SIZES, SMALL, data, document, failed, listening_to_ctrl_c, lvmogp, succeeded
+from papers_model import PapersModel
 
 from lvmogp.__about__ import __version__
 from lvmogp.estimator import LVMOGPRegressor
@@ -39,7 +40,7 @@ def model(folder, fitted, tmp_path):
 def direct():
     """The library's fit."""
     frame = data()
-    return LVMOGPRegressor(condition="tyre", **SETTINGS).fit(frame[["speed", "tyre"]], frame["distance"])
+    return PapersModel(condition="tyre", **SETTINGS).fit(frame[["speed", "tyre"]], frame["distance"])
 
 
 def test_fit_is_that_of_the_library_and_says_what_it_understood_and_found(folder, fitted, direct):
@@ -82,7 +83,7 @@ def test_fit_of_a_wide_table_with_dates_decimal_commas_and_numbers_as_names(tmp_
     for words in ("semicolon-separated, decimal comma", "29 points of 5 conditions", "when (dates)"):
         assert words in printed
     assert re.search(r"missing +1 cell of 30", printed)
-    expected = LVMOGPRegressor(max_iter=5, **SETTINGS)
+    expected = PapersModel(max_iter=5, **SETTINGS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected.fit(pd.DataFrame({"when": times}), grid.drop(columns="when").rename(columns=int))
@@ -260,6 +261,7 @@ def test_show_tells_settings_seed_and_what_the_fit_was_made_with(folder, fitted,
     assert "30 points of 5 conditions" in printed
     (chosen,) = re.findall(r"^settings +(.*)$", printed, flags=re.MULTILINE)
     settings = {"condition='tyre'", "n_inducing_inputs=6", "n_latent=1", "n_restarts=1", "random_state=0"}
+    settings |= {"shared_kernel=None", "own_kernel=None", "input_kernel='rbf'", "latent_kernel='rbf'", "noise='shared'"}
     assert set(chosen.split(", ")) == settings
     assert re.search(rf"^made with +seed 0; lvmogp {re.escape(__version__)}, .*python ", printed, flags=re.MULTILINE)
 
@@ -269,7 +271,7 @@ def test_several_kernels_shared_and_own_curves_from_file_to_file(folder, tmp_pat
     named = [part for name in given for part in ("--input-kernel", name)]
     kernels = [*named, "--shared-kernel", "auto", "--own-kernel", "matern52", "--max-iter", 3]
     path = tmp_path / "m.lvmogp"
-    fitted = document("fit", folder / "data.csv", *ROLES, "--model", path, *SMALL, *kernels)
+    fitted = document("fit", folder / "data.csv", *ROLES, "--model", path, *SIZES, *kernels)
     saved = LVMOGPRegressor.load(path)
     assert (saved.input_kernel, saved.shared_kernel, saved.own_kernel) == (("rbf", "matern32"), "auto", "matern52")
     shares = fitted["summary"]["variance_shares"]
@@ -286,7 +288,7 @@ def test_several_kernels_shared_and_own_curves_from_file_to_file(folder, tmp_pat
 
 def test_no_kernel_over_inputs_leaves_latents_out(folder, tmp_path):
     path = tmp_path / "m.lvmogp"
-    asked = ("fit", folder / "data.csv", *ROLES, "--model", path, *SMALL, "--max-iter", 3, "--input-kernel")
+    asked = ("fit", folder / "data.csv", *ROLES, "--model", path, *SIZES, "--max-iter", 3, "--input-kernel")
     found = document(*asked, "none", "--shared-kernel", "rbf", "--own-kernel", "auto")["summary"]
     assert [row["part"] for row in found["variance_shares"][:3]] == ["shared", "own", "noise"]
     assert "without an input_kernel conditions have only what they share" in failed(*asked, "none")
@@ -312,7 +314,7 @@ def doses(tmp_path_factory):
 def test_log_inputs_are_those_of_the_library_and_shown(doses):
     folder, table, _, result = doses
     settings = SETTINGS | {"input_transform": {"dose": "log"}, "output_transform": "log"}
-    expected = LVMOGPRegressor(condition="batch", **settings).fit(table[["dose", "age", "batch"]], table["response"])
+    expected = PapersModel(condition="batch", **settings).fit(table[["dose", "age", "batch"]], table["response"])
     saved = LVMOGPRegressor.load(folder / "doses.lvmogp")
     assert saved.outcome_.bound == expected.outcome_.bound
     assert saved.input_transform_ == {"dose": "log"}

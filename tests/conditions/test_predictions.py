@@ -27,6 +27,7 @@ from drawn_models import (
     with_draws,
     with_made,
 )
+from papers_model import PapersModel
 from references import Seen
 from scipy.optimize import brentq
 from scipy.stats import norm, ortho_group
@@ -366,7 +367,7 @@ def test_predictions_are_those_of_the_dense_gp_with_unequal_noise():
     x = np.sort(rng.uniform(-2, 2, 24))
     error = np.where(np.arange(24) % 2, 0.02, 0.8)
     y = np.sin(2 * x) + 0.05 * rng.standard_normal(24) + error * rng.standard_normal(24)
-    model = LVMOGPRegressor(n_latent=0, n_inducing_inputs=24)
+    model = PapersModel(n_latent=0, n_inducing_inputs=24)
     with pytest.warns(LVMOGPWarning, match="one condition only"):
         model.fit(x[:, None], y, condition_features=[[1.0]], y_std=error)
     parameters, scaling = model.model_.posterior.parameters, model.model_.scaling

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drawn_models import of_kind
+from papers_model import PapersModel
 
 from benchmarks.endurance import endured, same
-from lvmogp import LVMOGPRegressor
 from lvmogp.ground import compiling
 from lvmogp.ground.compiling import cache_folder
 from lvmogp.insight.summary import summary
@@ -57,7 +57,7 @@ def long_table(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @pytest.mark.filterwarnings("ignore::lvmogp.ConvergenceWarning")
 def test_a_fit_and_its_summary_compile_whole_steps_and_a_second_fit_nothing(programs):
-    model = LVMOGPRegressor(n_inducing_inputs=7, n_inducing_latents=4, n_restarts=2, max_iter=25)
+    model = PapersModel(n_inducing_inputs=7, n_inducing_latents=4, n_restarts=2, max_iter=25)
     compiling.forget_all_programs()
     model.fit(*long_table(1))
     assert programs

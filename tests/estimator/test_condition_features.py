@@ -13,6 +13,7 @@ import pytest
 import references
 from command_line import failed, succeeded
 from drawn_models import with_draws
+from papers_model import PapersModel
 
 from lvmogp import LVMOGPRegressor
 from lvmogp.cli.files.roles import read_features
@@ -66,7 +67,7 @@ def exact_gp(model: LVMOGPRegressor, frame: pd.DataFrame, y: np.ndarray, table: 
 def factors():
     """A model without latents, with as many inducing points as there are inputs and conditions."""
     frame, y, table = factor_data()
-    model = LVMOGPRegressor(n_latent=0, condition="linkage", n_inducing_inputs=30, n_restarts=1)
+    model = PapersModel(n_latent=0, condition="linkage", n_inducing_inputs=30, n_restarts=1)
     return model.fit(frame, y, condition_features=table), frame, y, table
 
 
@@ -91,7 +92,7 @@ def test_without_latents_and_with_one_hot_factors_it_is_the_one_hot_gp(factors):
 @pytest.mark.long
 def test_the_number_of_latents_left_open_may_be_none():
     frame, y, table = factor_data()
-    model = LVMOGPRegressor("auto", condition="linkage", n_inducing_inputs=8, n_restarts=1, max_iter=60)
+    model = PapersModel("auto", condition="linkage", n_inducing_inputs=8, n_restarts=1, max_iter=60)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(frame, y, condition_features=table)
@@ -115,7 +116,7 @@ def slopes():
     given = slope.copy()
     given[3] = np.nan
     table = pd.DataFrame({"slope": given}, index=range(n_conditions))
-    model = LVMOGPRegressor(n_latent=1, n_restarts=2, n_inducing_inputs=6, n_inducing_latents=10)
+    model = PapersModel(n_latent=1, n_restarts=2, n_inducing_inputs=6, n_inducing_latents=10)
     return model.fit(x[:, None], y, conditions=numbers, condition_features=table), slope, offset
 
 
@@ -172,7 +173,7 @@ def test_a_condition_without_data_is_predicted_from_its_features_and_the_prior_o
 def test_latents_beside_many_features_may_have_any_kernel(method, tmp_path):
     """One latent and five coordinates of features under a kernel that only quadrature can integrate."""
     frame, y, table = factor_data()
-    model = LVMOGPRegressor(n_latent=1, condition="linkage", latent_kernel="matern32", n_restarts=1, unseen="prior")
+    model = PapersModel(n_latent=1, condition="linkage", latent_kernel="matern32", n_restarts=1, unseen="prior")
     model.fit(frame, y, condition_features=table)
     measured = np.sin(4 * np.array([0.2, 0.9]) + 0.7)  # as motor B turns without a screw
     model.add_condition("new", [[0.2], [0.9]], measured, features={"motor": "B", "screw": False}, method=method)
@@ -281,9 +282,9 @@ def test_relevance_under_draws_moves_the_coordinates_of_a_category_together(fact
 def test_features_are_refused_where_they_cannot_be_used(slopes):
     X, y, ids = np.zeros((4, 1)), np.arange(4.0), list("aabb")
     with pytest.raises(SettingError, match="n_latent=0 leaves nothing to tell conditions apart"):
-        LVMOGPRegressor(n_latent=0).fit(X, y, ids)
+        PapersModel(n_latent=0).fit(X, y, ids)
     with pytest.raises(SettingError, match="cannot take condition_features"):
-        LVMOGPRegressor(inference="stochastic").fit(X, y, ids, condition_features=[[1], [2]])
+        PapersModel(inference="stochastic").fit(X, y, ids, condition_features=[[1], [2]])
     model, _, _ = slopes
     with pytest.raises(DataError, match="need all features"):
         model.predict_at_latent([[0.0]], [0.0])

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from papers_model import PapersModel
 from sklearn.metrics import r2_score
 
 from lvmogp import RBF, ConvergenceWarning, DataError, LVMOGPRegressor, LVMOGPWarning, Periodic, UnknownConditionError
@@ -37,7 +38,7 @@ def long_form(y=Y, names=NAMES, x=X):
 
 
 def regressor(**settings):
-    return LVMOGPRegressor(**({"n_latent": 1, "n_restarts": 1, "random_state": 0} | settings))
+    return PapersModel(**({"n_latent": 1, "n_restarts": 1, "random_state": 0} | settings))
 
 
 def few_points(factor, count, seed=1):

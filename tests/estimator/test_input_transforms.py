@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from papers_model import PapersModel
 
 from lvmogp import DataError, LVMOGPRegressor, ObservationStore, SettingError, StopFit
 from lvmogp.inference.options import Options, log_columns
@@ -36,7 +37,7 @@ def by_hand(X):
 
 
 def regressor(**settings):
-    return LVMOGPRegressor(**({"n_latent": 1, "n_restarts": 1, "n_inducing_inputs": 15, "random_state": 0} | settings))
+    return PapersModel(**({"n_latent": 1, "n_restarts": 1, "n_inducing_inputs": 15, "random_state": 0} | settings))
 
 
 X_NEW = pd.DataFrame({"ph": [7.0, 6.9, 7.1], "substrate": [0.2, 5.0, 80.0]})

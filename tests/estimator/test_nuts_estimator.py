@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from command_line import succeeded
 from drawn_models import with_draws
+from papers_model import PapersModel
 
 from lvmogp import LVMOGPRegressor, Priors, SettingError, StopFit
 from lvmogp.errors import ConvergenceWarning
@@ -32,7 +33,7 @@ def outputs():
 
 @pytest.fixture(scope="module")
 def model():
-    return LVMOGPRegressor(1, **SETTINGS).fit(X, outputs(), conditions=list("abcde"))
+    return PapersModel(1, **SETTINGS).fit(X, outputs(), conditions=list("abcde"))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_with_few_observations_every_other_chain_is_tempered(monkeypatch, few, e
 
     monkeypatch.setattr("lvmogp.inference.nuts.sampling.run_chains", without_chains)
     with pytest.warns(ConvergenceWarning):
-        LVMOGPRegressor(1, **SETTINGS | {"n_chains": 5, "n_restarts": 1, "max_iter": 5}).fit(X, outputs())
+        PapersModel(1, **SETTINGS | {"n_chains": 5, "n_restarts": 1, "max_iter": 5}).fit(X, outputs())
     assert asked == expected
 
 
@@ -136,7 +137,7 @@ def test_noise_per_condition_and_long_data_and_priors():
     noisy[2, 1] = np.nan  # no longer a grid
     priors = Priors(noise_spread=(1.0, 0.5))
     settings = {**SETTINGS, "noise": "per-condition", "priors": priors, "dtype": "float32"}
-    model = LVMOGPRegressor(1, **settings).fit(X, noisy)
+    model = PapersModel(1, **settings).fit(X, noisy)
     draws = model.model_.draws
     assert draws.latents.dtype == jnp.float32
     noise = np.median(np.asarray(draws.noise_variance), axis=0)
@@ -157,7 +158,7 @@ def test_a_stop_keeps_what_is_there(monkeypatch, n_reports):
 
     settings = {**SETTINGS, "n_warmup": 1, "n_restarts": 1}
     with pytest.warns(ConvergenceWarning, match="interrupted"):
-        model = LVMOGPRegressor(1, **settings).fit(X, outputs(), on_progress=stop)
+        model = PapersModel(1, **settings).fit(X, outputs(), on_progress=stop)
     assert not model.sampling_.completed
     if n_reports == 1:
         assert model.sampling_.remarks[0].startswith("Sampling was interrupted")

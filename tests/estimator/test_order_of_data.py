@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from papers_model import PapersModel
 
 from lvmogp import LVMOGPRegressor
 
@@ -17,7 +18,7 @@ def fitted(table: pd.DataFrame, names: list, kind: str) -> LVMOGPRegressor:
     if kind == "measurement errors":
         settings["noise"] = "per-condition"
     ids = [names[number] for number in table["number"]]
-    return LVMOGPRegressor(**settings).fit(table[["x"]].to_numpy(), table["y"].to_numpy(), ids, **beyond.get(kind, {}))
+    return PapersModel(**settings).fit(table[["x"]].to_numpy(), table["y"].to_numpy(), ids, **beyond.get(kind, {}))
 
 
 @pytest.mark.parametrize("kind", ["grid", "features", pytest.param("measurement errors", marks=pytest.mark.long)])

@@ -12,6 +12,7 @@ import pytest
 import sklearn
 from drawn_models import fitted, forgetting
 from numpy.testing import assert_allclose, assert_array_equal
+from papers_model import PapersModel
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
@@ -46,7 +47,7 @@ def no_search(monkeypatch):
 @pytest.mark.filterwarnings("ignore::lvmogp.LVMOGPWarning")
 @pytest.mark.filterwarnings("ignore:X has feature names:UserWarning")
 @parametrize_with_checks(
-    [LVMOGPRegressor(n_latent=1, n_restarts=1, max_iter=5, n_inducing_inputs=4, n_inducing_latents=1)],
+    [PapersModel(n_latent=1, n_restarts=1, max_iter=5, n_inducing_inputs=4, n_inducing_latents=1)],
     expected_failed_checks=lambda _: EXCLUDED,
 )
 def test_the_common_checks_pass(estimator, check, request):
@@ -66,7 +67,7 @@ def lines():
 
 
 def regressor(**settings):
-    return LVMOGPRegressor(**{"condition": "line", **QUICK, **settings})
+    return PapersModel(**{"condition": "line", **QUICK, **settings})
 
 
 @pytest.fixture

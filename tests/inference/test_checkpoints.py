@@ -7,6 +7,7 @@ from typing import NamedTuple
 import equinox as eqx
 import numpy as np
 import pytest
+from papers_model import PapersModel
 from test_stochastic import many_conditions
 from whole_models import read
 
@@ -182,7 +183,7 @@ def short_course():
 
 
 def by_minibatches(**settings) -> LVMOGPRegressor:
-    return LVMOGPRegressor(inference="stochastic", batch_size=64, **(SMALL | settings))
+    return PapersModel(inference="stochastic", batch_size=64, **(SMALL | settings))
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +253,7 @@ def test_a_fit_to_other_data_or_with_other_settings_is_not_taken_up(tmp_path):
             model.fit(*data, checkpoint=tmp_path, resume=True)
     with pytest.raises(SettingError, match="holds checkpoints of an earlier fit"):
         by_minibatches().fit(*observations(), checkpoint=tmp_path)
-    for model in (by_minibatches(), LVMOGPRegressor(**SMALL)):
+    for model in (by_minibatches(), PapersModel(**SMALL)):
         with pytest.raises(SettingError, match="resume=True needs to know the folder"):
             model.fit(*observations(), resume=True)
 
@@ -285,7 +286,7 @@ def test_bounds_that_are_never_finite_are_reported_in_words(monkeypatch):
 
 def with_restarts(**options) -> LVMOGPRegressor:
     few = (values[:60] for values in observations())
-    return LVMOGPRegressor(n_restarts=3, max_iter=12, **SMALL).fit(*few, **options)
+    return PapersModel(n_restarts=3, max_iter=12, **SMALL).fit(*few, **options)
 
 
 @pytest.mark.filterwarnings("ignore::lvmogp.errors.ConvergenceWarning")

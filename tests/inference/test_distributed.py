@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import listening_to_ctrl_c
+from papers_model import PapersModel
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
@@ -83,7 +84,7 @@ def ended(running: list[subprocess.Popen]) -> list[subprocess.CompletedProcess]:
 
 def in_one_process(data: Path):
     """The same two shards read by one process, so that its minibatches are those of the two."""
-    model = LVMOGPRegressor(**SETTINGS)
+    model = PapersModel(**SETTINGS)
     parts = [open_parquet(data, **ROLES, part=slice(number, None, 2)) for number in range(2)]
     with parts[0] as first, parts[1] as second, jax.default_matmul_precision("highest"):
         stores = first, second

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import references
+from papers_model import PapersModel
 from small_models import long_case, replace, small_parameters
 from test_minibatches import all_rows, batch_of, dense, estimate, kl_of, some_inducing
 
@@ -179,7 +180,7 @@ MINIBATCHES = {"inference": "stochastic", "batch_size": 256, "max_iter": 500, **
 
 def by_minibatches(*data, **settings) -> LVMOGPRegressor:
     with pytest.warns(ConvergenceWarning):
-        return LVMOGPRegressor(**(MINIBATCHES | settings)).fit(*data)
+        return PapersModel(**(MINIBATCHES | settings)).fit(*data)
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +208,7 @@ def test_conditions_outside_the_small_fit_are_placed_where_their_observations_pu
     few, chosen = some_conditions(rows, 20, seed=0)
     assert len(chosen) == 10
     with pytest.warns(ConvergenceWarning):
-        model = LVMOGPRegressor(**SIZES, n_restarts=1, max_iter=80).fit(few.inputs, few.outputs, few.conditions)
+        model = PapersModel(**SIZES, n_restarts=1, max_iter=80).fit(few.inputs, few.outputs, few.conditions)
     scaling = model.model_.scaling
     scaled = Observations(scaling.inputs(inputs), scaling.outputs(outputs), conditions)
     found = placed(model.model_.posterior, scaled, 20, chosen)
@@ -248,11 +249,11 @@ def test_noise_per_condition_is_learnt_by_minibatches():
 def test_a_store_cannot_be_fitted_in_other_ways():
     store = ObservationStore(np.zeros((3, 1)), np.zeros(3), np.array([0, 1, 0]))
     with pytest.raises(SettingError, match="fitted by minibatches"):
-        LVMOGPRegressor(inference="collapsed").fit(store)
+        PapersModel(inference="collapsed").fit(store)
     with pytest.raises(DataError, match="pass nothing beside it"):
-        LVMOGPRegressor().fit(store, np.zeros(3))
+        PapersModel().fit(store, np.zeros(3))
     with pytest.raises(DataError, match="NaN or infinite"):
-        LVMOGPRegressor().fit(store._replace(outputs=np.array([0, np.nan, 1])))
+        PapersModel().fit(store._replace(outputs=np.array([0, np.nan, 1])))
 
 
 def test_the_posterior_of_a_fit_by_minibatches_is_what_its_parameters_say(fitted):

@@ -11,8 +11,8 @@ import references
 from dense_terms import covariance_of_rows, exact, quadratic
 from drawn_models import fitted
 from numpy.testing import assert_allclose
+from papers_model import PapersModel
 
-from lvmogp import LVMOGPRegressor
 from lvmogp.inference.nuts import likelihoods
 from lvmogp.inference.nuts.parameters import Priors, chain_parameters, log_prior
 from lvmogp.model.layouts import SparseData, scattered, standardised
@@ -133,8 +133,8 @@ def test_own_curves_are_not_explained_by_latents():
     """With latents at their mode they would be, at twice the error: q(H) decides what is latent and what is own."""
     data = hierarchical_curves(0)
     options = {"shared_kernel": "auto", "own_kernel": "auto", "random_state": 0}
-    error, coverage = held_out(LVMOGPRegressor(2, **options), *data)
-    least, _ = held_out(LVMOGPRegressor(input_kernel=None, **options), *data)
+    error, coverage = held_out(PapersModel(2, **options), *data)
+    least, _ = held_out(PapersModel(input_kernel=None, **options), *data)
     assert error < 1.1 * least
     assert 0.88 <= coverage <= 0.99
 
@@ -143,7 +143,7 @@ def test_own_curves_are_not_explained_by_latents():
 def test_chains_of_a_model_with_own_curves():
     data = hierarchical_curves(1, n_conditions=6, n_points=6)
     options = {"shared_kernel": "auto", "own_kernel": "auto", "random_state": 0, "inference": "nuts"}
-    model = LVMOGPRegressor(1, **options, n_draws=100, n_warmup=100, n_chains=2)
+    model = PapersModel(1, **options, n_draws=100, n_warmup=100, n_chains=2)
     error, coverage = held_out(model, *data)
     assert error < np.std(data[1])
     assert coverage > 0.8

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from drawn_models import fitted, with_draws
 from numpy.testing import assert_allclose
+from papers_model import PapersModel
 from scipy.special import logsumexp
 from scipy.stats import norm
 from sklearn.exceptions import NotFittedError
@@ -54,7 +55,7 @@ def waves():
 @pytest.mark.parametrize("question", ["summary", "remarks", "noise", "leave_out", "input_relevance"])
 def test_a_model_that_is_not_fitted_says_so(question):
     with pytest.raises(NotFittedError, match="this LVMOGPRegressor is not fitted yet; call fit"):
-        getattr(insight, question)(LVMOGPRegressor())
+        getattr(insight, question)(PapersModel())
 
 
 # Relevance

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from drawn_models import fitted, made_draws, with_draws
 from numpy.testing import assert_allclose
+from papers_model import PapersModel
 from references import kernel_values
 from small_models import build, rbf, replace
 
-from lvmogp import LVMOGPRegressor
 from lvmogp.conditions import parts as of_parts
 from lvmogp.fitted.model import fitted_model
 from lvmogp.fitted.parts import variances_of_parts
@@ -179,7 +179,7 @@ def test_shares_need_no_data_and_few_of_many_rows(monkeypatch):
 def test_a_condition_without_observations_has_no_shares():
     x = np.linspace(0, 1, 6)
     y = np.column_stack([np.sin(3 * x), np.cos(3 * x), np.full(6, np.nan)])
-    model = LVMOGPRegressor(1, n_restarts=1, max_iter=3)
+    model = PapersModel(1, n_restarts=1, max_iter=3)
     with warnings.catch_warnings(action="ignore"):
         model.fit(x[:, None], y, conditions=["a", "b", "c"])
     assert set(variance_shares(model)["condition"]) == {None, "a", "b"}

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from drawn_models import fitted, forgetting, made_draws, with_draws
 from numpy.testing import assert_allclose
+from papers_model import PapersModel
 from sklearn.exceptions import NotFittedError
 from small_models import build, replace
 
 import lvmogp.page.data
 import lvmogp.page.report
-from lvmogp import LVMOGPRegressor
 from lvmogp.errors import SettingError
 from lvmogp.fitted.model import fitted_model
 from lvmogp.insight.summary import LeaveOut, summary
@@ -193,7 +193,7 @@ def test_the_page_loads_nothing_and_hostile_names_are_text_to_a_parser(paths):
 
 def test_a_page_is_the_same_each_time_and_refused_in_words(models, paths, tmp_path, monkeypatch):
     with pytest.raises(NotFittedError, match="not fitted yet"):
-        report_page(LVMOGPRegressor())
+        report_page(PapersModel())
     monkeypatch.setattr(lvmogp.page.report, "summary", summary_of)
     assert report_page(models["long"]) == paths["long"].read_text()
     with pytest.raises(SettingError, match="there is no folder .*nowhere to write page.html to; make it first"):

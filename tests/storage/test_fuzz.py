@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+from papers_model import PapersModel
 from whole_models import particles, read, whole_model
 
 from lvmogp import LVMOGPRegressor
@@ -107,7 +108,7 @@ def vary_bytes(path: Path, good: bytes, rng: np.random.Generator) -> None:
 
 
 def make_model(folder: Path) -> Path:
-    model = LVMOGPRegressor(2, noise="per-condition", output_transform="log")
+    model = PapersModel(2, noise="per-condition", output_transform="log")
     model.model_, model.n_features_in_ = whole_model("long", added=particles), 2
     model.save(folder / "model.lvmogp")
     return folder / "model.lvmogp"

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from drawn_models import fitted, with_made
+from papers_model import PapersModel
 from whole_models import assert_same, edited, one_gaussian, particles, read, whole_model
 
 from lvmogp import LVMOGPRegressor, Priors
@@ -60,7 +61,7 @@ def test_settings_come_back(tmp_path):
     assert eqx.tree_equal(kernel, SETTINGS["input_kernel"])
     assert {**settings, "input_kernel": None} == {**SETTINGS, "input_kernel": None, "random_state": None}
     assert type(settings["n_latent"]) is int
-    assert LVMOGPRegressor(**settings).n_latent == 2
+    assert PapersModel(**settings).n_latent == 2
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -69,7 +70,7 @@ def test_a_model_of_several_terms_with_shared_and_own_curves_comes_back(tmp_path
     X, ids = rng.uniform(0, 3, (24, 1)), np.repeat(list("abcd"), 6)
     y = np.sin(2 * X[:, 0]) * np.repeat([1.0, 1.5, 2.0, 2.5], 6) + 0.1 * rng.standard_normal(24)
     kernels = {"input_kernel": ["rbf", Matern32()], "shared_kernel": "auto", "own_kernel": "auto"}
-    model = LVMOGPRegressor(1, **kernels, noise="per-condition", n_restarts=1, max_iter=4, dtype=dtype)
+    model = PapersModel(1, **kernels, noise="per-condition", n_restarts=1, max_iter=4, dtype=dtype)
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model.fit(X, y, conditions=ids)
     model.add_condition("new", X[:3], y[:3])
@@ -167,7 +168,7 @@ def test_a_model_with_own_curves_comes_back_as_it_was(tmp_path, form, answers):
     """It needs its data, and says so."""
     plain = fitted(form, answers=answers, noise="per-condition", own=True)
     model = with_made(plain, "f", np.array([[0.3], [1.2]]), np.array([0.5, -0.2]))
-    loaded, x = LVMOGPRegressor(), np.array([[0.1], [1.4]])
+    loaded, x = PapersModel(), np.array([[0.1], [1.4]])
     with mock.patch("lvmogp.model.layouts._MOST_SCATTERED", 10 if form == "sparse" else 1_000):
         loaded.model_, _ = saved_and_loaded(model.model_, tmp_path / "model")
     loaded.n_features_in_ = 1

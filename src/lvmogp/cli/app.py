@@ -108,13 +108,15 @@ def fit(
     error_column: str | None = _column(None, "Standard deviation of each measurement's error, beside the noise."),
     condition_features: Path | None = _CONDITION_FEATURES,
     n_latent: Any = _latent_count("2", "Dimensions of the latent space; 0 with features alone.", "--latents"),
-    noise: Literal["shared", "per-condition"] = _modelled("shared", "One noise for all conditions, or one for each."),
-    input_kernel: list[str] = _modelled(
-        ["rbf"], "Over inputs: rbf, matern52, matern32, …; of several, as in rbf,matern32, the curves are added up."
+    noise: Literal["shared", "per-condition"] = _modelled(
+        "per-condition", "One noise for all conditions, or one for each, pooled."
     ),
-    latent_kernel: str = _modelled("rbf", "Over latents: rbf, linear, auto, …"),
-    shared_kernel: str = _modelled("none", "Of a curve that all conditions share: none, auto, rbf, …"),
-    own_kernel: str = _modelled("none", "Of a curve that each condition has for itself: none, auto, rbf, …"),
+    input_kernel: list[str] = _modelled(
+        ["auto"], "Over inputs: auto, rbf, matern52, …; of several, as in rbf,matern32, the curves are added up."
+    ),
+    latent_kernel: str = _modelled("auto", "Over latents: auto, rbf, linear, …"),
+    shared_kernel: str = _modelled("auto", "Of a curve that all conditions share: auto, none, rbf, …"),
+    own_kernel: str = _modelled("auto", "Of a curve that each condition has for itself: auto, none, rbf, …"),
     log_inputs: list[str] | None = _modelled(
         None, "An input whose logarithm to model; may be repeated.", "--log-input", metavar="COLUMN"
     ),

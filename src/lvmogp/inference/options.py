@@ -3,6 +3,7 @@
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,10 @@ from lvmogp.typing import HostFloat
 
 AUTO = "auto"
 NUTS = "nuts"
+# The model of Dai, Álvarez and Lawrence (2017): ``LVMOGPRegressor(**PAPERS_MODEL)``.
+PAPERS_MODEL: Mapping[str, str | None] = MappingProxyType(
+    {"shared_kernel": None, "input_kernel": "rbf", "own_kernel": None, "latent_kernel": "rbf", "noise": "shared"}
+)
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "noise": ("shared", "per-condition"),
     "inference": (AUTO, "collapsed", "full", "kronecker", "stochastic", NUTS),
@@ -63,13 +68,13 @@ class Options:
     n_latent: int | str = 2
     _: KW_ONLY
     condition: str | None = None
-    shared_kernel: str | Kernel | None = None
-    input_kernel: str | Kernel | Sequence[str | Kernel] | None = "rbf"
-    own_kernel: str | Kernel | None = None
-    latent_kernel: str | Kernel = "rbf"
+    shared_kernel: str | Kernel | None = "auto"
+    input_kernel: str | Kernel | Sequence[str | Kernel] | None = "auto"
+    own_kernel: str | Kernel | None = "auto"
+    latent_kernel: str | Kernel = "auto"
     n_inducing_inputs: int | str = "auto"
     n_inducing_latents: int | str = "auto"
-    noise: str = "shared"
+    noise: str = "per-condition"
     inference: str = "auto"
     n_restarts: int | str = "auto"
     max_iter: int | str = "auto"
@@ -260,7 +265,7 @@ def latent_kernels(options: Options) -> list[Kernel]:
 
     The constant, a part that latents do not change, is the shared curve where there is one.
     """
-    if isinstance(options.latent_kernel, str) and options.latent_kernel == AUTO:
+    if _is_auto(options.latent_kernel):
         return [RBF(), Linear() + Constant() if options.shared_kernel is None else Linear()]
     return [named(options.latent_kernel)]
 
@@ -268,8 +273,7 @@ def latent_kernels(options: Options) -> list[Kernel]:
 def input_kernels(options: Options) -> list[Kernel]:
     """Return what ``"auto"`` may stand for in kernels over inputs: very smooth curves and less smooth ones."""
     asked = (options.shared_kernel, options.own_kernel) if options.input_kernel is None else (options.input_kernel,)
-    is_open = any(isinstance(each, str) and each == AUTO for each in asked)
-    return [RBF(), Matern52()] if is_open else [RBF()]
+    return [RBF(), Matern52()] if any(map(_is_auto, asked)) else [RBF()]
 
 
 def described_kernels(options: Options, latent_kernel: Kernel, auto: Kernel, scale: HostFloat) -> DescribedKernels:
@@ -279,11 +283,11 @@ def described_kernels(options: Options, latent_kernel: Kernel, auto: Kernel, sca
     """
     asked = options.input_kernel
     terms = () if asked is None else (asked,) if isinstance(asked, str | Kernel) else tuple(asked)
-    of_inputs = tuple(auto if isinstance(each, str) and each == AUTO else named(each) for each in terms)
+    of_inputs = tuple(auto if _is_auto(each) else named(each) for each in terms)
     first = of_inputs[0] if of_inputs else auto
 
     def optional(kernel: str | Kernel | None) -> Kernel | None:
-        return first if isinstance(kernel, str) and kernel == AUTO else None if kernel is None else named(kernel)
+        return first if _is_auto(kernel) else None if kernel is None else named(kernel)
 
     found = DescribedKernels(
         optional(options.shared_kernel), of_inputs, optional(options.own_kernel), latent_kernel, scale
@@ -297,11 +301,23 @@ def described_kernels(options: Options, latent_kernel: Kernel, auto: Kernel, sca
 
 
 def beyond_the_paper(options: Options) -> str | None:
-    """Return which setting asks for more than the paper's model, if any does."""
+    """Return which setting insists on more than the paper's model, if any does."""
     asked = {"shared_kernel": options.shared_kernel, "own_kernel": options.own_kernel}
-    named_first = next((name for name, kernel in asked.items() if kernel is not None), None)
+    named_first = next((name for name, kernel in asked.items() if kernel is not None and not _is_auto(kernel)), None)
     one_term = isinstance(options.input_kernel, str | Kernel) or len(options.input_kernel or ()) == 1
     return named_first if named_first is not None or one_term else "several input kernels"
+
+
+def without_open_curves(options: Options) -> Options:
+    """Return options in which shared and own curves that are left open are none, where they cannot be told apart."""
+    open_ones = [name for name in ("shared_kernel", "own_kernel") if _is_auto(getattr(options, name))]
+    if options.input_kernel is None:  # something has to remain
+        open_ones = [name for name in open_ones if name != "shared_kernel"]
+    return replace(options, **dict.fromkeys(open_ones))
+
+
+def _is_auto(kernel: Any) -> bool:
+    return isinstance(kernel, str) and kernel == AUTO
 
 
 def fit_settings(

@@ -27,7 +27,7 @@ from lvmogp.inference.minibatch.minibatches import Feed, Minibatch, ahead, minib
 from lvmogp.inference.minibatch.steps import AdamMoments, Grams, Problem, State, covariance_of, step, with_conditions
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.model.features import bases
-from lvmogp.model.parameters import Parameters
+from lvmogp.model.parameters import Information, Parameters, noise_deviations
 from lvmogp.model.posterior import Posterior
 from lvmogp.typing import Array, Float, Scalar
 
@@ -185,7 +185,9 @@ def run(
     final, problem = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), (final, problem))
     parameters = with_conditions(join(final.vector, problem.fixed_leaves, problem.structure), final.table)
     inputs, latents = bases(parameters)
-    found = Posterior(parameters, inputs.factors, latents.factors, final.mean, final.covariance)
+    nothing = jnp.zeros_like(problem.counts)
+    deviations = noise_deviations(parameters, Information(problem.counts / 2, nothing, nothing))
+    found = Posterior(parameters, inputs.factors, latents.factors, final.mean, final.covariance, deviations)
     return running, found, window(np.asarray(jax.device_get(estimates))), status
 
 

@@ -150,7 +150,7 @@ def _started(shards: Shards, options: Options, on_progress: Report) -> tuple[Par
         noise = np.full((n_conditions, 1), np.mean(np.log(noise_variance)))
         noise[fitted, 0] = np.log(noise_variance)
         columns.append(noise)
-        noise_variance = jnp.zeros(0)
+        noise_variance = jnp.exp(jnp.mean(jnp.log(noise_variance)))[None]  # the median of all
     shared = dataclasses.replace(
         found,
         inducing_inputs=jnp.asarray(representatives(rows.inputs, n_inputs, options.random_state)),

@@ -56,11 +56,17 @@ class Grams(eqx.Module):
 
 
 def expected_log_likelihood(
-    parameters: Parameters, counts: Float[Array, " B"], mean: Array, covariance: KroneckerCovariance, batch: Minibatch
+    parameters: Parameters,
+    counts: Float[Array, " B"],
+    mean: Array,
+    covariance: KroneckerCovariance,
+    batch: Minibatch,
+    median_noise: Float[Array, " 1"] | None = None,
 ) -> tuple[Scalar, Grams]:
     """Estimate ⟨log p(Y|F)⟩ − KL(q(H) ‖ p(H)) with q(v) = N(vec M, S), and the grams that S follows.
 
-    The conditions of the parameters are those of the blocks, which have N_d observations in all (``counts``).
+    The conditions of the parameters are those of the blocks, which have N_d observations in all (``counts``). With the
+    median of their noise, what that of a condition tells among those of all is counted too (equation 62).
     """
     kernel, points, latents = parameters.kernels.of_latents[0], parameters.inducing_latents, parameters.latents
     n_latents = points.shape[0]
@@ -100,6 +106,10 @@ def expected_log_likelihood(
     misfit = (outputs_squared - 2 * linear + quadratic + psi0(kernel, latents) * prior) @ precisions
     # Each observation carries its share 1/N_d of the divergence of its condition's latents.
     divergence = jnp.sum(latents.mean**2 + latents.variance - jnp.log(latents.variance) - 1, axis=1)
+    if median_noise is not None and parameters.noise_spread is not None:
+        # −½ [(log σ_d² − log m)²/τ² + log(1 + τ²N_d/2)]
+        spread, deviations = parameters.noise_spread**2, jnp.log(parameters.noise_variance / median_noise)
+        divergence += deviations**2 / spread + jnp.log1p(spread * counts / 2)
     per_observation = LOG_2PI - jnp.log(precisions) + divergence / counts
     value = -(stands_for @ per_observation + misfit) / 2
 
@@ -164,7 +174,10 @@ class Problem(eqx.Module):
 
 
 def with_conditions(shared: Parameters, rows: Float[Array, "B K"]) -> Parameters:
-    """Return the parameters of conditions with these rows of the table, from those of none, which all share."""
+    """Return the parameters of conditions with these rows of the table, from those of none, which all share.
+
+    Where conditions have a noise of their own, what they share is its median.
+    """
     n_latent = shared.latent_mean.shape[1]
     own_noise = rows.shape[1] > 2 * n_latent
     return dataclasses.replace(
@@ -195,8 +208,11 @@ def step(
     counts = problem.counts[rows]
 
     def objective(vector: Array, values: Array, mean: Array) -> tuple[Scalar, Grams]:
-        parameters = with_conditions(join(vector, problem.fixed_leaves, problem.structure), values)
-        return expected_log_likelihood(parameters, counts, mean, state.covariance, batch)
+        shared = join(vector, problem.fixed_leaves, problem.structure)
+        median = shared.noise_variance if shared.noise_spread is not None else None
+        return expected_log_likelihood(
+            with_conditions(shared, values), counts, mean, state.covariance, batch, median_noise=median
+        )
 
     (expected, grams), (by_vector, by_values, by_mean) = jax.value_and_grad(objective, argnums=(0, 1, 2), has_aux=True)(
         state.vector, state.table[rows], state.mean
