@@ -261,12 +261,12 @@ def log_columns(options: Options, given: Observations) -> list[tuple[int, ...]]:
 
 
 def latent_kernels(options: Options) -> list[Kernel]:
-    """Return latent kernels to try: with ``"auto"``, curves that change smoothly or in proportion to the latents.
+    """Return latent kernels to try: with ``"auto"``, curves that change in proportion to the latents, or smoothly.
 
     The constant, a part that latents do not change, is the shared curve where there is one.
     """
     if _is_auto(options.latent_kernel):
-        return [RBF(), Linear() + Constant() if options.shared_kernel is None else Linear()]
+        return [Linear() + Constant() if options.shared_kernel is None else Linear(), RBF()]
     return [named(options.latent_kernel)]
 
 

@@ -56,6 +56,8 @@ _WORTH_KEEPING = 10.0
 _LEAST_GAIN_OF_GROWING, _LEAST_GAIN_OF_GROWING_PER_POINT = 1.0, 0.002
 # What a bound must gain for another latent: one that is not used costs nothing.
 _LEAST_GAIN_PER_LATENT = 1.0
+# What a bound must gain by a latent kernel that is not linear: strong evidence by the scale of Kass and Raftery (1995).
+_LEAST_GAIN_OF_A_LATENT_KERNEL = 3.0
 Report = Callable[["Progress"], None] | None
 
 
@@ -175,7 +177,7 @@ def search(
             candidates.append(found)
             if found.status is Status.INTERRUPTED:
                 break
-        outcomes.append(max(candidates, key=lambda outcome: outcome.bound))
+        outcomes.append(_best_kernels(options, candidates))
         if candidates[-1].status is Status.INTERRUPTED:
             # Whichever is best, the search for it was cut short.
             return [outcome._replace(status=Status.INTERRUPTED) for outcome in outcomes]
@@ -185,13 +187,25 @@ def search(
 
 
 def _kernels_to_try(options: Options, candidates: Sequence[Outcome]) -> Iterator[tuple[Kernel, Kernel]]:
-    # Every latent kernel with the first input kernel, then the best of them with others.
+    # Every latent kernel with the first input kernel, then the one that earned its place with the others.
     (first, *others), kernels = input_kernels(options), latent_kernels(options)
     for latent_kernel in kernels:
         yield latent_kernel, first
-    best = int(np.argmax([found.bound for found in candidates]))
     for input_kernel in others:
-        yield kernels[best], input_kernel
+        yield kernels[_number_of_latent_kernel(candidates[: len(kernels)])], input_kernel
+
+
+def _best_kernels(options: Options, candidates: Sequence[Outcome]) -> Outcome:
+    # What was tried with the first input kernel comes first.
+    tried = min(len(latent_kernels(options)), len(candidates))
+    first = candidates[_number_of_latent_kernel(candidates[:tried])]
+    return max([first, *candidates[tried:]], key=lambda outcome: outcome.bound)
+
+
+def _number_of_latent_kernel(candidates: Sequence[Outcome]) -> int:
+    # The first is the simplest.
+    best = int(np.argmax([found.bound for found in candidates]))
+    return best if candidates[best].bound > candidates[0].bound + _LEAST_GAIN_OF_A_LATENT_KERNEL else 0
 
 
 def chosen(outcomes: list[Outcome]) -> Outcome:
