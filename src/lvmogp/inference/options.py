@@ -14,9 +14,10 @@ from lvmogp.inference.nuts.chains import FEW_OBSERVATIONS, SamplerSettings
 from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Matern52, Sum, named, rank
 from lvmogp.model.layouts import Data, GridData
+from lvmogp.model.parameters import Parameters
 from lvmogp.tables.observations import Observations
 from lvmogp.tables.scaling import TRANSFORMS, Logarithm, Transform, check_positive, spans_a_magnitude
-from lvmogp.typing import HostFloat
+from lvmogp.typing import Array, HostFloat
 
 AUTO = "auto"
 NUTS = "nuts"
@@ -164,6 +165,7 @@ class Settings(NamedTuple):
     n_latent: int
     n_inducing_inputs: int
     most_inducing_inputs: int
+    n_distinct_inputs: int
     n_inducing_latents: int
     noise_per_condition: bool
     own_follows_noise: bool
@@ -172,6 +174,11 @@ class Settings(NamedTuple):
     max_iterations: int
     seed: int
     tolerance: float = _LEAST_GAIN
+
+    def with_inducing_inputs(self, parameters: Parameters, points: Array) -> Parameters:
+        """Return parameters with these inducing inputs, which stay where they are if they are all inputs there are."""
+        fixed = ("inducing_inputs",) if len(points) == self.n_distinct_inputs else ()
+        return replace(parameters, inducing_inputs=points, fixed=fixed)
 
     def operations(self, data: Data) -> float:
         """Operations of one bound with its gradient, to the order of magnitude."""
@@ -354,6 +361,7 @@ def fit_settings(
         n_latent=n_latent,
         n_inducing_inputs=fewest,
         most_inducing_inputs=most,
+        n_distinct_inputs=n_distinct,
         n_inducing_latents=n_latents,
         noise_per_condition=options.noise == "per-condition",
         own_follows_noise=is_grid,

@@ -251,13 +251,17 @@ def fit(
     restarts = tuple(restart for _, (_, restart) in sorted(ended.items()))
     interrupted = any(restart.status is Status.INTERRUPTED for restart in restarts)
     return Outcome(
-        parameters,
+        dataclasses.replace(parameters, fixed=()),
         best.bound,
         Status.INTERRUPTED if interrupted else best.status,
         restarts,
         *map(float, jitters(parameters)),
         seconds=time.perf_counter() - began,
-        runners_up=tuple(each for each, restart in others if restart.bound > best.bound - _WORTH_KEEPING),
+        runners_up=tuple(
+            dataclasses.replace(each, fixed=())
+            for each, restart in others
+            if restart.bound > best.bound - _WORTH_KEEPING
+        ),
     )
 
 
@@ -295,7 +299,7 @@ def _optimised(
 
 
 def _grown(best: _Ended, data: Data, inputs: HostFloat, settings: Settings, on_progress: Report) -> _Ended:
-    """Go on from the best start with twice as many inducing inputs, and again, while the bound gains by them.
+    """Go on from the best start with twice as many inducing inputs, or all, and again, while the bound gains by them.
 
     What independent GPs gain by inducing inputs, which is how many the starts have, may be much less.
     """
@@ -308,11 +312,13 @@ def _grown(best: _Ended, data: Data, inputs: HostFloat, settings: Settings, on_p
             on_progress(Progress(*where, bound))
 
     while settings.inference == "collapsed" and found.status in (Status.CONVERGED, Status.ITERATION_LIMIT):
-        n_inducing = min(2 * len(parameters.inducing_inputs), settings.most_inducing_inputs)
-        if n_inducing <= len(parameters.inducing_inputs):
+        n_inducing, most = 2 * len(parameters.inducing_inputs), settings.most_inducing_inputs
+        if len(parameters.inducing_inputs) >= most:
             break
+        if 2 * n_inducing > most:  # all the way: two steps would cost more than one
+            n_inducing = most
         points = jnp.asarray(representatives(inputs, n_inducing, settings.seed))
-        begin = dataclasses.replace(parameters, inducing_inputs=points)
+        begin = settings.with_inducing_inputs(parameters, points)
         cost = settings._replace(n_inducing_inputs=n_inducing).operations(data)
         run = maximise(
             collapsed_objective,

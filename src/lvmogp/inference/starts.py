@@ -278,7 +278,7 @@ def start(
     own_scale, spread = None, jnp.asarray(SPREAD_PRIOR[0])
     if settings.kernels.own is not None and settings.noise_per_condition and not settings.own_follows_noise:
         own_scale = jnp.ones(len(means))
-    return Parameters(
+    begin = Parameters(
         kernels=_first_kernels(independent.kernel, latent_kernel, curves, settings),
         inducing_inputs=independent.inducing_inputs,
         inducing_latents=jnp.asarray(inducing),
@@ -290,6 +290,7 @@ def start(
         own_spread=None if own_scale is None else spread,
         known=known,
     )
+    return settings.with_inducing_inputs(begin, begin.inducing_inputs)
 
 
 def _first_kernels(independent: Kernel, latent_kernel: Kernel, curves: HostFloat, settings: Settings) -> Kernels:

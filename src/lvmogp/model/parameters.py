@@ -127,7 +127,8 @@ class Parameters(eqx.Module):
 
     All terms have the same inducing inputs and inducing latents. ``own_scale`` is ρ_d², by which the conditions' own
     curves differ in variance, or ``None`` where they differ as the noise does. ``noise_spread`` and ``own_spread`` are
-    the standard deviations τ of log σ_d² and log ρ_d² among conditions, where these are pooled.
+    the standard deviations τ of log σ_d² and log ρ_d² among conditions, where these are pooled. ``fixed`` names what a
+    search leaves as it is: inducing inputs that are all the inputs there are cannot be better anywhere else.
     ``latent_mean`` and ``latent_variance`` are those of the latents. Where conditions have known features, their
     coordinates follow the latents: ``latents`` is the one place where both are put together.
     ``noise_variance`` has one entry for noise shared by all conditions, D entries for noise per condition.
@@ -145,6 +146,7 @@ class Parameters(eqx.Module):
     own_spread: Scalar | None = positive(default=None)
     inducing: Inducing | None = None
     known: KnownCoordinates | None = None
+    fixed: tuple[str, ...] = eqx.field(static=True, default=())
 
     @property
     def latents(self) -> LatentGaussians:
