@@ -21,7 +21,13 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
 from lvmogp.algebra import linalg
-from lvmogp.algebra.evidence import bordered_evidence, dense_evidence, kronecker_evidence
+from lvmogp.algebra.evidence import (
+    bordered_evidence,
+    dense_evidence,
+    explained_squares,
+    integrated_out,
+    kronecker_evidence,
+)
 from lvmogp.algebra.gaussians import LOG_2PI
 from lvmogp.kernels.covariances import cross, stacked_diagonal
 from lvmogp.kernels.psi_statistics import weighted_psi2
@@ -181,9 +187,10 @@ def quadratic(parameters: Parameters, data: Data, *, careful: bool = False) -> Q
 
 
 def _traces(matrices: Float[Array, "D F F"], sizes: tuple[int, ...]) -> Float[Array, "D parts"]:
-    # Traces of the blocks on the diagonal.
-    diagonals = jnp.diagonal(matrices, axis1=1, axis2=2)
-    return jnp.stack([jnp.sum(diagonals[:, own], axis=1) for own in parts_of(sizes)], axis=1)
+    # Traces of the blocks on the diagonal, by masks: backwards, places of a diagonal would be filled one by one.
+    identities = [jnp.eye(own.stop - own.start, dtype=matrices.dtype) for own in parts_of(sizes)]
+    pairs = zip(parts_of(sizes), identities, strict=True)
+    return jnp.stack([jnp.sum(matrices[:, own, own] * identity, axis=(1, 2)) for own, identity in pairs], axis=1)
 
 
 def _of_terms(linear: Float[Array, "M_A M_C"], sizes: tuple[int, ...]) -> Float[Array, "M_X M_C"]:
@@ -197,16 +204,14 @@ def _grid_quadratic(parameters: Parameters, data: GridData, *, careful: bool) ->
     latents, sizes, n_terms = parameters.latents, latent_basis.sizes, len(parameters.kernels.terms)
     noise = data.noise(parameters.noise_per_condition)
     precision = 1 / noise
-    covariances = [cross(kernel, input_basis.points, data.inputs) for kernel in input_basis.kernels]  # K_uf
-    factor = on_diagonal(list(input_basis.factors))
-    covariance = covariances[0] if len(covariances) == 1 else jnp.concatenate(covariances)
+    covariances = jnp.stack([cross(kernel, input_basis.points, data.inputs) for kernel in input_basis.kernels])  # K_uf
     latent_features = whitened_mean(latent_basis, latents)  # rows ⟨c(h_d)⟩ᵀ
     weighted = precision[:, None] * latent_features
     # A_X = AᵀA and B = AᵀY diag(1/σ_d²) ⟨c⟩, beginning with the thinner product with Y.
-    if latent_features.shape[1] <= covariance.shape[0]:
-        input_gram, linear = linalg.whitened_products(factor, covariance, data.outputs @ weighted)
+    if latent_features.shape[1] <= sum(input_basis.sizes):
+        input_gram, linear = linalg.whitened_products(input_basis.factors, covariances, data.outputs @ weighted)
     else:
-        input_gram, projections = linalg.whitened_products(factor, covariance, data.outputs)
+        input_gram, projections = linalg.whitened_products(input_basis.factors, covariances, data.outputs)
         linear = projections @ weighted
     # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ, with care Σ_d ⟨c⟩⟨c⟩ᵀ/σ_d² + L_H⁻¹ (Σ_d Cov_d/σ_d²) L_H⁻ᵀ (equation 50)
     if careful or len(latent_basis.kernels) != 1:
@@ -227,18 +232,23 @@ def _grid_quadratic(parameters: Parameters, data: GridData, *, careful: bool) ->
         # R_d = σ_d²(I + r A_oA_oᵀ) with r = ρ_d²/σ_d², the same for all conditions; P = I + r A_oᵀA_o (equation 58).
         ratio, n_kept = parameters.own_per_condition[0] * precision[0], n_terms * len(input_basis.points)
         identity = jnp.eye(len(input_basis.points), dtype=input_gram.dtype)
-        lower = jnp.linalg.cholesky(identity + ratio * input_gram[n_kept:, n_kept:])
-        outputs = linalg.whiten(input_basis.factors[-1], covariances[-1]) @ data.outputs  # A_oᵀY
-        across, of_linear, of_outputs = (
-            jnp.sqrt(ratio) * linalg.whiten(lower, each)
-            for each in (input_gram[n_kept:, :n_kept], linear[n_kept:], outputs)
+        of_own = identity + ratio * input_gram[n_kept:, n_kept:]  # P
+        both = jnp.concatenate([input_gram[n_kept:, :n_kept], linear[n_kept:]], axis=1)
+        taken, log_det = integrated_out(of_own, jnp.sqrt(ratio) * both)
+        shared_noise = parameters.noise_variance.shape[0] == 1 and data.outer is not None
+        explained = explained_squares(  # Σ_d p_d y_dᵀA_oP⁻¹A_oᵀy_d
+            of_own,
+            input_basis.factors[-1],
+            covariances[-1],
+            precision[:1] if shared_noise else precision,
+            data.outputs,
+            data.outer if shared_noise else None,
         )
         own_signal = data.n_conditions * ratio * priors[-1]
         signal, residual = signal + own_signal, residual + own_signal - data.n_conditions * ratio * traces[-1]
-        logs -= 2 * data.n_conditions * jnp.sum(jnp.log(jnp.diagonal(lower)))
-        squares -= jnp.sum(of_outputs**2, axis=0) @ precision
-        linear = linear[:n_kept] - across.T @ of_linear
-        input_gram = input_gram[:n_kept, :n_kept] - across.T @ across
+        logs, squares = logs - data.n_conditions * log_det, squares - ratio * explained
+        linear = linear[:n_kept] - taken[:n_kept, n_kept:]
+        input_gram = input_gram[:n_kept, :n_kept] - taken[:n_kept, :n_kept]
     constant = ConstantTerm(jnp.sum(data.counts), logs, squares, signal, residual)
     return GridQuadratic(constant, _of_terms(linear, sizes), input_gram, latent_gram, sizes)
 
