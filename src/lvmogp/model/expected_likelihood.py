@@ -18,7 +18,7 @@ import itertools
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
+import numpy as np
 
 from lvmogp.algebra import linalg
 from lvmogp.algebra.evidence import (
@@ -187,10 +187,10 @@ def quadratic(parameters: Parameters, data: Data, *, careful: bool = False) -> Q
 
 
 def _traces(matrices: Float[Array, "D F F"], sizes: tuple[int, ...]) -> Float[Array, "D parts"]:
-    # Traces of the blocks on the diagonal, by masks: backwards, places of a diagonal would be filled one by one.
-    identities = [jnp.eye(own.stop - own.start, dtype=matrices.dtype) for own in parts_of(sizes)]
-    pairs = zip(parts_of(sizes), identities, strict=True)
-    return jnp.stack([jnp.sum(matrices[:, own, own] * identity, axis=(1, 2)) for own, identity in pairs], axis=1)
+    # Traces of the blocks on the diagonal, as a product: backwards, places of a diagonal would be filled one by one.
+    whole = jnp.eye(sum(sizes), dtype=matrices.dtype)
+    masks = jnp.asarray(np.repeat(np.eye(len(sizes)), sizes, axis=0).T, matrices.dtype)[:, :, None] * whole
+    return jnp.tensordot(matrices, masks, axes=((1, 2), (1, 2)))
 
 
 def _of_terms(linear: Float[Array, "M_A M_C"], sizes: tuple[int, ...]) -> Float[Array, "M_X M_C"]:
@@ -327,29 +327,27 @@ def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]
 
 def _own_parts(
     sums: ConditionSums, scale: Float[Array, " D"], n_own: int
-) -> tuple[Float[Array, "D m m"], Float[Array, "D m F"], Float[Array, "D m"]]:
-    # Factors LLᵀ of P = I + ρ²A_oo, and ρL⁻¹ of A_of and of Σ p y a_o.
-    n_kept = sums.grams.shape[1] - n_own
-    root = jnp.sqrt(scale)[:, None, None]
-    lower = jnp.linalg.cholesky(jnp.eye(n_own, dtype=root.dtype) + root**2 * sums.grams[:, n_kept:, n_kept:])
-    right = root * jnp.concatenate([sums.grams[:, n_kept:, :n_kept], sums.projections[:, n_kept:, None]], axis=2)
-    solved = solve_triangular(lower, right, lower=True)
-    return lower, solved[:, :, :-1], solved[:, :, -1]
+) -> tuple[Float[Array, "D m m"], Float[Array, "D m F"]]:
+    # P = I + ρ²A_oo, and ρ times A_of beside Σ p y a_o.
+    n_kept, root = sums.grams.shape[1] - n_own, jnp.sqrt(scale)[:, None, None]
+    precision = jnp.eye(n_own, dtype=root.dtype) + root**2 * sums.grams[:, n_kept:, n_kept:]
+    parts = [sums.grams[:, n_kept:, :n_kept], sums.projections[:, n_kept:, None]]
+    return precision, root * jnp.concatenate(parts, axis=2)
 
 
 def without_own(sums: ConditionSums, scale: Float[Array, " D"], n_own: int) -> ConditionSums:
     """Integrate the conditions' own curves out, whose features are the last (equation 57).
 
-    With P = I + ρ²A_oo = LLᵀ and C = ρL⁻¹A_of: A_ff − CᵀC in place of A_ff, and likewise for the other sums.
+    With P = I + ρ²A_oo: A_ff − ρ²A_foP⁻¹A_of in place of A_ff, and likewise for the other sums.
     """
     n_kept = sums.grams.shape[1] - n_own
-    lower, across, outputs = _own_parts(sums, scale, n_own)
+    taken, log_det = integrated_out(*_own_parts(sums, scale, n_own))
     return ConditionSums(
-        grams=sums.grams[:, :n_kept, :n_kept] - across.mT @ across,
-        projections=sums.projections[:, :n_kept] - jnp.einsum("dmf,dm->df", across, outputs),
-        squares=sums.squares - jnp.sum(outputs**2, axis=1),
+        grams=sums.grams[:, :n_kept, :n_kept] - taken[:, :-1, :-1],
+        projections=sums.projections[:, :n_kept] - taken[:, :-1, -1],
+        squares=sums.squares - taken[:, -1, -1],
         prior_variances=sums.prior_variances[:, :-1],
-        log_precisions=sums.log_precisions - 2 * jnp.sum(jnp.log(jnp.diagonal(lower, axis1=1, axis2=2)), axis=1),
+        log_precisions=sums.log_precisions - log_det,
     )
 
 
@@ -371,13 +369,13 @@ def own_curves(parameters: Parameters, data: Data) -> OwnCurves:
     data = data if isinstance(data, LongData) else data.as_long()
     input_basis, scale = bases(parameters)[0], parameters.own_per_condition
     sums = condition_sums(input_basis, data, parameters.noise_per_condition)
-    lower, across, outputs = _own_parts(sums, scale, len(input_basis.points))
-    root = jnp.sqrt(scale)[:, None, None]
-    identity = jnp.eye(lower.shape[1], dtype=lower.dtype)
-    inverse = solve_triangular(lower, jnp.broadcast_to(identity, lower.shape), lower=True)  # L⁻¹
+    precision, columns = _own_parts(sums, scale, len(input_basis.points))
+    root, identity = jnp.sqrt(scale)[:, None, None], jnp.eye(precision.shape[1], dtype=precision.dtype)
+    inverse = linalg.triangular_inverses(jnp.linalg.cholesky(precision))  # L⁻¹ with P = LLᵀ
+    solved = root * inverse.mT @ (inverse @ columns)
     return OwnCurves(
-        gain=root * inverse.mT @ across,  # ρ²P⁻¹A_of
-        offset=(root * inverse.mT @ outputs[:, :, None])[:, :, 0],  # ρ²P⁻¹ Σ p y a_o
+        gain=solved[:, :, :-1],  # ρ²P⁻¹A_of
+        offset=solved[:, :, -1],  # ρ²P⁻¹ Σ p y a_o
         reduction=root**2 * (identity - inverse.mT @ inverse),  # ρ²(I − P⁻¹)
         scale=scale,
     )
