@@ -48,19 +48,18 @@ def test_what_integrated_weights_take_along_with_gradients_is_that_of_a_solve(rn
 
 @pytest.mark.parametrize("n_weights", [1, 6])
 def test_explained_squares_and_their_gradients_are_those_of_every_output(rng, n_weights):
-    outputs = normal(rng, 7, 6)
-    outer = outputs @ outputs.T if n_weights == 1 else None
-
-    def solved(root, lower, columns, weights):
+    def solved(root, lower, columns, weights, outputs):
         features, precision = jnp.linalg.solve(jnp.tril(lower), columns), jnp.eye(4) + root @ root.T
         of_outputs = [output @ features.T @ jnp.linalg.solve(precision, features @ output) for output in outputs.T]
         return jnp.stack(of_outputs) @ jnp.broadcast_to(weights, 6)
 
-    def explained(root, lower, columns, weights):
+    def explained(root, lower, columns, weights, outputs):
+        outer = outputs @ outputs.T if n_weights == 1 else None
         return explained_squares(jnp.eye(4) + root @ root.T, lower, columns, weights, outputs, outer)
 
-    arguments = normal(rng, 4, 4), random_factor(rng, 4), normal(rng, 4, 7), normal(rng, n_weights) ** 2
-    assert_same_with_gradients(rng, explained, solved, *map(jnp.asarray, arguments))
+    outputs, weights = normal(rng, 7, 6), normal(rng, n_weights) ** 2
+    arguments = normal(rng, 4, 4), jnp.asarray(random_factor(rng, 4)), normal(rng, 4, 7), weights, outputs
+    assert_same_with_gradients(rng, explained, solved, *arguments)
 
 
 # Where eigenvalues are repeated, differentiating through their vectors would give NaN.

@@ -1,6 +1,6 @@
 """log|I + G| and quadratic forms in its inverse, for a matrix G and for A_H ⊗ A_X without ever forming it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -235,7 +235,7 @@ def _dense_evidence_jvp(primals, tangents):
 def integrated_out(
     precision: Float[Array, "*D m m"], columns: Float[Array, "*D m f"]
 ) -> tuple[Float[Array, "*D f f"], Float[Array, "*D"]]:
-    """CᵀP⁻¹C and log|P| of a precision P, or of a stack of them: what weights take along that are integrated out.
+    """CᵀP⁻¹C and log|P| of a precision P, or of a stack of them: what integrated weights take along (57).
 
     Backwards no factorisation is derived: with X = P⁻¹C and the cotangents D' and l',
     dC = X(D' + D'ᵀ) and dP = −X D' Xᵀ + l' P⁻¹.
@@ -272,19 +272,19 @@ def explained_squares(
     outputs: Float[Array, "n D"],
     outer: Float[Array, "n n"] | None,
 ) -> Scalar:
-    """Σ_d w_d y_dᵀFᵀP⁻¹F y_d with the features F = L⁻¹C of columns C, for outputs y_d that are constants.
+    """Σ_d w_d y_dᵀFᵀP⁻¹F y_d with the features F = L⁻¹C of columns C and outputs y_d (57).
 
     One weight of all outputs needs S = Σ_d y_d y_dᵀ alone, if that is given as ``outer``: half as much work. With
     P = LpLpᵀ and V = Lp⁻¹F, which is never large, no digits are lost. Backwards Q = V Σ_d w_d y_d y_dᵀ serves again:
-    with the cotangent t', dF = 2t' Lp⁻ᵀQ, dP = −t' Lp⁻ᵀQVᵀLp⁻¹, dw_d = t'|V y_d|², and as F = LpV,
-    dC = L⁻ᵀdF, dL = −tril(L⁻ᵀ dF Fᵀ).
+    with the cotangent t', dF = 2t' Lp⁻ᵀQ, dP = −t' Lp⁻ᵀQVᵀLp⁻¹, dw_d = t'|V y_d|², dy_d = 2t' w_d VᵀV y_d or
+    dS = t' w VᵀV, and as F = LpV, dC = L⁻ᵀdF, dL = −tril(L⁻ᵀ dF Fᵀ).
     """
     return _squares_forward(precision, lower, columns, weights, outputs, outer)[0]
 
 
 def _squares_forward(
     precision: Array, lower: Array, columns: Array, weights: Array, outputs: Array, outer: Array | None
-) -> tuple[Scalar, tuple[Array, ...]]:
+) -> tuple[Scalar, tuple[Array | None, ...]]:
     factor = jnp.linalg.cholesky(precision)
     whitener = triangular_inverse(factor)
     both = whitener @ triangular_inverse(lower)  # Lp⁻¹L⁻¹
@@ -293,16 +293,25 @@ def _squares_forward(
         found = whitened @ outputs
         squares, product = jnp.sum(found**2, axis=0), (found * weights) @ outputs.T
     else:
-        mapped = whitened @ outer
-        squares, product = jnp.sum(mapped * whitened)[None], weights * mapped
-    return squares @ weights, (factor, whitener, both, whitened, squares, product)
+        found = whitened @ outer
+        squares, product = jnp.sum(found * whitened)[None], weights * found
+    kept = (factor, whitener, both, whitened, squares, product, found, weights, outputs, outer)
+    return squares @ weights, kept
 
 
-def _squares_backward(kept: tuple[Array, ...], cotangent: Scalar) -> tuple[Array, Array, Array, Array, None, None]:
-    factor, whitener, both, whitened, squares, product = kept
+def _squares_backward(
+    kept: tuple[Any, ...], cotangent: Scalar
+) -> tuple[Array, Array, Array, Array, Array, Array | None]:
+    factor, whitener, both, whitened, squares, product, found, weights, outputs, outer = kept
     inner = cotangent * (product @ whitened.T)  # t' Q Vᵀ
     d_lower = -2 * jnp.tril(both.T @ (inner @ factor.T))
-    return -whitener.T @ inner @ whitener, d_lower, (2 * cotangent * both.T) @ product, cotangent * squares, None, None
+    d_precision, d_columns = -whitener.T @ inner @ whitener, (2 * cotangent * both.T) @ product
+    # The compiler leaves these out where outputs are constants.
+    if outer is None:
+        d_outputs, d_outer = 2 * cotangent * whitened.T @ (found * weights), None
+    else:
+        d_outputs, d_outer = jnp.zeros_like(outputs), cotangent * weights * (whitened.T @ whitened)
+    return d_precision, d_lower, d_columns, cotangent * squares, d_outputs, d_outer
 
 
 explained_squares.defvjp(_squares_forward, _squares_backward)
