@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from matrices import assert_same, assert_same_with_gradients, normal, semidefinite
+from matrices import assert_same, assert_same_with_gradients, normal, random_factor, semidefinite
 from numpy.testing import assert_allclose
 
 from lvmogp.algebra.evidence import (
@@ -12,6 +12,8 @@ from lvmogp.algebra.evidence import (
     by_factors,
     by_two_bases,
     dense_evidence,
+    explained_squares,
+    integrated_out,
     kronecker_evidence,
     kronecker_shrinkage,
 )
@@ -30,6 +32,34 @@ def evidence_of_formed_product(input_gram, latent_gram, linear):
 def test_dense_evidence_and_its_gradients_are_those_of_determinant_and_solve(rng, size):
     arguments = semidefinite(rng, size, 3), normal(rng, size)
     assert_same_with_gradients(rng, dense_evidence, evidence, *arguments)
+
+
+@pytest.mark.parametrize("stack", [(), (3,)])
+def test_what_integrated_weights_take_along_with_gradients_is_that_of_a_solve(rng, stack):
+    def solved(roots, columns):
+        precision = jnp.eye(4) + roots @ roots.mT
+        return columns.mT @ jnp.linalg.solve(precision, columns), jnp.linalg.slogdet(precision)[1]
+
+    def taken(roots, columns):
+        return integrated_out(jnp.eye(4) + roots @ roots.mT, columns)
+
+    assert_same_with_gradients(rng, taken, solved, normal(rng, *stack, 4, 4), normal(rng, *stack, 4, 5))
+
+
+@pytest.mark.parametrize("n_weights", [1, 6])
+def test_explained_squares_and_their_gradients_are_those_of_every_output(rng, n_weights):
+    def solved(root, lower, columns, weights, outputs):
+        features, precision = jnp.linalg.solve(jnp.tril(lower), columns), jnp.eye(4) + root @ root.T
+        of_outputs = [output @ features.T @ jnp.linalg.solve(precision, features @ output) for output in outputs.T]
+        return jnp.stack(of_outputs) @ jnp.broadcast_to(weights, 6)
+
+    def explained(root, lower, columns, weights, outputs):
+        outer = outputs @ outputs.T if n_weights == 1 else None
+        return explained_squares(jnp.eye(4) + root @ root.T, lower, columns, weights, outputs, outer)
+
+    outputs, weights = normal(rng, 7, 6), normal(rng, n_weights) ** 2
+    arguments = normal(rng, 4, 4), jnp.asarray(random_factor(rng, 4)), normal(rng, 4, 7), weights, outputs
+    assert_same_with_gradients(rng, explained, solved, *arguments)
 
 
 # Where eigenvalues are repeated, differentiating through their vectors would give NaN.

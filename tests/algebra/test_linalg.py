@@ -145,13 +145,17 @@ def test_unpacking_the_upper_triangle_gives_the_matrix_with_its_derivatives(rng,
 # Products over observations
 
 
-def test_whitened_products_and_their_derivatives_are_those_of_a_solve(rng):
+@pytest.mark.parametrize("n_kernels", [1, 3])
+def test_whitened_products_and_their_derivatives_are_those_of_a_solve(rng, n_kernels):
     def plain(lower, columns, weights):
-        features = solve_triangular(lower, columns, lower=True)
+        pairs = zip(lower, columns, strict=True)
+        features = jnp.concatenate([solve_triangular(factor, own, lower=True) for factor, own in pairs])
         return features @ features.T, features @ weights
 
-    arguments = jnp.asarray(random_factor(rng, 4)), normal(rng, 4, 7), normal(rng, 7, 3)
-    assert_same_with_gradients(rng, linalg.whitened_products, plain, *arguments)
+    lower = jnp.stack([random_factor(rng, 4) for _ in range(n_kernels)])
+    assert_same_with_gradients(
+        rng, linalg.whitened_products, plain, lower, normal(rng, n_kernels, 4, 7), normal(rng, 7, 3)
+    )
 
 
 @pytest.mark.parametrize("n_rows", [3, 9], ids=["fewer rows than columns", "more rows than columns"])

@@ -1,11 +1,11 @@
 """log|I + G| and quadratic forms in its inverse, for a matrix G and for A_H ⊗ A_X without ever forming it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from lvmogp.algebra.linalg import triangular_inverse, whiten
+from lvmogp.algebra.linalg import triangular_inverse, triangular_inverses, whiten
 from lvmogp.typing import Array, Float, Scalar
 
 
@@ -229,3 +229,89 @@ def _dense_evidence_jvp(primals, tangents):
     d_log_det = jnp.sum(inverse * d_gram)
     d_quadratic = 2 * solution @ d_linear - solution @ d_gram @ solution
     return (log_det, whitened @ whitened), (d_log_det, d_quadratic)
+
+
+@jax.custom_vjp
+def integrated_out(
+    precision: Float[Array, "*D m m"], columns: Float[Array, "*D m f"]
+) -> tuple[Float[Array, "*D f f"], Float[Array, "*D"]]:
+    """CᵀP⁻¹C and log|P| of a precision P, or of a stack of them: what integrated weights take along (57).
+
+    Backwards no factorisation is derived: with X = P⁻¹C and the cotangents D' and l',
+    dC = X(D' + D'ᵀ) and dP = −X D' Xᵀ + l' P⁻¹.
+    """
+    return _integrated_forward(precision, columns)[0]
+
+
+def _integrated_forward(precision: Array, columns: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    factor = jnp.linalg.cholesky(precision)
+    inverse = triangular_inverses(factor)
+    whitened = inverse @ columns
+    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
+    return (whitened.mT @ whitened, log_det), (inverse, whitened)
+
+
+def _integrated_backward(kept: tuple[Array, Array], cotangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    inverse, whitened = kept
+    d_product, d_log_det = cotangents
+    # Half of dC before it is mapped by L⁻ᵀ, with D' made symmetric
+    mapped = whitened @ ((d_product + d_product.mT) / 2)
+    inner = d_log_det[..., None, None] * jnp.eye(inverse.shape[-1], dtype=inverse.dtype) - mapped @ whitened.mT
+    return inverse.mT @ inner @ inverse, 2 * inverse.mT @ mapped
+
+
+integrated_out.defvjp(_integrated_forward, _integrated_backward)
+
+
+@jax.custom_vjp
+def explained_squares(
+    precision: Float[Array, "m m"],
+    lower: Float[Array, "m m"],
+    columns: Float[Array, "m n"],
+    weights: Float[Array, " weights"],
+    outputs: Float[Array, "n D"],
+    outer: Float[Array, "n n"] | None,
+) -> Scalar:
+    """Σ_d w_d y_dᵀFᵀP⁻¹F y_d with the features F = L⁻¹C of columns C and outputs y_d (57).
+
+    One weight of all outputs needs S = Σ_d y_d y_dᵀ alone, if that is given as ``outer``: half as much work. With
+    P = LpLpᵀ and V = Lp⁻¹F, which is never large, no digits are lost. Backwards Q = V Σ_d w_d y_d y_dᵀ serves again:
+    with the cotangent t', dF = 2t' Lp⁻ᵀQ, dP = −t' Lp⁻ᵀQVᵀLp⁻¹, dw_d = t'|V y_d|², dy_d = 2t' w_d VᵀV y_d or
+    dS = t' w VᵀV, and as F = LpV, dC = L⁻ᵀdF, dL = −tril(L⁻ᵀ dF Fᵀ).
+    """
+    return _squares_forward(precision, lower, columns, weights, outputs, outer)[0]
+
+
+def _squares_forward(
+    precision: Array, lower: Array, columns: Array, weights: Array, outputs: Array, outer: Array | None
+) -> tuple[Scalar, tuple[Array | None, ...]]:
+    factor = jnp.linalg.cholesky(precision)
+    whitener = triangular_inverse(factor)
+    both = whitener @ triangular_inverse(lower)  # Lp⁻¹L⁻¹
+    whitened = both @ columns  # V
+    if outer is None:
+        found = whitened @ outputs
+        squares, product = jnp.sum(found**2, axis=0), (found * weights) @ outputs.T
+    else:
+        found = whitened @ outer
+        squares, product = jnp.sum(found * whitened)[None], weights * found
+    kept = (factor, whitener, both, whitened, squares, product, found, weights, outputs, outer)
+    return squares @ weights, kept
+
+
+def _squares_backward(
+    kept: tuple[Any, ...], cotangent: Scalar
+) -> tuple[Array, Array, Array, Array, Array, Array | None]:
+    factor, whitener, both, whitened, squares, product, found, weights, outputs, outer = kept
+    inner = cotangent * (product @ whitened.T)  # t' Q Vᵀ
+    d_lower = -2 * jnp.tril(both.T @ (inner @ factor.T))
+    d_precision, d_columns = -whitener.T @ inner @ whitener, (2 * cotangent * both.T) @ product
+    # The compiler leaves these out where outputs are constants.
+    if outer is None:
+        d_outputs, d_outer = 2 * cotangent * whitened.T @ (found * weights), None
+    else:
+        d_outputs, d_outer = jnp.zeros_like(outputs), cotangent * weights * (whitened.T @ whitened)
+    return d_precision, d_lower, d_columns, cotangent * squares, d_outputs, d_outer
+
+
+explained_squares.defvjp(_squares_forward, _squares_backward)

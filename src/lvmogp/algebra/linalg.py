@@ -99,6 +99,12 @@ def triangular_inverse(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
     return jnp.block([[first, jnp.zeros((half, size - half), lower.dtype)], [below, last]])
 
 
+def triangular_inverses(lower: Float[Array, "*D m m"]) -> Float[Array, "*D m m"]:
+    """L⁻¹ of each of a stack of matrices."""
+    flat = lower.reshape(-1, *lower.shape[-2:])
+    return jax.vmap(triangular_inverse)(flat).reshape(lower.shape)
+
+
 @jax.custom_jvp
 def inverse_with_quick_derivative(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
     """L⁻¹, whose derivatives are products instead of solves.
@@ -183,11 +189,11 @@ def in_slices(function: Callable[..., tuple[Array, ...]], most: int, *arrays: Ar
 
 @jax.custom_vjp
 def whitened_products(
-    lower: Float[Array, "m m"], columns: Float[Array, "m N"], weights: Float[Array, "N nodes"]
-) -> tuple[Float[Array, "m m"], Float[Array, "m nodes"]]:
-    """A_X = F Fᵀ and B = F E with the features F = L⁻¹C of columns C, and weights E.
+    lower: Float[Array, "kernels m m"], columns: Float[Array, "kernels m n"], weights: Float[Array, "n e"]
+) -> tuple[Float[Array, "M_A M_A"], Float[Array, "M_A e"]]:
+    """A_X = F Fᵀ and B = F E with the features F = L⁻¹C of columns C, those of several kernels stacked, and weights E.
 
-    Backwards, F is multiplied with once: with Δ = dA_X + dA_Xᵀ,
+    Backwards, F is multiplied with once: with Δ = dA_X + dA_Xᵀ and L⁻¹ for each kernel,
 
     - dC = L⁻ᵀ(ΔF + dB Eᵀ) and dE = Fᵀ dB;
     - dL = −tril(L⁻ᵀ(ΔA_X + dB Bᵀ)), from small matrices alone, since dF Fᵀ = ΔA_X + dB Bᵀ.
@@ -196,19 +202,27 @@ def whitened_products(
 
 
 def _whitened_forward(lower: Array, columns: Array, weights: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
-    inverse = triangular_inverse(lower)
-    features = inverse @ columns  # F
+    inverses = triangular_inverses(lower)
+    features = (inverses @ columns).reshape(-1, columns.shape[2])  # F
     gram, linear = features @ features.T, features @ weights
-    return (gram, linear), (inverse, features, weights, gram, linear)
+    return (gram, linear), (inverses, features, weights, gram, linear)
 
 
 def _whitened_backward(kept: tuple[Array, ...], cotangents: tuple[Array, Array]) -> tuple[Array, Array, Array]:
-    inverse, features, weights, gram, linear = kept
+    inverses, features, weights, gram, linear = kept
     d_gram, d_linear = cotangents
+    n_kernels, size, _ = inverses.shape
+
+    def by_kernel(matrix: Array) -> Array:
+        return matrix.reshape(n_kernels, size, -1)
+
+    def mapped(matrix: Array) -> Array:
+        return (inverses.mT @ by_kernel(matrix)).reshape(matrix.shape)  # L⁻ᵀ of each kernel
+
     both = d_gram + d_gram.T  # Δ
-    d_columns = (inverse.T @ both) @ features + (inverse.T @ d_linear) @ weights.T
-    d_lower = -jnp.tril(inverse.T @ (both @ gram + d_linear @ linear.T))
-    return d_lower, d_columns, features.T @ d_linear
+    d_columns = mapped(both) @ features + mapped(d_linear) @ weights.T
+    within = by_kernel(both) @ by_kernel(gram).mT + by_kernel(d_linear) @ by_kernel(linear).mT
+    return -jnp.tril(inverses.mT @ within), by_kernel(d_columns), features.T @ d_linear
 
 
 whitened_products.defvjp(_whitened_forward, _whitened_backward)

@@ -14,15 +14,20 @@ of several terms are stacked, and curves that are conditions' own are integrated
 """
 
 import itertools
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
+import numpy as np
 
 from lvmogp.algebra import linalg
-from lvmogp.algebra.evidence import bordered_evidence, dense_evidence, kronecker_evidence
+from lvmogp.algebra.evidence import (
+    bordered_evidence,
+    dense_evidence,
+    explained_squares,
+    integrated_out,
+    kronecker_evidence,
+)
 from lvmogp.algebra.gaussians import LOG_2PI
 from lvmogp.kernels.covariances import cross, stacked_diagonal
 from lvmogp.kernels.psi_statistics import weighted_psi2
@@ -184,9 +189,10 @@ def quadratic(parameters: Parameters, data: Data, *, careful: bool = False) -> Q
 
 
 def _traces(matrices: Float[Array, "D F F"], sizes: tuple[int, ...]) -> Float[Array, "D parts"]:
-    # Traces of the blocks on the diagonal.
-    diagonals = jnp.diagonal(matrices, axis1=1, axis2=2)
-    return jnp.stack([jnp.sum(diagonals[:, own], axis=1) for own in parts_of(sizes)], axis=1)
+    # Traces of the blocks on the diagonal, as a product: backwards, places of a diagonal would be filled one by one.
+    whole = jnp.eye(sum(sizes), dtype=matrices.dtype)
+    masks = jnp.asarray(np.repeat(np.eye(len(sizes)), sizes, axis=0).T, matrices.dtype)[:, :, None] * whole
+    return jnp.tensordot(matrices, masks, axes=((1, 2), (1, 2)))
 
 
 def _of_terms(linear: Float[Array, "M_A M_C"], sizes: tuple[int, ...]) -> Float[Array, "M_X M_C"]:
@@ -200,16 +206,14 @@ def _grid_quadratic(parameters: Parameters, data: GridData, *, careful: bool) ->
     latents, sizes, n_terms = parameters.latents, latent_basis.sizes, len(parameters.kernels.terms)
     noise = data.noise(parameters.noise_per_condition)
     precision = 1 / noise
-    covariances = [cross(kernel, input_basis.points, data.inputs) for kernel in input_basis.kernels]  # K_uf
-    factor = on_diagonal(list(input_basis.factors))
-    covariance = covariances[0] if len(covariances) == 1 else jnp.concatenate(covariances)
+    covariances = jnp.stack([cross(kernel, input_basis.points, data.inputs) for kernel in input_basis.kernels])  # K_uf
     latent_features = whitened_mean(latent_basis, latents)  # rows ⟨c(h_d)⟩ᵀ
     weighted = precision[:, None] * latent_features
     # A_X = AᵀA and B = AᵀY diag(1/σ_d²) ⟨c⟩, beginning with the thinner product with Y.
-    if latent_features.shape[1] <= covariance.shape[0]:
-        input_gram, linear = linalg.whitened_products(factor, covariance, data.outputs @ weighted)
+    if latent_features.shape[1] <= sum(input_basis.sizes):
+        input_gram, linear = linalg.whitened_products(input_basis.factors, covariances, data.outputs @ weighted)
     else:
-        input_gram, projections = linalg.whitened_products(factor, covariance, data.outputs)
+        input_gram, projections = linalg.whitened_products(input_basis.factors, covariances, data.outputs)
         linear = projections @ weighted
     # A_H = L_H⁻¹ (Σ_d Φ_d/σ_d²) L_H⁻ᵀ, with care Σ_d ⟨c⟩⟨c⟩ᵀ/σ_d² + L_H⁻¹ (Σ_d Cov_d/σ_d²) L_H⁻ᵀ (equation 50)
     if careful or len(latent_basis.kernels) != 1:
@@ -230,18 +234,23 @@ def _grid_quadratic(parameters: Parameters, data: GridData, *, careful: bool) ->
         # R_d = σ_d²(I + r A_oA_oᵀ) with r = ρ_d²/σ_d², the same for all conditions; P = I + r A_oᵀA_o (equation 58).
         ratio, n_kept = parameters.own_per_condition[0] * precision[0], n_terms * len(input_basis.points)
         identity = jnp.eye(len(input_basis.points), dtype=input_gram.dtype)
-        lower = jnp.linalg.cholesky(identity + ratio * input_gram[n_kept:, n_kept:])
-        outputs = linalg.whiten(input_basis.factors[-1], covariances[-1]) @ data.outputs  # A_oᵀY
-        across, of_linear, of_outputs = (
-            jnp.sqrt(ratio) * linalg.whiten(lower, each)
-            for each in (input_gram[n_kept:, :n_kept], linear[n_kept:], outputs)
+        of_own = identity + ratio * input_gram[n_kept:, n_kept:]  # P
+        both = jnp.concatenate([input_gram[n_kept:, :n_kept], linear[n_kept:]], axis=1)
+        taken, log_det = integrated_out(of_own, jnp.sqrt(ratio) * both)
+        shared_noise = parameters.noise_variance.shape[0] == 1 and data.outer is not None
+        explained = explained_squares(  # Σ_d p_d y_dᵀA_oP⁻¹A_oᵀy_d
+            of_own,
+            input_basis.factors[-1],
+            covariances[-1],
+            precision[:1] if shared_noise else precision,
+            data.outputs,
+            data.outer if shared_noise else None,
         )
         own_signal = data.n_conditions * ratio * priors[-1]
         signal, residual = signal + own_signal, residual + own_signal - data.n_conditions * ratio * traces[-1]
-        logs -= 2 * data.n_conditions * jnp.sum(jnp.log(jnp.diagonal(lower)))
-        squares -= jnp.sum(of_outputs**2, axis=0) @ precision
-        linear = linear[:n_kept] - across.T @ of_linear
-        input_gram = input_gram[:n_kept, :n_kept] - across.T @ across
+        logs, squares = logs - data.n_conditions * log_det, squares - ratio * explained
+        linear = linear[:n_kept] - taken[:n_kept, n_kept:]
+        input_gram = input_gram[:n_kept, :n_kept] - taken[:n_kept, :n_kept]
     constant = ConstantTerm(jnp.sum(data.counts), logs, squares, signal, residual)
     information = _information_of_noise(data.counts, (parameters.noise_per_condition * precision) ** 2)
     return GridQuadratic(constant, _of_terms(linear, sizes), input_gram, latent_gram, information, sizes)
@@ -268,10 +277,10 @@ def _long_quadratic(parameters: Parameters, data: LongData, *, careful: bool) ->
         scale = parameters.own_per_condition
         own_signal = scale @ sums.prior_variances[:, -1]
         signal, residual = signal + own_signal, residual + own_signal - scale @ traces[:, -1]
-        parts = _own_parts(sums, scale, len(input_basis.points))
+        n_own = len(input_basis.points)
         if parameters.own_scale is not None:
-            information = _information(information, data.counts, parts.lower)
-        sums = without_own(sums, parts)
+            information = _information(information, data.counts, _own_parts(sums, scale, n_own)[0])
+        sums = without_own(sums, scale, n_own)
     linear = _of_terms(sums.projections.T @ whitened_mean(latent_basis, latents), sizes)  # B
     log_precision, squares = jnp.sum(sums.log_precisions), jnp.sum(sums.squares)
     constant = ConstantTerm(jnp.sum(data.counts), log_precision, squares, signal, residual)
@@ -337,45 +346,38 @@ def _information_of_noise(counts: Float[Array, " D"], shares: Float[Array, " D"]
     return Information(shares * counts / 2, nothing, nothing)
 
 
-def _information(of_noise: Information, counts: Float[Array, " D"], lower: Float[Array, "D m m"]) -> Information:
+def _information(of_noise: Information, counts: Float[Array, " D"], precision: Float[Array, "D m m"]) -> Information:
     # The eigenvalues of I − E are those of I − P⁻¹, and zeros: tr (I − P⁻¹) and tr (I − P⁻¹)² are all it takes.
-    whitener = jax.vmap(linalg.triangular_inverse)(lower)
-    inverse = whitener.mT @ whitener  # P⁻¹
-    left, n_own = jnp.trace(inverse, axis1=1, axis2=2), lower.shape[1]
+    inverse = jnp.linalg.inv(precision)  # whose derivative is a product, that of a factor is not; P ≥ I
+    left, n_own = jnp.trace(inverse, axis1=1, axis2=2), precision.shape[1]
     first, second = n_own - left, n_own - 2 * left + jnp.sum(inverse**2, axis=(1, 2))
     share = jnp.sqrt(2 * of_noise.noise / counts)
     return Information(share**2 * (counts - 2 * first + second) / 2, share * (first - second) / 2, second / 2)
 
 
-class _OwnParts(NamedTuple):
-    # Factors LLᵀ of P = I + ρ²A_oo, and ρL⁻¹ of A_of and of Σ p y a_o.
-    lower: Float[Array, "D m m"]
-    across: Float[Array, "D m F"]
-    outputs: Float[Array, "D m"]
+def _own_parts(
+    sums: ConditionSums, scale: Float[Array, " D"], n_own: int
+) -> tuple[Float[Array, "D m m"], Float[Array, "D m F"]]:
+    # P = I + ρ²A_oo, and ρ times A_of beside Σ p y a_o.
+    n_kept, root = sums.grams.shape[1] - n_own, jnp.sqrt(scale)[:, None, None]
+    precision = jnp.eye(n_own, dtype=root.dtype) + root**2 * sums.grams[:, n_kept:, n_kept:]
+    parts = [sums.grams[:, n_kept:, :n_kept], sums.projections[:, n_kept:, None]]
+    return precision, root * jnp.concatenate(parts, axis=2)
 
 
-def _own_parts(sums: ConditionSums, scale: Float[Array, " D"], n_own: int) -> _OwnParts:
-    n_kept = sums.grams.shape[1] - n_own
-    root = jnp.sqrt(scale)[:, None, None]
-    lower = jnp.linalg.cholesky(jnp.eye(n_own, dtype=root.dtype) + root**2 * sums.grams[:, n_kept:, n_kept:])
-    right = root * jnp.concatenate([sums.grams[:, n_kept:, :n_kept], sums.projections[:, n_kept:, None]], axis=2)
-    solved = solve_triangular(lower, right, lower=True)
-    return _OwnParts(lower, solved[:, :, :-1], solved[:, :, -1])
-
-
-def without_own(sums: ConditionSums, parts: _OwnParts) -> ConditionSums:
+def without_own(sums: ConditionSums, scale: Float[Array, " D"], n_own: int) -> ConditionSums:
     """Integrate the conditions' own curves out, whose features are the last (equation 57).
 
-    With P = I + ρ²A_oo = LLᵀ and C = ρL⁻¹A_of: A_ff − CᵀC in place of A_ff, and likewise for the other sums.
+    With P = I + ρ²A_oo: A_ff − ρ²A_foP⁻¹A_of in place of A_ff, and likewise for the other sums.
     """
-    lower, across, outputs = parts
-    n_kept = across.shape[2]
+    n_kept = sums.grams.shape[1] - n_own
+    taken, log_det = integrated_out(*_own_parts(sums, scale, n_own))
     return ConditionSums(
-        grams=sums.grams[:, :n_kept, :n_kept] - across.mT @ across,
-        projections=sums.projections[:, :n_kept] - jnp.einsum("dmf,dm->df", across, outputs),
-        squares=sums.squares - jnp.sum(outputs**2, axis=1),
+        grams=sums.grams[:, :n_kept, :n_kept] - taken[:, :-1, :-1],
+        projections=sums.projections[:, :n_kept] - taken[:, :-1, -1],
+        squares=sums.squares - taken[:, -1, -1],
         prior_variances=sums.prior_variances[:, :-1],
-        log_precisions=sums.log_precisions - 2 * jnp.sum(jnp.log(jnp.diagonal(lower, axis1=1, axis2=2)), axis=1),
+        log_precisions=sums.log_precisions - log_det,
     )
 
 
@@ -397,13 +399,13 @@ def own_curves(parameters: Parameters, data: Data) -> OwnCurves:
     data = data if isinstance(data, LongData) else data.as_long()
     input_basis, scale = bases(parameters)[0], parameters.own_per_condition
     sums = condition_sums(input_basis, data, parameters.noise_per_condition)
-    lower, across, outputs = _own_parts(sums, scale, len(input_basis.points))
-    root = jnp.sqrt(scale)[:, None, None]
-    identity = jnp.eye(lower.shape[1], dtype=lower.dtype)
-    inverse = solve_triangular(lower, jnp.broadcast_to(identity, lower.shape), lower=True)  # L⁻¹
+    precision, columns = _own_parts(sums, scale, len(input_basis.points))
+    root, identity = jnp.sqrt(scale)[:, None, None], jnp.eye(precision.shape[1], dtype=precision.dtype)
+    inverse = linalg.triangular_inverses(jnp.linalg.cholesky(precision))  # L⁻¹ with P = LLᵀ
+    solved = root * inverse.mT @ (inverse @ columns)
     return OwnCurves(
-        gain=root * inverse.mT @ across,  # ρ²P⁻¹A_of
-        offset=(root * inverse.mT @ outputs[:, :, None])[:, :, 0],  # ρ²P⁻¹ Σ p y a_o
+        gain=solved[:, :, :-1],  # ρ²P⁻¹A_of
+        offset=solved[:, :, -1],  # ρ²P⁻¹ Σ p y a_o
         reduction=root**2 * (identity - inverse.mT @ inverse),  # ρ²(I − P⁻¹)
         scale=scale,
     )

@@ -22,6 +22,8 @@ _MATRIX_COST = 16
 # Beyond these sizes an exact likelihood takes longer than the sparse one.
 _MOST_ON_A_SIDE = 600
 _MOST_SCATTERED = 1_000
+# Inputs of a grid up to which the products of all outputs are kept.
+_MOST_OUTER = 2_000
 # Observations of a condition up to which its likelihood at many latents is cheap.
 _MOST_PLACES = 64
 
@@ -29,12 +31,14 @@ _MOST_PLACES = 64
 class GridData(eqx.Module):
     """Every condition observed at every input; ``squares`` are ‖y_d‖², which no parameter changes.
 
-    ``error_variance`` is the known variance s² of all measurements, which adds to their noise.
+    Neither does one change ``outer``, YYᵀ, which is there unless it is much larger than Y. ``error_variance`` is the
+    known variance s² of all measurements, which adds to their noise.
     """
 
     inputs: Float[Array, "N Q_X"]
     outputs: Float[Array, "N D"]
     squares: Float[Array, " D"]
+    outer: Float[Array, "N N"] | None
     error_variance: Scalar | None
 
     def __init__(
@@ -42,6 +46,8 @@ class GridData(eqx.Module):
     ) -> None:
         self.inputs, self.outputs, self.error_variance = inputs, outputs, error_variance
         self.squares = jnp.einsum("nd,nd->d", outputs, outputs)  # one program, where a sum of squares is two
+        # A product with YYᵀ spares one with Y and one with Yᵀ, and takes as long as both where N = 2D.
+        self.outer = outputs @ outputs.T if outputs.shape[0] <= min(2 * outputs.shape[1], _MOST_OUTER) else None
 
     def noise(self, of_conditions: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Return σ² + s², the noise variance of an observation, given that of its condition."""
