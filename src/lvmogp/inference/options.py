@@ -33,9 +33,10 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "dtype": ("float64", "float32"),
 }
 # Inducing inputs double from the one number to the other while the bound gains. Where they have few latent features
-# beside them, they begin with more: these many pairs cost next to nothing.
+# beside them, they begin with more: so many pairs cost next to nothing. Starts whose bound factorises a matrix over all
+# pairs have no more than the second number.
 _FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS = 25, 400
-_FEWEST_PAIRS = 400
+_FEWEST_PAIRS, _MOST_PAIRS_OF_STARTS = 400, 800
 # Inducing latents by the number of coordinates of a condition.
 _INDUCING_LATENTS, _MOST_INDUCING_LATENTS = {1: 20, 2: 30}, 40
 # Pairs of inducing points of which a bound can factorise a matrix, and a fit can store one.
@@ -165,6 +166,7 @@ class Settings(NamedTuple):
     n_latent: int
     n_inducing_inputs: int
     most_inducing_inputs: int
+    most_at_start: int
     n_distinct_inputs: int
     n_inducing_latents: int
     noise_per_condition: bool
@@ -354,6 +356,7 @@ def fit_settings(
             f'limited to {_MOST_FULL}: use fewer inducing points, or inference="collapsed"'
         )
     is_quick = is_grid and len(kernels.of_inputs) <= 1
+    at_start = most if is_grid and kernels.is_plain else max(min(most, _MOST_PAIRS_OF_STARTS // n_features), fewest)
     fastest = "collapsed" if is_quick or most * n_features <= _MOST_COLLAPSED else "kronecker"
     n_scattered = 0 if is_grid else data.n_observations  # a grid costs the same however many observations it holds
     settings = Settings(
@@ -361,6 +364,7 @@ def fit_settings(
         n_latent=n_latent,
         n_inducing_inputs=fewest,
         most_inducing_inputs=most,
+        most_at_start=at_start,
         n_distinct_inputs=n_distinct,
         n_inducing_latents=n_latents,
         noise_per_condition=options.noise == "per-condition",

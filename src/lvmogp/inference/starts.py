@@ -142,7 +142,7 @@ def independent_start(
         kernel = complete(settings.kernels.together, input_scale, lengthscale * inputs.shape[1] ** 0.5)
         runs.append(maximised(start=IndependentParameters(in_precision(kernel, "float64"), inducing, noise)))
     best = max(runs, key=lambda run: run.bound)
-    while len(best.tree.inducing_inputs) == n_inducing and 2 * n_inducing <= settings.most_inducing_inputs:
+    while len(best.tree.inducing_inputs) == n_inducing and 2 * n_inducing <= settings.most_at_start:
         n_inducing *= 2
         run = maximised(start=eqx.tree_at(lambda tree: tree.inducing_inputs, best.tree, covering(n_inducing)))
         if run.bound - best.bound < max(_LEAST_GAIN, _LEAST_GAIN_PER_POINT * few.n_observations):
