@@ -9,7 +9,6 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from papers_model import PapersModel
 from references import (
     DenseProcess,
     Seen,
@@ -152,7 +151,8 @@ def fitted(
     fit = Fit(build(parameters, standardised(observations, scaling)), outcome, *bounds)
     trained = fitted_model(observations, scaling, fit, condition_features=condition_features)
     logs = dict.fromkeys(log_columns, "log") or None
-    estimator = PapersModel(n_latent, noise=noise, output_transform=transform, input_transform=logs)
+    settings = {**PAPERS_MODEL, "noise": noise, "output_transform": transform, "input_transform": logs}
+    estimator = LVMOGPRegressor(n_latent, **settings)
     estimator.n_features_in_ = n_columns
     # Few observations are enough for the sparse form.
     with mock.patch("lvmogp.model.layouts._MOST_SCATTERED", 10 if form == "sparse" else 1_000):
@@ -201,7 +201,7 @@ def with_draws(model: FittedModel, draws: Draws | None) -> FittedModel:
 
 def forgetting(model: LVMOGPRegressor) -> LVMOGPRegressor:
     """A copy of the estimator, to which conditions can be added; the model inside is the same object."""
-    copied = PapersModel(**model.get_params(deep=False))
+    copied = LVMOGPRegressor(**model.get_params(deep=False))
     copied.model_ = model.model_
     copied.n_features_in_ = model.n_features_in_
     return copied

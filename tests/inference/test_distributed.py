@@ -35,7 +35,10 @@ RUN = [sys.executable, "-m", "lvmogp"]
 ROLES = {"output": "y", "condition": "id"}
 SIZES = {"n_latent": 1, "n_inducing_inputs": 6, "n_inducing_latents": 4, "batch_size": 64, "max_iter": 100}
 SETTINGS = {"inference": "stochastic", "random_state": 0, **SIZES}
-OPTIONS = "--inference stochastic --latents 1 --inducing-inputs 6 --inducing-latents 4 --batch-size 64 --max-iter 100"
+OPTIONS = (
+    "--inference stochastic --latents 1 --inducing-inputs 6 --inducing-latents 4 --batch-size 64 --max-iter 100 "
+    "--input-kernel rbf --latent-kernel rbf --noise shared"
+)
 
 
 def write_uneven(folder: Path) -> Path:
