@@ -21,7 +21,7 @@ from references import (
 )
 from small_models import build, rbf
 
-from lvmogp import LVMOGPRegressor
+from lvmogp import PAPERS_MODEL, LVMOGPRegressor
 from lvmogp.conditions.condition import Condition, condition_of_particles
 from lvmogp.conditions.curves import FewObservations
 from lvmogp.conditions.ensemble import Ensemble

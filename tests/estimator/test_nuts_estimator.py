@@ -89,21 +89,9 @@ def test_draws_explain_the_data(model):
 def test_the_command_line_draws_from_the_posterior(tmp_path, model):
     table = pd.DataFrame({"x": np.repeat(X[:, 0], D), "y": outputs().ravel(), "tyre": np.tile(list("abcde"), N)})
     table.to_csv(tmp_path / "data.csv", index=False)
-    options = [
-        "--noise",
-        "shared",
-        "--inference",
-        "nuts",
-        "--chains",
-        "2",
-        "--warmup",
-        "60",
-        "--draws",
-        "40",
-        "--restarts",
-        "2",
-    ]
+    options = ["--inference", "nuts", "--chains", "2", "--warmup", "60", "--draws", "40", "--restarts", "2"]
     arguments = [tmp_path / "data.csv", "--output", "y", "--condition", "tyre", "--latents", "1", *PAPERS]
+    arguments += ["--noise", "shared"]
     result = succeeded("fit", *arguments, "--model", tmp_path / "model.lvmogp", *options, "--json")
     assert json.loads(result.stdout)["summary"]["n_draws"] == 80
     loaded = LVMOGPRegressor.load(tmp_path / "model.lvmogp")
