@@ -167,3 +167,22 @@ def test_grams_are_the_partial_traces_of_the_quadratic_form():
     gram = np.asarray(compiled(quadratic)(parameters, as_long(observations)).dense_gram()).reshape(3, 4, 3, 4)
     np.testing.assert_allclose(found.inputs, np.einsum("hxhy->xy", gram), rtol=1e-10)
     np.testing.assert_allclose(found.latents, np.einsum("hxkx->hk", gram), rtol=1e-10)
+
+
+def test_each_observation_carries_its_share_of_what_is_pooled(rng):
+    """−½ Σ_d [(log σ_d² − log m)²/τ² + log(1 + τ²N_d/2)] on average over a partition."""
+    parameters = replace(small_parameters(2, noise=PER_CONDITION), noise_spread=jnp.asarray(0.4))
+    observations, inducing, median = long_case().observations, some_inducing(parameters), jnp.array([0.07])
+    counts = np.array([len(values) for _, values in observations])
+
+    def estimated(rows: np.ndarray) -> float:
+        batch = batch_of(observations, rows)
+        own = of_conditions(parameters, np.asarray(batch.block_condition))
+        of_blocks = jnp.asarray(counts[np.asarray(batch.block_condition)], float)
+        return float(compiled_expected(own, of_blocks, *inducing, batch, median)[0])
+
+    deviations = np.log(np.asarray(PER_CONDITION) / 0.07)
+    pooled = -np.sum((deviations / 0.4) ** 2 + np.log(1 + 0.16 * counts / 2)) / 2
+    parts = np.split(rng.permutation(18), 6)
+    found = np.mean([estimated(rows) for rows in parts])
+    np.testing.assert_allclose(found, whole(parameters, inducing) + pooled, rtol=1e-11)

@@ -93,7 +93,8 @@ def model_of_parts(form, noise, *, terms=1, **changed):
 
 def model_of_parts_with_added_conditions():
     """Two points, and so many that they are compressed, of a model with noise and own curves of differing size."""
-    model = model_of_parts("long", "per-condition", own_scale=np.array([0.5, 1.2, 2.0, 0.9, 1.0]))
+    pooled = {"noise_spread": jnp.asarray(0.6), "own_spread": jnp.asarray(0.4)}
+    model = model_of_parts("long", "per-condition", own_scale=np.array([0.5, 1.2, 2.0, 0.9, 1.0]), **pooled)
     many = np.random.default_rng(2).uniform(0, 2, (40, 1))
     model.add_condition("few", FEW, np.sin(3 * FEW[:, 0]))
     return model.add_condition("many", many, np.cos(3 * many[:, 0]))

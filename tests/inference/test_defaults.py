@@ -1,0 +1,107 @@
+"""What the settings that a user leaves open stand for."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from lvmogp import PAPERS_MODEL, RBF, Linear, LVMOGPRegressor
+from lvmogp.inference import restarts
+from lvmogp.inference.optimise import Status
+from lvmogp.inference.options import Options, checked, without_open_curves
+from lvmogp.inference.restarts import Outcome
+from lvmogp.model.layouts import long_data
+
+QUICK = {"n_latent": 1, "n_restarts": 1, "max_iter": 40}
+
+
+def data(n_conditions=6, seed=0):
+    """Curves that differ in size, rows of which are missing."""
+    rng = np.random.default_rng(seed)
+    x, ids = np.tile(np.linspace(0, 1, 7), n_conditions), np.repeat(np.arange(n_conditions), 7)
+    y = (1 + 0.4 * rng.standard_normal(n_conditions))[ids] * np.sin(3 * x) + 0.05 * rng.standard_normal(len(x))
+    kept = rng.random(len(x)) < 0.8
+    return x[kept, None], y[kept], ids[kept]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return LVMOGPRegressor(**QUICK).fit(*data())
+
+
+def test_by_default_curves_are_shared_latent_and_own_with_a_noise_for_each_condition(model):
+    assert (model.shared_kernel, model.input_kernel, model.own_kernel, model.latent_kernel) == ("auto",) * 4
+    assert type(model.shared_kernel_) is type(model.own_kernel_) is type(model.input_kernel_)
+    assert isinstance(model.latent_kernel_, Linear | RBF)
+    assert model.model_.posterior.parameters.noise_variance.shape == (6,)
+    x = np.array([[0.3], [0.8]])
+    model.add_condition("new", x, 1.2 * np.sin(3 * x[:, 0]))
+    asked = np.array([[0.5]])
+    lower, upper = model.predict_interval(asked, "new")
+    assert lower[0] < 1.2 * np.sin(1.5) < upper[0]
+    assert abs(model.predict(asked, "new")[0] - 1.2 * np.sin(1.5)) < 0.1
+
+
+def test_the_papers_model_is_one_line_away(model):
+    papers = LVMOGPRegressor(**PAPERS_MODEL, **QUICK).fit(*data())
+    assert papers.shared_kernel_ is papers.own_kernel_ is None
+    assert isinstance(papers.latent_kernel_, RBF)
+    assert papers.model_.posterior.parameters.noise_variance.shape == (1,)
+
+
+@pytest.mark.filterwarnings("ignore::lvmogp.ConvergenceWarning")
+def test_one_condition_and_minibatches_have_latent_curves_only():
+    x, y, ids = data()
+    with pytest.warns(UserWarning, match="one condition only"):
+        alone = LVMOGPRegressor(**QUICK).fit(x[ids == 0], y[ids == 0])
+    assert alone.shared_kernel_ is alone.own_kernel_ is None
+    sizes = {"n_inducing_inputs": 5, "n_inducing_latents": 3, "batch_size": 16}
+    streamed = LVMOGPRegressor(**QUICK | sizes | {"max_iter": 100}, inference="stochastic").fit(x, y, ids)
+    assert streamed.shared_kernel_ is streamed.own_kernel_ is None
+    parameters = streamed.model_.posterior.parameters
+    assert parameters.noise_variance.shape == streamed.model_.posterior.noise_deviation.shape == (6,)
+    assert 0 < float(parameters.noise_spread) < 2
+
+
+def test_what_is_named_stays_where_open_curves_go():
+    assert without_open_curves(Options(shared_kernel="rbf")).shared_kernel == "rbf"
+    assert without_open_curves(Options()).own_kernel is None
+    assert without_open_curves(Options(input_kernel=None)).shared_kernel == "auto"
+
+
+def test_an_rbf_over_latents_has_to_gain_three_nats(monkeypatch):
+    """Over a linear kernel, at whatever smoothness wins then."""
+    tried = []
+
+    def outcome(bound):
+        return Outcome(None, bound, Status.CONVERGED, (), 0.0, 0.0, 0.0)
+
+    def fit(bounds):
+        def one(data, inputs, scale, settings, *_, **__):
+            kernels = settings.kernels
+            tried.append((type(kernels.of_latents).__name__, type(kernels.of_inputs[0]).__name__))
+            return outcome(bounds[tried[-1]])
+
+        monkeypatch.setattr(restarts, "fit", one)
+        tried.clear()
+        x, y, ids = data()
+        found = restarts.search(checked(Options(n_latent=1)), long_data(x, y, ids, 6), x, np.ones(1))
+        return found[0].bound
+
+    little = {("Linear", "RBF"): 5.0, ("RBF", "RBF"): 7.9, ("Linear", "Matern52"): 4.0}
+    assert fit(little) == 5.0
+    assert tried == list(little)
+    much = {("Linear", "RBF"): 5.0, ("RBF", "RBF"): 8.1, ("RBF", "Matern52"): 9.0}
+    assert fit(much) == 9.0
+    assert tried == list(much)
+
+
+def test_inducing_inputs_that_are_all_inputs_stay_where_they_are(model):
+    inputs = np.unique(np.asarray(model.model_.observations.inputs), axis=0)
+    found = np.sort(np.asarray(model.model_.posterior.parameters.inducing_inputs), axis=0)
+    np.testing.assert_allclose(found, model.model_.scaling.inputs(inputs), rtol=1e-12, atol=1e-12)
+    assert model.model_.posterior.parameters.fixed == ()
+
+
+def test_options_are_those_of_the_estimator():
+    assert {field.name for field in dataclasses.fields(Options)} >= set(PAPERS_MODEL)
