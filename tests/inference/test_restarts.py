@@ -13,7 +13,7 @@ from lvmogp.errors import NumericalError
 from lvmogp.ground.compiling import compiled
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.inference.options import DescribedKernels, Settings
-from lvmogp.inference.restarts import Outcome, Progress, fit
+from lvmogp.inference.restarts import Outcome, Progress, fit, grown
 from lvmogp.inference.starts import independent_start, recipe_names, start, with_explicit_inducing
 from lvmogp.kernels.covariances import RBF
 from lvmogp.model.bounds import collapsed, explicit
@@ -37,6 +37,8 @@ SETTINGS = Settings(
     n_latent=1,
     n_inducing_inputs=4,
     most_inducing_inputs=4,
+    most_at_start=4,
+    n_distinct_inputs=8,
     n_inducing_latents=3,
     noise_per_condition=False,
     own_follows_noise=True,
@@ -103,7 +105,9 @@ def test_every_start_is_improved_upon_and_counts_and_histories_agree():
 
 def test_inducing_inputs_grow_while_the_bound_of_the_model_gains():
     settings = SETTINGS._replace(n_inducing_inputs=3, most_inducing_inputs=3, n_restarts=1)
-    stays, grows = (fitted(simulated(), settings._replace(most_inducing_inputs=most)) for most in (3, 8))
+    data, stays = simulated(), fitted(simulated(), settings)
+    grows = grown(stays, data, np.asarray(data.inputs), settings._replace(most_inducing_inputs=8))
+    assert grown(stays, data, np.asarray(data.inputs), settings) is stays
     assert len(stays.parameters.inducing_inputs) == 3
     assert len(grows.parameters.inducing_inputs) > 3
     assert grows.bound > stays.bound + 1

@@ -169,16 +169,22 @@ def search(
     n_known = 0 if coordinates is None else coordinates.values.shape[1]
     for n_latent in latent_dimensions(options, data.n_conditions, n_known=n_known):
         candidates: list[Outcome] = []
+        all_settings: list[Settings] = []
         for latent_kernel, input_kernel in _kernels_to_try(options, candidates):
             kernels = described_kernels(options, latent_kernel, input_kernel, input_scale)
             settings = fit_settings(options, data, inputs, n_latent=n_latent, n_known=n_known, kernels=kernels)
             keep = (checkpoints, f"{label}latents{n_latent}kernel{len(candidates)}")
             found = fit(data, inputs, input_scale, settings, on_progress, keep, coordinates=coordinates)
             candidates.append(found)
+            all_settings.append(settings)
             if found.status is Status.INTERRUPTED:
                 break
-        outcomes.append(_best_kernels(options, candidates))
-        if candidates[-1].status is Status.INTERRUPTED:
+        best = _best_kernels(options, candidates)
+        if candidates[-1].status is not Status.INTERRUPTED:
+            settings = next(own for own, found in zip(all_settings, candidates, strict=True) if found is best)
+            best = grown(best, data, inputs, settings, on_progress)
+        outcomes.append(best)
+        if Status.INTERRUPTED in (candidates[-1].status, best.status):
             # Whichever is best, the search for it was cut short.
             return [outcome._replace(status=Status.INTERRUPTED) for outcome in outcomes]
         if chosen(outcomes) is not outcomes[-1]:
@@ -240,8 +246,6 @@ def fit(
             explicit = settings.inference != "collapsed"
             starts[number] = with_explicit_inducing(begin, data, settings.inference) if explicit else begin
         ended = _optimised(starts, data, settings, on_progress, keep)
-        number = max(ended, key=lambda each: ended[each][1].bound)
-        ended[number] = _grown(ended[number], data, inputs, settings, on_progress)
     (parameters, best), *others = sorted(ended.values(), key=lambda each: -each[1].bound)
     if best.status is Status.NOT_FINITE:
         raise NumericalError(
@@ -298,45 +302,56 @@ def _optimised(
     return ended
 
 
-def _grown(best: _Ended, data: Data, inputs: HostFloat, settings: Settings, on_progress: Report) -> _Ended:
+def grown(outcome: Outcome, data: Data, inputs: HostFloat, settings: Settings, on_progress: Report = None) -> Outcome:
     """Go on from the best start with twice as many inducing inputs, or all, and again, while the bound gains by them.
 
     What independent GPs gain by inducing inputs, which is how many the starts have, may be much less.
     """
-    parameters, found = best
+    began = time.perf_counter()
     worth = max(_LEAST_GAIN_OF_GROWING, _LEAST_GAIN_OF_GROWING_PER_POINT * data.n_observations)
+    place = max(range(len(outcome.restarts)), key=lambda number: outcome.restarts[number].bound)
+    parameters, found, most = outcome.parameters, outcome.restarts[place], settings.most_inducing_inputs
 
     def report(bound: float) -> None:
         if on_progress is not None:
             where = (settings.n_latent, 1, 1, f"{n_inducing} inducing inputs", len(found.history))
             on_progress(Progress(*where, bound))
 
-    while settings.inference == "collapsed" and found.status in (Status.CONVERGED, Status.ITERATION_LIMIT):
-        n_inducing, most = 2 * len(parameters.inducing_inputs), settings.most_inducing_inputs
-        if len(parameters.inducing_inputs) >= most:
-            break
+    going_on = settings.inference == "collapsed" and outcome.status in (Status.CONVERGED, Status.ITERATION_LIMIT)
+    while going_on and len(parameters.inducing_inputs) < most:
+        n_inducing = 2 * len(parameters.inducing_inputs)
         if 2 * n_inducing > most:  # all the way: two steps would cost more than one
             n_inducing = most
         points = jnp.asarray(representatives(inputs, n_inducing, settings.seed))
-        begin = settings.with_inducing_inputs(parameters, points)
         cost = settings._replace(n_inducing_inputs=n_inducing).operations(data)
-        run = maximise(
-            collapsed_objective,
-            begin,
-            data,
-            report,
-            max_iterations=settings.max_iterations,
-            tolerance=settings.tolerance,
-            one_thread=cost < _LARGE,
-        )
+        with threadpool_limits(limits=1 if cost < _LARGE else None):
+            run = maximise(
+                collapsed_objective,
+                settings.with_inducing_inputs(parameters, points),
+                data,
+                report,
+                max_iterations=settings.max_iterations,
+                tolerance=settings.tolerance,
+                one_thread=cost < _LARGE,
+            )
         gain = run.bound - found.bound
         if gain > 0:
             parameters, history = run.tree, found.history + run.history
             evaluations, seconds = found.n_evaluations + run.n_evaluations, found.seconds + run.seconds
             found = Restart(found.recipe, run.bound, run.status, history, evaluations, seconds)
-        if not gain >= worth:
-            break
-    return parameters, found
+        going_on = gain >= worth and found.status is not Status.INTERRUPTED
+    if found is outcome.restarts[place]:
+        return outcome
+    on_inputs, on_latents = map(float, jitters(parameters))
+    return outcome._replace(
+        parameters=dataclasses.replace(parameters, fixed=()),
+        bound=found.bound,
+        status=found.status,
+        restarts=(*outcome.restarts[:place], found, *outcome.restarts[place + 1 :]),
+        jitter_inputs=on_inputs,
+        jitter_latents=on_latents,
+        seconds=outcome.seconds + time.perf_counter() - began,
+    )
 
 
 @compiled
