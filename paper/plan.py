@@ -106,9 +106,8 @@ def _ours(family: Family, words: str, **settings: Any) -> Entry:
 
 def _defaults(family: Family, words: str = "shared, latent and own curves, pooled noise", **settings: Any) -> Entry:
     # A kernel that the experiment calls for stands for what is left open.
-    kernels = dict.fromkeys(("shared_kernel", "own_kernel", "latent_kernel"), AUTO)
-    if family.kernel is RBF:
-        kernels["input_kernel"] = AUTO
+    names = ["shared_kernel", "own_kernel", "latent_kernel", *(["input_kernel"] if family.kernel is RBF else [])]
+    kernels = dict.fromkeys(names, AUTO)
     return _ours(family, words, **kernels, noise="per-condition", **settings)
 
 

@@ -21,10 +21,10 @@ from lvmogp.typing import Array, HostFloat
 
 AUTO = "auto"
 NUTS = "nuts"
-# The model of Dai, Álvarez and Lawrence (2017): ``LVMOGPRegressor(**PAPERS_MODEL)``.
 PAPERS_MODEL: Mapping[str, str | None] = MappingProxyType(
     {"shared_kernel": None, "input_kernel": "rbf", "own_kernel": None, "latent_kernel": "rbf", "noise": "shared"}
 )
+"""The settings of the model of Dai, Álvarez and Lawrence (2017)."""
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "noise": ("shared", "per-condition"),
     "inference": (AUTO, "collapsed", "full", "kronecker", "stochastic", NUTS),
