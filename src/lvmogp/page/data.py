@@ -77,8 +77,8 @@ def page_data(model: FittedModel) -> Document:
         **_interpolation(model),
         "jitter": smallest_jitter(posterior.mean.dtype),
         "noise": {
-            "atLatent": _geometric_mean(posterior.parameters.noise_variance),
-            "ownAtLatent": _geometric_mean(posterior.parameters.own_per_condition),
+            "atLatent": _geometric_mean(fit.noise),
+            "ownAtLatent": _geometric_mean(fit.own),
             "shared": fit.noise_prior.shared,
             "priorMean": float(fit.noise_prior.mean[0]),
             "priorDeviation": float(fit.noise_prior.deviation[0]),
