@@ -37,6 +37,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 # pairs have no more than the second number.
 _FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS = 25, 400
 _FEWEST_PAIRS, _MOST_PAIRS_OF_STARTS = 400, 800
+# Operations of one bound up to which own curves on a grid vary as they like; beyond, they vary as the noise does.
+_MOST_WITH_OWN_VARIANCES = 1e8
 # Inducing latents by the number of coordinates of a condition.
 _INDUCING_LATENTS, _MOST_INDUCING_LATENTS = {1: 20, 2: 30}, 40
 # Pairs of inducing points of which a bound can factorise a matrix, and a fit can store one.
@@ -170,7 +172,7 @@ class Settings(NamedTuple):
     n_distinct_inputs: int
     n_inducing_latents: int
     noise_per_condition: bool
-    own_follows_noise: bool
+    own_variances: bool
     inference: str
     n_restarts: int
     max_iterations: int
@@ -185,12 +187,17 @@ class Settings(NamedTuple):
     def operations(self, data: Data) -> float:
         """Operations of one bound with its gradient, to the order of magnitude."""
         n_inputs, n_latents = self.n_inducing_inputs, self.n_inducing_latents * max(len(self.kernels.of_inputs), 1)
-        conditions = data.n_conditions * n_latents**2
-        if isinstance(data, GridData) and len(self.kernels.of_inputs) <= 1:
-            n_rows = data.inputs.shape[0]
-            return n_rows * n_inputs**2 + conditions + data.n_observations * n_inputs + n_inputs**3 + n_latents**3
-        dense = 0.0 if self.inference == "kronecker" else float(n_inputs * n_latents) ** 3
-        return data.n_observations * n_inputs**2 + conditions * (n_latents + n_inputs**2) + dense
+        if not (isinstance(data, GridData) and len(self.kernels.of_inputs) <= 1) or self.own_variances:
+            return _long_operations(data, n_inputs, n_latents, dense=self.inference != "kronecker")
+        n_rows, conditions = data.inputs.shape[0], data.n_conditions * n_latents**2
+        return n_rows * n_inputs**2 + conditions + data.n_observations * n_inputs + n_inputs**3 + n_latents**3
+
+
+def _long_operations(data: Data, n_inputs: int, n_latents: int, *, dense: bool = True) -> float:
+    # Of a bound that does without the Kronecker form; where dense, it factorises a matrix over all pairs.
+    factor = float(n_inputs * n_latents) ** 3 if dense else 0.0
+    conditions = data.n_conditions * n_latents**2 * (n_latents + n_inputs**2)
+    return data.n_observations * n_inputs**2 + conditions + factor
 
 
 def is_stochastic(options: Options, given: Observations, *, beyond: str | None) -> bool:
@@ -340,6 +347,7 @@ def fit_settings(
 ) -> Settings:
     """Return sizes and numbers of starts for these data, ``n_known`` coordinates of each condition being known."""
     is_grid, n_distinct = isinstance(data, GridData), len(np.unique(inputs, axis=0))
+    own_noise, own_variances = options.noise == "per-condition", False
     n_latents = _inducing_latents(options, data.n_conditions, n_latent + n_known, kernels.of_latents)
     n_features = n_latents * len(kernels.of_inputs) + (kernels.shared is not None)  # of latents, in all terms
     if options.n_inducing_inputs != AUTO:
@@ -347,17 +355,20 @@ def fit_settings(
     else:
         fewest = min(max(_FEWEST_INDUCING_INPUTS, _FEWEST_PAIRS // n_features), n_distinct)
         most = min(_MOST_INDUCING_INPUTS, n_distinct)
+    if kernels.own is not None and own_noise:
+        own_variances = not is_grid or _long_operations(data, fewest, n_features) <= _MOST_WITH_OWN_VARIANCES
+    is_kronecker = is_grid and len(kernels.of_inputs) <= 1 and not own_variances
+    if options.n_inducing_inputs == AUTO:
         # A grid of the paper's model never forms a matrix over all pairs; with a shared curve, or own ones, answers do.
-        limit = _MOST_COLLAPSED if not is_grid or len(kernels.of_inputs) > 1 else _MOST_ANSWERING
+        limit = _MOST_ANSWERING if is_kronecker else _MOST_COLLAPSED
         most = most if is_grid and kernels.is_plain else max(min(most, limit // n_features), fewest)
     if options.inference == "full" and most * n_features > _MOST_FULL:
         raise SettingError(
             f'inference="full" keeps a covariance over all pairs of inducing points, here {most * n_features}; it is '
             f'limited to {_MOST_FULL}: use fewer inducing points, or inference="collapsed"'
         )
-    is_quick = is_grid and len(kernels.of_inputs) <= 1
     at_start = most if is_grid and kernels.is_plain else max(min(most, _MOST_PAIRS_OF_STARTS // n_features), fewest)
-    fastest = "collapsed" if is_quick or most * n_features <= _MOST_COLLAPSED else "kronecker"
+    fastest = "collapsed" if is_kronecker or most * n_features <= _MOST_COLLAPSED else "kronecker"
     n_scattered = 0 if is_grid else data.n_observations  # a grid costs the same however many observations it holds
     settings = Settings(
         kernels=kernels,
@@ -367,8 +378,8 @@ def fit_settings(
         most_at_start=at_start,
         n_distinct_inputs=n_distinct,
         n_inducing_latents=n_latents,
-        noise_per_condition=options.noise == "per-condition",
-        own_follows_noise=is_grid,
+        noise_per_condition=own_noise,
+        own_variances=own_variances,
         inference=fastest if options.inference in (AUTO, NUTS) else options.inference,
         n_restarts=1,
         max_iterations=_or_default(options.max_iter, _MAX_ITERATIONS),

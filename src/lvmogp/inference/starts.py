@@ -276,7 +276,7 @@ def start(
     noise = np.maximum(np.asarray(independent.noise_variance), _LEAST_NOISE)
     latent_kernel = in_precision(complete(settings.kernels.of_latents, scale, lengthscales), "float64")
     own_scale, spread = None, jnp.asarray(SPREAD_PRIOR[0])
-    if settings.kernels.own is not None and settings.noise_per_condition and not settings.own_follows_noise:
+    if settings.own_variances:
         own_scale = jnp.ones(len(means))
     begin = Parameters(
         kernels=_first_kernels(independent.kernel, latent_kernel, curves, settings),
