@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-import equinox as eqx
 import numpy as np
 
 from lvmogp.errors import ConvergenceWarning, DataError, SettingError, warn
@@ -31,7 +30,7 @@ from lvmogp.inference.options import (
 from lvmogp.inference.restarts import Outcome, Report, chosen, search
 from lvmogp.model.layouts import Data, standardised
 from lvmogp.model.parameters import of_conditions
-from lvmogp.model.posterior import Posterior, curve_moments, grid_means, posterior
+from lvmogp.model.posterior import Posterior, curve_moments, grid_means, posterior, reordered
 from lvmogp.storage.checkpoints import Checkpoints, checkpoints, fingerprint
 from lvmogp.storage.codec import encode_id
 from lvmogp.tables.features import ConditionFeatures, FeatureCoordinates, read_features
@@ -146,7 +145,7 @@ def _at_once(
         outcome = outcome._replace(status=Status.INTERRUPTED)
     model = stored_in(_posterior(outcome.parameters, data), options.dtype)
     # With the conditions where the user has them.
-    model = eqx.tree_at(lambda tree: tree.parameters, model, of_conditions(model.parameters, order.places))
+    model = reordered(model, order.places)
     starts = [of_conditions(each, order.places) for each in (outcome.parameters, *outcome.runners_up)]
     fit = Fit(
         posterior=model,

@@ -126,22 +126,26 @@ def ensemble_of_fit(model: Posterior, data: Data | None = None) -> Ensemble:
 @compiled
 def _ensemble_of_fit(model: Posterior, data: Data | None, *, keeps_curves: bool) -> Ensemble:
     # One program: each operation outside of it would be a program of its own.
-    parameters, own = model.parameters, own_of_fit(model, data)
+    parameters, own, pooled = model.parameters, own_of_fit(model, data), model.pooled
     log_noise = jnp.log(parameters.noise_per_condition)
-    noise, deviation = parameters.noise_per_condition, model.noise_deviation
-    deviation = jnp.zeros_like(noise) if deviation is None else deviation
+    noise_spread = _spread(parameters.noise_spread, log_noise, pooled and pooled.of_median)
+    own_spread = None
+    if parameters.own_scale is not None:
+        log_own = jnp.log(parameters.own_scale)
+        own_spread = _spread(parameters.own_spread, log_own, pooled and pooled.of_own_median)
+    deviation = jnp.zeros_like(log_noise) if pooled is None else pooled.of_noise
     mean = parameters.latents.mean
     return Ensemble(
         log_weights=jnp.zeros(1, mean.dtype),
         rotations=jnp.eye(mean.shape[1], dtype=mean.dtype)[None],
         latents=mean[None],
-        noise=(noise * jnp.exp(deviation**2 / 2))[None],
+        noise=jnp.exp(log_noise + deviation**2 / 2)[None],
         noise_deviation=deviation[None],
         own=parameters.own_per_condition[None],
         noise_prior=NoisePrior(
             jnp.mean(log_noise)[None],
-            _spread(parameters.noise_spread, log_noise),
-            None if parameters.own_scale is None else _spread(parameters.own_spread, jnp.log(parameters.own_scale)),
+            noise_spread,
+            own_spread,
             shared=parameters.noise_variance.shape[0] == 1,
         ),
         processes=jax.tree.map(lambda leaf: leaf[None], process_of_fit(model, own)),
@@ -151,9 +155,11 @@ def _ensemble_of_fit(model: Posterior, data: Data | None, *, keeps_curves: bool)
     )
 
 
-def _spread(found: Scalar | None, logs: Float[Array, " D"]) -> Float[Array, " 1"]:
-    # That of a new condition is as the fit says, or else as those of the trained ones are spread.
-    return (jnp.std(logs) if found is None else found)[None]
+def _spread(found: Scalar | None, logs: Float[Array, " D"], of_median: Scalar | None) -> Float[Array, " 1"]:
+    # That of a new condition is as the fit says, or else as those of the trained ones are spread; and what is not known
+    # of their median.
+    spread = jnp.std(logs) if found is None else found
+    return (spread if of_median is None else jnp.sqrt(spread**2 + of_median**2))[None]
 
 
 def ensemble_of_draws(draws: Draws, data: Data, start: Parameters) -> Ensemble:

@@ -26,13 +26,13 @@ from lvmogp.kernels.psi_statistics import LatentGaussians, of_all_conditions
 from lvmogp.model.draws import Draws, thinned
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import Data, LongData, long_data, standardised
-from lvmogp.model.parameters import Parameters, known_coordinates
+from lvmogp.model.parameters import Parameters, PooledDeviations, known_coordinates
 from lvmogp.model.posterior import Posterior, posterior, updated
 from lvmogp.tables.features import ConditionFeatures
 from lvmogp.tables.ids import Id, unknown_condition
 from lvmogp.tables.observations import Observations, joined
 from lvmogp.tables.scaling import Scaling
-from lvmogp.typing import Array, Float, HostFloat
+from lvmogp.typing import Float, HostFloat
 
 Method = Literal["exact", "gaussian"]
 _posterior = compiled(posterior)
@@ -330,8 +330,8 @@ def absorbed(model: FittedModel) -> FittedModel:
             f"absorb needs a dense covariance over all {n_inducing} pairs of inducing points; it is limited to "
             f"{_MOST_DENSE}: refit with the new conditions instead"
         )
-    scaling, schema, deviation = model.scaling, model.schema, _all_noise_deviations(model)
-    parameters = _all_parameters(model, deviation)
+    scaling, schema, deviations = model.scaling, model.schema, _all_pooled(model)
+    parameters = _all_parameters(model, deviations)
     new = joined([entry.observations(number) for number, entry in enumerate(model.added.values(), len(model.ids))])
     data = long_data(
         scaling.inputs(new.inputs),
@@ -341,7 +341,7 @@ def absorbed(model: FittedModel) -> FittedModel:
         str(posterior.mean.dtype),
         error_variances=None if new.errors is None else scaling.error_variances(new.errors, new.outputs),
     )
-    refreshed = dataclasses.replace(_updated(posterior, parameters, data), noise_deviation=deviation)
+    refreshed = dataclasses.replace(_updated(posterior, parameters, data), pooled=deviations)
     if model.observations is not None:
         schema = joined([schema, new])
     schema = schema._replace(ids=model.all_ids)
@@ -361,16 +361,17 @@ def _updated(posterior: Posterior, parameters: Parameters, data: LongData) -> Po
     return dataclasses.replace(found, parameters=parameters)
 
 
-def _all_noise_deviations(model: FittedModel) -> Float[Array, " D"] | None:
+def _all_pooled(model: FittedModel) -> PooledDeviations | None:
     # Of log σ_d², of trained and added conditions together, where they are known.
-    known = model.posterior.noise_deviation
+    known = model.posterior.pooled
     if known is None:
         return None
     added = [conditions.log_noise_deviation(model.ensemble, entry.condition) for entry in model.added.values()]
-    return jnp.concatenate([known, jnp.maximum(jnp.asarray(added, known.dtype), _LEAST_DEVIATION)])
+    added_ones = jnp.maximum(jnp.asarray(added, known.of_noise.dtype), _LEAST_DEVIATION)
+    return dataclasses.replace(known, of_noise=jnp.concatenate([known.of_noise, added_ones]))
 
 
-def _all_parameters(model: FittedModel, deviation: Float[Array, " D"] | None) -> Parameters:
+def _all_parameters(model: FittedModel, deviations: PooledDeviations | None) -> Parameters:
     # Those of trained and added conditions together; kernels and inducing points are those of the fit.
     trained, features, latents, known = model.posterior.parameters, all_features(model), all_latents(model), None
     (mean, known_mean), (variance, known_variance) = (
@@ -383,8 +384,8 @@ def _all_parameters(model: FittedModel, deviation: Float[Array, " D"] | None) ->
     if len(noise) > 1:
         added = [conditions.mean_noises(model.ensemble, entry.condition) for entry in model.added.values()]
         added_noise, added_own = (jnp.asarray(each, noise.dtype) for each in zip(*added, strict=True))
-        if deviation is not None:  # the mean of a log-normal variance, m exp(δ²/2)
-            added_noise *= jnp.exp(-(deviation[-len(added) :] ** 2) / 2)
+        if deviations is not None:  # the mean of a log-normal variance, m exp(δ²/2)
+            added_noise *= jnp.exp(-(deviations.of_noise[-len(added) :] ** 2) / 2)
         noise = jnp.concatenate([noise, added_noise])
         if trained.kernels.own is not None:
             own = jnp.concatenate([trained.own_per_condition, added_own])

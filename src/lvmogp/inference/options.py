@@ -178,6 +178,7 @@ class Settings(NamedTuple):
     max_iterations: int
     seed: int
     tolerance: float = _LEAST_GAIN
+    recipe: str | None = None
 
     def with_inducing_inputs(self, parameters: Parameters, points: Array) -> Parameters:
         """Return parameters with these inducing inputs, which stay where they are if they are all inputs there are."""

@@ -50,6 +50,8 @@ _LARGE = 2e8
 _SIDE_BY_SIDE = 2e5
 # Jitter from which it is worth knowing of, relative to the variance.
 _NOTABLE_JITTER = 1e-5
+# Where so many starts end within so much of each other, as they do where conditions have curves of their own, all do.
+_AGREEING_STARTS, _SAME_OPTIMUM = 3, 0.1
 # Other restarts are remembered if their bounds are at most so much lower.
 _WORTH_KEEPING = 10.0
 # What twice as many inducing inputs must gain, in all and for each observation, to be tried again.
@@ -103,9 +105,14 @@ class Outcome(NamedTuple):
         return largest if largest > _NOTABLE_JITTER else None
 
     @property
+    def best_restart(self) -> Restart:
+        """The restart with the best bound."""
+        return max(self.restarts, key=lambda restart: restart.bound)
+
+    @property
     def history(self) -> tuple[float, ...]:
         """Bound after each iteration of the best restart."""
-        return max(self.restarts, key=lambda restart: restart.bound).history
+        return self.best_restart.history
 
     @property
     def n_iterations(self) -> int:
@@ -173,6 +180,8 @@ def search(
         for latent_kernel, input_kernel in _kernels_to_try(options, candidates):
             kernels = described_kernels(options, latent_kernel, input_kernel, input_scale)
             settings = fit_settings(options, data, inputs, n_latent=n_latent, n_known=n_known, kernels=kernels)
+            if len(candidates) >= len(latent_kernels(options)):  # another smoothness does not change where to start
+                settings = settings._replace(recipe=_best_kernels(options, candidates).best_restart.recipe)
             keep = (checkpoints, f"{label}latents{n_latent}kernel{len(candidates)}")
             found = fit(data, inputs, input_scale, settings, on_progress, keep, coordinates=coordinates)
             candidates.append(found)
@@ -297,9 +306,20 @@ def _optimised(
         one_thread=cost < _LARGE,
     )
     several = _SIDE_BY_SIDE <= cost < _LARGE and jax.default_backend() == "cpu"
-    works = {number: partial(maximised, begin, data) for number, begin in starts.items() if number not in ended}
-    side_by_side(works, take_report, take_run, threads=n_threads() if several else 1)
+    first = list(starts)[:_AGREEING_STARTS]
+    for some in (first, list(starts)[len(first) :]):
+        works = {number: partial(maximised, starts[number], data) for number in some if number not in ended}
+        side_by_side(works, take_report, take_run, threads=n_threads() if several else 1)
+        if _is_enough([ended[number][1] for number in first if number in ended], settings):
+            break
     return ended
+
+
+def _is_enough(first: list[Restart], settings: Settings) -> bool:
+    # Whether the first starts agree, or were told to stop. Those of the paper's model all run.
+    if len(first) < _AGREEING_STARTS or any(each.status is Status.INTERRUPTED for each in first):
+        return True
+    return not settings.kernels.is_plain and bool(np.ptp([each.bound for each in first]) < _SAME_OPTIMUM)
 
 
 def grown(outcome: Outcome, data: Data, inputs: HostFloat, settings: Settings, on_progress: Report = None) -> Outcome:

@@ -241,7 +241,9 @@ FEATURES_ALONE = {
 
 
 def recipe_names(settings: Settings) -> list[str]:
-    """Return the names of the recipes of all starts; beyond the table, random latents."""
+    """Return the names of the recipes of all starts, or the one that is asked for; beyond the table, random latents."""
+    if settings.recipe is not None:
+        return [settings.recipe]
     beyond = ["random latents"] * settings.n_restarts
     return ([*RECIPES, *beyond] if settings.n_latent > 0 else [*FEATURES_ALONE])[: settings.n_restarts]
 

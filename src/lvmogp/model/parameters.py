@@ -17,6 +17,8 @@ from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 # What is known beforehand of the standard deviations τ, among conditions, of the logarithms of their noise and of the
 # variance of their own curves: median and spread of a log-normal distribution.
 SPREAD_PRIOR = (0.5, 0.5)
+# What is known beforehand of the logarithm of their median, a standard deviation: enough to bound what data leave open.
+_MEDIAN_SPREAD = 1.5
 
 
 class KroneckerInducing(eqx.Module):
@@ -218,14 +220,37 @@ def _log_spread(spread: Scalar) -> Scalar:
     return -(((jnp.log(spread) - jnp.log(median)) / deviation) ** 2) / 2
 
 
-def noise_deviations(parameters: Parameters, information: Information) -> Float[Array, " D"] | None:
-    """Return standard deviations of log σ_d² given the data, (I_d + diag(1/τ², 1/τ'²))⁻¹; ``None`` if not pooled."""
+class PooledDeviations(eqx.Module):
+    """Standard deviations given the data of what is pooled: log σ_d², and the medians about which conditions lie.
+
+    ``of_median`` is that of log m, ``of_own_median`` that of the variance of all conditions' own curves, where each has
+    one of its own.
+    """
+
+    of_noise: Float[Array, " D"] = positive()
+    of_median: Scalar = positive()
+    of_own_median: Scalar | None = positive(default=None)
+
+
+def pooled_deviations(parameters: Parameters, information: Information) -> PooledDeviations | None:
+    """Return what is not known of pooled variances (equation 63); ``None`` where none are pooled.
+
+    With I_d of log σ_d² alone, that of log m is I_m = 1/s² + Σ_d I_d/(1 + τ² I_d), and the variance of log σ_d² is
+    v_d + (v_d/τ²)²/I_m with v_d = 1/(I_d + 1/τ²), what it is given m.
+    """
     if parameters.noise_spread is None:
         return None
-    of_noise = information.noise + 1 / parameters.noise_spread**2
+    spread, of_noise, of_own = parameters.noise_spread**2, information.noise, None
     if parameters.own_scale is not None and parameters.own_spread is not None:
-        of_noise -= information.both**2 / (information.own + 1 / parameters.own_spread**2)
-    return 1 / jnp.sqrt(of_noise)
+        own_spread = parameters.own_spread**2
+        of_noise = information.noise - information.both**2 / (information.own + 1 / own_spread)
+        of_own = _of_median(information.own - information.both**2 / (information.noise + 1 / spread), own_spread)
+    of_median, given_median = _of_median(of_noise, spread), 1 / (of_noise + 1 / spread)
+    return PooledDeviations(jnp.sqrt(given_median + (given_median / spread * of_median) ** 2), of_median, of_own)
+
+
+def _of_median(information: Float[Array, " D"], spread: Scalar) -> Scalar:
+    return 1 / jnp.sqrt(_MEDIAN_SPREAD**-2 + jnp.sum(information / (1 + spread * information)))
 
 
 def in_proportion(noise: Float[Array, "*S D"]) -> Float[Array, "*S D"]:

@@ -11,6 +11,7 @@ S has the M_X × M_X blocks S_jk. Of several terms all of this is by blocks, and
 follow those of the terms (equations 56 and 60).
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Annotated
 
@@ -20,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve
 
-from lvmogp.algebra.constraints import positive
 from lvmogp.algebra.evidence import kronecker_shrinkage
 from lvmogp.algebra.linalg import packed_counts, vec
 from lvmogp.ground.precision import in_precision
@@ -30,8 +30,14 @@ from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.model.expected_likelihood import GridQuadratic, OwnCurves, Quadratic, quadratic
 from lvmogp.model.features import Basis, bases, latent_moments, parts_of, stacked
 from lvmogp.model.layouts import Data
-from lvmogp.model.parameters import KroneckerInducing, Parameters, noise_deviations
-from lvmogp.typing import Array, Float, Int
+from lvmogp.model.parameters import (
+    KroneckerInducing,
+    Parameters,
+    PooledDeviations,
+    of_conditions,
+    pooled_deviations,
+)
+from lvmogp.typing import Array, Float, HostInt, Int
 
 _BLOCKS_AT_ONCE = 32
 # Pairs of features of some inputs: a megabyte of them in double precision.
@@ -119,7 +125,7 @@ class Posterior(eqx.Module):
     """Kernels and inducing points with their factors, q(H), noise, and q(v) = N(vec M, S).
 
     The columns of M belong to the latent features of all terms, one after the other; so do the blocks of S.
-    ``noise_deviation`` is the standard deviation of log σ_d² given the data, where the noise is pooled.
+    ``pooled`` are what the data leave open of the noise, where it is pooled.
     """
 
     parameters: Parameters
@@ -127,7 +133,7 @@ class Posterior(eqx.Module):
     latent_factors: Float[Array, "latent_kernels M_H M_H"]
     mean: Float[Array, "M_X M_C"]
     covariance: Covariance
-    noise_deviation: Float[Array, " D"] | None = positive(default=None)
+    pooled: PooledDeviations | None = None
 
     @property
     def input_basis(self) -> Basis:
@@ -139,6 +145,15 @@ class Posterior(eqx.Module):
         """Return the inducing latents with their factors."""
         kernels = self.parameters.kernels
         return Basis(kernels.of_latents, self.parameters.inducing_latents, self.latent_factors, kernels.has_shared)
+
+
+def reordered(model: Posterior, numbers: HostInt) -> Posterior:
+    """Return the model with its conditions in another order: the first is the one that was ``numbers[0]``."""
+    deviations = model.pooled
+    if deviations is not None:
+        placed = jnp.asarray(np.asarray(deviations.of_noise)[numbers])
+        deviations = dataclasses.replace(deviations, of_noise=placed)
+    return dataclasses.replace(model, parameters=of_conditions(model.parameters, numbers), pooled=deviations)
 
 
 def posterior(parameters: Parameters, data: Data) -> Posterior:
@@ -155,8 +170,8 @@ def posterior(parameters: Parameters, data: Data) -> Posterior:
         mean = inducing.mean
         covariance = DenseCovariance(inducing.factor @ inducing.factor.T, mean.shape[0])
     inputs, latents = bases(parameters)
-    deviation = noise_deviations(parameters, expected.information)
-    return Posterior(parameters, inputs.factors, latents.factors, mean, covariance, deviation)
+    deviations = pooled_deviations(parameters, expected.information)
+    return Posterior(parameters, inputs.factors, latents.factors, mean, covariance, deviations)
 
 
 def optimal_inducing(expected: Quadratic) -> tuple[Float[Array, "M_X M_C"], Covariance]:
@@ -185,7 +200,7 @@ def updated(model: Posterior, new: Quadratic) -> Posterior:
     linear = (precision @ vec(model.mean)).reshape(model.mean.T.shape).T + new.linear
     mean, covariance = _from_precision(precision + new.dense_gram(), linear)
     factors = model.input_factors, model.latent_factors
-    return Posterior(model.parameters, *factors, mean, covariance, model.noise_deviation)
+    return Posterior(model.parameters, *factors, mean, covariance, model.pooled)
 
 
 def positive_part(variance: Float[Array, "*shape"], prior: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -27,7 +27,7 @@ from lvmogp.inference.minibatch.minibatches import Feed, Minibatch, ahead, minib
 from lvmogp.inference.minibatch.steps import AdamMoments, Grams, Problem, State, covariance_of, step, with_conditions
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.model.features import bases
-from lvmogp.model.parameters import Information, Parameters, noise_deviations
+from lvmogp.model.parameters import Information, Parameters, pooled_deviations
 from lvmogp.model.posterior import Posterior
 from lvmogp.typing import Array, Float, Scalar
 
@@ -186,7 +186,7 @@ def run(
     parameters = with_conditions(join(final.vector, problem.fixed_leaves, problem.structure), final.table)
     inputs, latents = bases(parameters)
     nothing = jnp.zeros_like(problem.counts)
-    deviations = noise_deviations(parameters, Information(problem.counts / 2, nothing, nothing))
+    deviations = pooled_deviations(parameters, Information(problem.counts / 2, nothing, nothing))
     found = Posterior(parameters, inputs.factors, latents.factors, final.mean, final.covariance, deviations)
     return running, found, window(np.asarray(jax.device_get(estimates))), status
 
