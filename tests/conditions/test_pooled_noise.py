@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import norm
 
 from lvmogp.conditions.condition import mean_noise
+from lvmogp.errors import ConvergenceWarning
 from lvmogp.estimator import LVMOGPRegressor
 from lvmogp.fitted.model import fitted_model
 from lvmogp.model.layouts import standardised
@@ -38,7 +39,7 @@ def of_quadrature(model, name, outputs):
     """Density and probability of no larger outputs by Gauss–Hermite over log σ², and the mean of σ²."""
     nodes, masses = np.polynomial.hermite_e.hermegauss(60)
     fit, number = model.model_.posterior, model.conditions_.index(name)
-    logs = np.log(float(fit.parameters.noise_variance[number])) + float(fit.noise_deviation[number]) * nodes
+    logs = np.log(float(fit.parameters.noise_variance[number])) + float(fit.pooled.of_noise[number]) * nodes
     noise, weights = np.exp(logs) * model.model_.scaling.output_scale**2, masses / masses.sum()
     mean, sd = model.predict(X, name, return_std=True, include_noise=False)
     total = np.sqrt(sd[:, None] ** 2 + noise)
@@ -71,9 +72,27 @@ def test_samples_have_the_noise_that_predictions_have(model):
     assert_allclose(drawn.std(axis=1), sd, rtol=0.05)
 
 
-def test_a_new_condition_has_the_spread_that_was_learnt(model):
-    prior = model.model_.ensemble.noise_prior
-    assert_allclose([prior.deviation[0], prior.own_deviation[0]], [0.9, 0.4], rtol=1e-12)
+def test_a_new_condition_has_the_spread_that_was_learnt_and_does_not_know_the_medians(model):
+    prior, pooled = model.model_.ensemble.noise_prior, model.model_.posterior.pooled
+    assert_allclose(prior.deviation[0] ** 2, 0.9**2 + pooled.of_median**2, rtol=1e-12)
+    assert_allclose(prior.own_deviation[0] ** 2, 0.4**2 + pooled.of_own_median**2, rtol=1e-12)
+    assert 0.1 < pooled.of_median < 1.5
+    assert 0.1 < pooled.of_own_median < 1.5
+
+
+def test_what_is_known_of_noise_stays_with_its_condition():
+    """A condition of few observations knows least of its noise, wherever its name stands."""
+    rng = np.random.default_rng(3)
+    counts = [20, 3, 12, 16, 8]
+    ids = np.repeat(np.arange(5), counts)
+    x = rng.uniform(0, 1, (len(ids), 1))
+    y = np.sin(4 * x[:, 0]) + 0.3 * ids * x[:, 0] + 0.1 * rng.standard_normal(len(ids))
+    settings = {"n_latent": 1, "n_restarts": 1, "max_iter": 15, "input_kernel": "rbf", "latent_kernel": "linear"}
+    with pytest.warns(ConvergenceWarning):
+        model = LVMOGPRegressor(**settings).fit(x, y, conditions=ids)
+    known = posterior(model.model_.posterior.parameters, standardised(model.model_.observations, model.model_.scaling))
+    assert_allclose(model.model_.posterior.pooled.of_noise, known.pooled.of_noise, rtol=1e-9)
+    assert np.argmax(known.pooled.of_noise) == 1
 
 
 def test_absorbed_conditions_know_as_much_of_their_noise_as_before(model):
@@ -84,10 +103,10 @@ def test_absorbed_conditions_know_as_much_of_their_noise_as_before(model):
     before = added.predict(X, "new")
     expected = mean_noise(added.model_.ensemble, added.model_.added["new"].condition)
     added.absorb()
-    deviations = added.model_.posterior.noise_deviation
+    deviations = added.model_.posterior.pooled.of_noise
     assert deviations.shape == (6,)
-    assert 0.1 < deviations[5] < 0.9
-    assert_allclose(deviations[:5], model.model_.posterior.noise_deviation, rtol=1e-12)
+    assert 0.1 < deviations[5] < model.model_.ensemble.noise_prior.deviation[0]
+    assert_allclose(deviations[:5], model.model_.posterior.pooled.of_noise, rtol=1e-12)
     assert_allclose(added.predict(X, "new"), before, atol=0.1)
     assert_allclose(added.model_.ensemble.noise[0, 5], expected, rtol=1e-6)
 

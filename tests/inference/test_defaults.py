@@ -9,7 +9,7 @@ from lvmogp import PAPERS_MODEL, RBF, Linear, LVMOGPRegressor
 from lvmogp.inference import restarts
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.options import Options, checked, without_open_curves
-from lvmogp.inference.restarts import Outcome
+from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.model.layouts import long_data
 
 QUICK = {"n_latent": 1, "n_restarts": 1, "max_iter": 40}
@@ -59,7 +59,7 @@ def test_one_condition_and_minibatches_have_latent_curves_only():
     streamed = LVMOGPRegressor(**QUICK | sizes | {"max_iter": 100}, inference="stochastic").fit(x, y, ids)
     assert streamed.shared_kernel_ is streamed.own_kernel_ is None
     parameters = streamed.model_.posterior.parameters
-    assert parameters.noise_variance.shape == streamed.model_.posterior.noise_deviation.shape == (6,)
+    assert parameters.noise_variance.shape == streamed.model_.posterior.pooled.of_noise.shape == (6,)
     assert 0 < float(parameters.noise_spread) < 2
 
 
@@ -71,16 +71,18 @@ def test_what_is_named_stays_where_open_curves_go():
 
 def test_an_rbf_over_latents_has_to_gain_three_nats(monkeypatch):
     """Over a linear kernel, at whatever smoothness wins then."""
-    tried = []
+    tried, recipes = [], []
 
-    def outcome(bound):
-        return Outcome(None, bound, Status.CONVERGED, (), 0.0, 0.0, 0.0)
+    def outcome(bound, recipe):
+        restart = Restart(recipe, bound, Status.CONVERGED, (bound,), 1, 0.0)
+        return Outcome(None, bound, Status.CONVERGED, (restart,), 0.0, 0.0, 0.0)
 
     def fit(bounds):
         def one(data, inputs, scale, settings, *_, **__):
             kernels = settings.kernels
             tried.append((type(kernels.of_latents).__name__, type(kernels.of_inputs[0]).__name__))
-            return outcome(bounds[tried[-1]])
+            recipes.append(settings.recipe)
+            return outcome(bounds[tried[-1]], f"that of {tried[-1]}")
 
         monkeypatch.setattr(restarts, "fit", one)
         monkeypatch.setattr(restarts, "grown", lambda outcome, *_: outcome)
@@ -95,6 +97,7 @@ def test_an_rbf_over_latents_has_to_gain_three_nats(monkeypatch):
     much = {("Linear", "RBF"): 5.0, ("RBF", "RBF"): 8.1, ("RBF", "Matern52"): 9.0}
     assert fit(much) == 9.0
     assert tried == list(much)
+    assert recipes[-3:] == [None, None, "that of ('RBF', 'RBF')"]  # another smoothness starts where the first did best
 
 
 def test_inducing_inputs_that_are_all_inputs_stay_where_they_are(model):

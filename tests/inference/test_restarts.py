@@ -15,7 +15,7 @@ from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.inference.options import DescribedKernels, Settings
 from lvmogp.inference.restarts import Outcome, Progress, fit, grown
 from lvmogp.inference.starts import independent_start, recipe_names, start, with_explicit_inducing
-from lvmogp.kernels.covariances import RBF
+from lvmogp.kernels.covariances import RBF, Linear
 from lvmogp.model.bounds import collapsed, explicit
 from lvmogp.model.layouts import GridData
 
@@ -117,6 +117,18 @@ def test_inducing_inputs_grow_while_the_bound_of_the_model_gains():
     assert float(found.penalised) == pytest.approx(grows.bound, rel=1e-10)
 
 
+def test_starts_that_agree_are_enough_where_conditions_have_curves_of_their_own():
+    own = DescribedKernels(RBF(), (RBF(),), RBF(), Linear(), np.ones(1))
+    settings = SETTINGS._replace(kernels=own, n_inducing_latents=1, n_restarts=5, max_iterations=300)
+    outcome = fitted(simulated(), settings)
+    assert len(outcome.restarts) == 3
+    assert np.ptp([restart.bound for restart in outcome.restarts]) < 0.1
+    assert len(fitted(simulated(), settings._replace(max_iterations=2)).restarts) == 5  # these do not agree yet
+    assert len(fitted(simulated(), SETTINGS._replace(n_restarts=5)).restarts) == 5
+    (only,) = fitted(simulated(), settings._replace(recipe="principal components")).restarts
+    assert only.recipe == "principal components"
+
+
 def run_on(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lvmogp.inference.restarts._SIDE_BY_SIDE", 0)
     monkeypatch.setattr("lvmogp.inference.restarts.n_threads", lambda: threads)
@@ -138,9 +150,9 @@ def test_a_request_to_stop_ends_all_starts(threads: int, monkeypatch: pytest.Mon
         if progress.iteration == 4:
             raise StopFit
 
-    outcome = fitted(simulated(), SETTINGS, stop)
+    outcome = fitted(simulated(), SETTINGS._replace(n_restarts=5), stop)
     assert outcome.status is Status.INTERRUPTED
-    assert len(outcome.restarts) == threads
+    assert len(outcome.restarts) == threads  # none begins afterwards
     assert all(restart.n_iterations <= 5 for restart in outcome.restarts)
     assert {restart.status for restart in outcome.restarts} == {Status.INTERRUPTED}
 

@@ -227,6 +227,24 @@ def dense_log_pooled(parameters, information):
     return total
 
 
+def dense_deviations(information, spreads, open_median):
+    """Deviations of the first of each condition and of the median that is not known, by one precision matrix of all.
+
+    −½ Σ_d [z_dᵀ I_d z_d + Σ_k (z_dk − m_k)²/τ_k²] − ½ m²/1.5², with m_k = 0 of the other median.
+    """
+    n_conditions, n_kinds = len(information), len(spreads)
+    precision = np.zeros((n_conditions * n_kinds + 1,) * 2)
+    for d, told in enumerate(information):
+        own = slice(d * n_kinds, (d + 1) * n_kinds)
+        precision[own, own] = told[:n_kinds, :n_kinds] + np.diag(np.square(spreads) ** -1.0)
+        precision[d * n_kinds + open_median, -1] = precision[-1, d * n_kinds + open_median] = -(
+            spreads[open_median] ** -2
+        )
+    precision[-1, -1] = n_conditions * spreads[open_median] ** -2 + 1.5**-2
+    deviations = np.sqrt(np.diag(np.linalg.inv(precision)))
+    return deviations[:-1:n_kinds], deviations[-1]
+
+
 def test_noise_and_own_variances_are_pooled():
     for noise, spreads in (
         ("many", {"noise_spread": 0.3}),
@@ -242,11 +260,15 @@ def test_noise_and_own_variances_are_pooled():
         found = bound_of(parameters, data_of("long"))
         assert_allclose(found.pooled, expected, rtol=1e-7)
         assert_allclose(found.penalised + 5e-7 * found.signal, found.total + found.pooled, rtol=1e-12)
-        precisions = information + np.diag([float(each) ** -2 for each in spreads.values()])
-        deviations = np.sqrt(np.linalg.inv(precisions)[:, 0, 0])
-        assert_allclose(posterior(parameters, data_of("long")).noise_deviation, deviations, rtol=1e-7)
+        pooled_ones = posterior(parameters, data_of("long")).pooled
+        of_noise, of_median = dense_deviations(information, list(spreads.values()), open_median=0)
+        assert_allclose(pooled_ones.of_noise, of_noise, rtol=1e-7)
+        assert_allclose(pooled_ones.of_median, of_median, rtol=1e-7)
+        if "own_spread" in spreads:
+            _, of_own_median = dense_deviations(information, list(spreads.values()), open_median=1)
+            assert_allclose(pooled_ones.of_own_median, of_own_median, rtol=1e-7)
     assert float(bound_of(parameters_of("all", "many, free"), data_of("long")).pooled) == 0  # without spreads
-    assert posterior(parameters_of("all", "many, free"), data_of("long")).noise_deviation is None
+    assert posterior(parameters_of("all", "many, free"), data_of("long")).pooled is None
 
 
 def test_errors_of_measurements_tell_less_of_the_noise():
