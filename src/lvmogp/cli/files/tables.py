@@ -224,6 +224,8 @@ def opened_parquet(path: Path) -> Generator[Any, None, None]:
     except MemoryError:
         raise
     except Exception as error:
+        if "launch worker thread" in str(error):  # there is no room for its stack
+            raise MemoryError from None
         raise DataError(f"{path} cannot be read as a Parquet file: {error!s:.200}") from None
 
 
