@@ -14,7 +14,7 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.inference.optimise import Status, StopFit
 from lvmogp.inference.options import DescribedKernels, Settings
 from lvmogp.inference.restarts import Outcome, Progress, fit, grown
-from lvmogp.inference.starts import independent_start, recipe_names, start, with_explicit_inducing
+from lvmogp.inference.starts import farthest, independent_start, recipe_names, start, with_explicit_inducing
 from lvmogp.kernels.covariances import RBF, Linear
 from lvmogp.model.bounds import collapsed, explicit
 from lvmogp.model.layouts import GridData
@@ -40,6 +40,7 @@ SETTINGS = Settings(
     most_at_start=4,
     n_distinct_inputs=8,
     n_inducing_latents=3,
+    most_inducing_latents=3,
     noise_per_condition=False,
     own_variances=False,
     inference="collapsed",
@@ -115,6 +116,24 @@ def test_inducing_inputs_grow_while_the_bound_of_the_model_gains():
     assert (restart.bound, restart.history[-1]) == (grows.bound, grows.bound)
     found = compiled_collapsed(grows.parameters, simulated())
     assert float(found.penalised) == pytest.approx(grows.bound, rel=1e-10)
+
+
+def test_inducing_latents_grow_while_the_bound_of_the_model_gains():
+    latents = np.random.default_rng(1).normal(size=12)
+    inputs = np.linspace(-1.5, 1.5, 8)[:, None]
+    outputs = np.sin(3 * latents) * np.cos(inputs) + np.cos(3 * latents) * inputs  # turns often along the latent
+    data = GridData(jnp.asarray(inputs), jnp.asarray(outputs / outputs.std()))
+    settings = SETTINGS._replace(n_inducing_latents=3, n_restarts=1, max_iterations=300)
+    stays = fitted(data, settings)
+    grows = grown(stays, data, inputs, settings._replace(most_inducing_latents=12))
+    assert len(stays.parameters.inducing_latents) == 3
+    assert 3 < len(grows.parameters.inducing_latents) <= 12
+    assert grows.bound > stays.bound + 1
+
+
+def test_points_far_from_those_given_are_chosen_one_after_the_other():
+    points = np.array([[0.0], [1.0], [2.0], [10.0], [4.9]])
+    np.testing.assert_array_equal(farthest(points, np.array([[0.1]]), 3), [[10.0], [4.9], [2.0]])
 
 
 def test_starts_that_agree_are_enough_where_conditions_have_curves_of_their_own():

@@ -39,8 +39,9 @@ _FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS = 25, 400
 _FEWEST_PAIRS, _MOST_PAIRS_OF_STARTS = 400, 800
 # Operations of one bound up to which own curves on a grid vary as they like; beyond, they vary as the noise does.
 _MOST_WITH_OWN_VARIANCES = 1e8
-# Inducing latents by the number of coordinates of a condition.
-_INDUCING_LATENTS, _MOST_INDUCING_LATENTS = {1: 20, 2: 30}, 40
+# Inducing latents by the number of coordinates of a condition. Beside shared or own curves, which leave less to tell by
+# latents, a fit begins with half as many, if these are not very few, and has all where the bound gains by them.
+_INDUCING_LATENTS, _MOST_INDUCING_LATENTS, _VERY_FEW_LATENTS = {1: 20, 2: 30}, 40, 8
 # Pairs of inducing points of which a bound can factorise a matrix, and a fit can store one.
 _MOST_COLLAPSED, _MOST_FULL = 2_500, 1_000
 # Pairs over which answers keep a matrix where bounds need none.
@@ -171,6 +172,7 @@ class Settings(NamedTuple):
     most_at_start: int
     n_distinct_inputs: int
     n_inducing_latents: int
+    most_inducing_latents: int
     noise_per_condition: bool
     own_variances: bool
     inference: str
@@ -349,8 +351,8 @@ def fit_settings(
     """Return sizes and numbers of starts for these data, ``n_known`` coordinates of each condition being known."""
     is_grid, n_distinct = isinstance(data, GridData), len(np.unique(inputs, axis=0))
     own_noise, own_variances = options.noise == "per-condition", False
-    n_latents = _inducing_latents(options, data.n_conditions, n_latent + n_known, kernels.of_latents)
-    n_features = n_latents * len(kernels.of_inputs) + (kernels.shared is not None)  # of latents, in all terms
+    most_latents = _inducing_latents(options, data.n_conditions, n_latent + n_known, kernels.of_latents)
+    n_features = most_latents * len(kernels.of_inputs) + (kernels.shared is not None)  # of latents, in all terms
     if options.n_inducing_inputs != AUTO:
         fewest = most = _capped("n_inducing_inputs", options, n_distinct, "different inputs")
     else:
@@ -370,6 +372,10 @@ def fit_settings(
         )
     at_start = most if is_grid and kernels.is_plain else max(min(most, _MOST_PAIRS_OF_STARTS // n_features), fewest)
     fastest = "collapsed" if is_kronecker or most * n_features <= _MOST_COLLAPSED else "kronecker"
+    inference = fastest if options.inference in (AUTO, NUTS) else options.inference
+    n_latents = most_latents
+    if options.n_inducing_latents == AUTO and inference == "collapsed" and not kernels.is_plain:
+        n_latents = min(max(most_latents // 2, _VERY_FEW_LATENTS), most_latents)
     n_scattered = 0 if is_grid else data.n_observations  # a grid costs the same however many observations it holds
     settings = Settings(
         kernels=kernels,
@@ -379,9 +385,10 @@ def fit_settings(
         most_at_start=at_start,
         n_distinct_inputs=n_distinct,
         n_inducing_latents=n_latents,
+        most_inducing_latents=most_latents,
         noise_per_condition=own_noise,
         own_variances=own_variances,
-        inference=fastest if options.inference in (AUTO, NUTS) else options.inference,
+        inference=inference,
         n_restarts=1,
         max_iterations=_or_default(options.max_iter, _MAX_ITERATIONS),
         seed=options.random_state,

@@ -27,6 +27,7 @@ from lvmogp.inference.options import (
     latent_kernels,
 )
 from lvmogp.inference.starts import (
+    farthest,
     independent_start,
     recipe_names,
     representatives,
@@ -323,55 +324,85 @@ def _is_enough(first: list[Restart], settings: Settings) -> bool:
 
 
 def grown(outcome: Outcome, data: Data, inputs: HostFloat, settings: Settings, on_progress: Report = None) -> Outcome:
-    """Go on from the best start with twice as many inducing inputs, or all, and again, while the bound gains by them.
+    """Go on from the best start with more inducing points while the bound gains by them: latents first, then inputs.
 
-    What independent GPs gain by inducing inputs, which is how many the starts have, may be much less.
+    There are twice as many each time, or all. What independent GPs gain by inducing inputs, which is how many the
+    starts have, may be much less.
     """
     began = time.perf_counter()
     worth = max(_LEAST_GAIN_OF_GROWING, _LEAST_GAIN_OF_GROWING_PER_POINT * data.n_observations)
     place = max(range(len(outcome.restarts)), key=lambda number: outcome.restarts[number].bound)
-    parameters, found, most = outcome.parameters, outcome.restarts[place], settings.most_inducing_inputs
+    parameters, found, status = outcome.parameters, outcome.restarts[place], outcome.status
 
     def report(bound: float) -> None:
         if on_progress is not None:
-            where = (settings.n_latent, 1, 1, f"{n_inducing} inducing inputs", len(found.history))
-            on_progress(Progress(*where, bound))
+            on_progress(Progress(settings.n_latent, 1, 1, words, len(found.history), bound))
 
-    going_on = settings.inference == "collapsed" and outcome.status in (Status.CONVERGED, Status.ITERATION_LIMIT)
-    while going_on and len(parameters.inducing_inputs) < most:
-        n_inducing = 2 * len(parameters.inducing_inputs)
-        if 2 * n_inducing > most:  # all the way: two steps would cost more than one
-            n_inducing = most
-        points = jnp.asarray(representatives(inputs, n_inducing, settings.seed))
-        cost = settings._replace(n_inducing_inputs=n_inducing).operations(data)
-        with threadpool_limits(limits=1 if cost < _LARGE else None):
-            run = maximise(
-                collapsed_objective,
-                settings.with_inducing_inputs(parameters, points),
-                data,
-                report,
-                max_iterations=settings.max_iterations,
-                tolerance=settings.tolerance,
-                one_thread=cost < _LARGE,
-            )
-        gain = run.bound - found.bound
-        if gain > 0:
-            parameters, history = run.tree, found.history + run.history
-            evaluations, seconds = found.n_evaluations + run.n_evaluations, found.seconds + run.seconds
-            found = Restart(found.recipe, run.bound, run.status, history, evaluations, seconds)
-        going_on = gain >= worth and found.status is not Status.INTERRUPTED
+    can_grow = settings.inference == "collapsed" and status in (Status.CONVERGED, Status.ITERATION_LIMIT)
+    for larger in (_more_latents, _more_inputs) if can_grow else ():
+        gain = np.inf
+        while (
+            gain >= worth
+            and status is not Status.INTERRUPTED
+            and (enlarged := larger(parameters, inputs, settings)) is not None
+        ):
+            begin, words = enlarged
+            sizes = {"n_inducing_inputs": len(begin.inducing_inputs), "n_inducing_latents": len(begin.inducing_latents)}
+            cost = settings._replace(**sizes).operations(data)
+            with threadpool_limits(limits=1 if cost < _LARGE else None):
+                run = maximise(
+                    collapsed_objective,
+                    begin,
+                    data,
+                    report,
+                    max_iterations=settings.max_iterations,
+                    tolerance=settings.tolerance,
+                    one_thread=cost < _LARGE,
+                )
+            gain, status = run.bound - found.bound, run.status
+            if gain > 0:
+                parameters, history = run.tree, found.history + run.history
+                evaluations, seconds = found.n_evaluations + run.n_evaluations, found.seconds + run.seconds
+                found = Restart(found.recipe, run.bound, run.status, history, evaluations, seconds)
     if found is outcome.restarts[place]:
-        return outcome
+        return outcome._replace(status=status) if status is Status.INTERRUPTED else outcome
     on_inputs, on_latents = map(float, jitters(parameters))
     return outcome._replace(
         parameters=dataclasses.replace(parameters, fixed=()),
         bound=found.bound,
-        status=found.status,
+        status=status if status is Status.INTERRUPTED else found.status,
         restarts=(*outcome.restarts[:place], found, *outcome.restarts[place + 1 :]),
         jitter_inputs=on_inputs,
         jitter_latents=on_latents,
         seconds=outcome.seconds + time.perf_counter() - began,
     )
+
+
+def _more_inputs(parameters: Parameters, inputs: HostFloat, settings: Settings) -> tuple[Parameters, str] | None:
+    # Twice as many inducing inputs, spread anew, and what that is called; ``None`` where there are as many as may be.
+    n_inducing = _doubled(len(parameters.inducing_inputs), settings.most_inducing_inputs)
+    if n_inducing is None:
+        return None
+    points = jnp.asarray(representatives(inputs, n_inducing, settings.seed))
+    return settings.with_inducing_inputs(parameters, points), f"{n_inducing} inducing inputs"
+
+
+def _more_latents(parameters: Parameters, _: HostFloat, settings: Settings) -> tuple[Parameters, str] | None:
+    # Inducing latents that are there, and latents far from them.
+    points = np.asarray(parameters.inducing_latents)
+    n_inducing = _doubled(len(points), settings.most_inducing_latents)
+    if n_inducing is None:
+        return None
+    more = farthest(np.asarray(parameters.latents.mean), points, n_inducing - len(points))
+    enlarged = dataclasses.replace(parameters, inducing_latents=jnp.asarray(np.concatenate([points, more])))
+    return settings.with_inducing_inputs(enlarged, enlarged.inducing_inputs), f"{n_inducing} inducing latents"
+
+
+def _doubled(number: int, most: int) -> int | None:
+    # All the way where another doubling would not fit: two steps would cost more than one.
+    if number >= most:
+        return None
+    return 2 * number if 4 * number <= most else most
 
 
 @compiled

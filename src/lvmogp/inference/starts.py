@@ -187,6 +187,16 @@ def representatives(points: HostFloat, n_wanted: int, seed: int) -> HostFloat:
         return KMeans(n_wanted, n_init="auto", random_state=seed).fit(distinct).cluster_centers_
 
 
+def farthest(points: HostFloat, given: HostFloat, n_wanted: int) -> HostFloat:
+    """Return some of the points, each as far as can be from those given and from those chosen before it."""
+    chosen: list[int] = []
+    distances = cdist(points, given).min(axis=1)
+    for _ in range(n_wanted):
+        chosen.append(int(np.argmax(distances)))
+        distances = np.minimum(distances, cdist(points, points[chosen[-1:]])[:, 0])
+    return points[chosen]
+
+
 def principal_components(values: HostFloat, n_latent: int, rng: np.random.Generator) -> Embedding:
     """Return scores of the curves on their first principal components, scaled to the prior's unit variance."""
     left, singular, _ = np.linalg.svd(values - values.mean(axis=0), full_matrices=False)
