@@ -62,11 +62,15 @@ class GroupedRows(NamedTuple):
 
 
 class Task(NamedTuple):
-    """Rows to learn from, the few rows of conditions that come later (often none), and rows to predict."""
+    """Rows to learn from, the few rows of conditions that come later (often none), and rows to predict.
+
+    ``unit`` is that of the outputs to predict, where the literature reports errors in another.
+    """
 
     train: GroupedRows
     few: GroupedRows
     test: GroupedRows
+    unit: float = 1.0
 
 
 def grouped(folder: Path, name: str) -> GroupedRows:
@@ -117,7 +121,7 @@ def metals(folder: Path) -> Task:
         return GroupedRows(np.tile(places, (len(chosen), 1)), np.concatenate(values), np.repeat(chosen, len(table)))
 
     train = rows(known, [0]).and_then(rows(everywhere, [1, 2]))
-    return Task(train, train.at(np.zeros(0, dtype=int)), rows(hidden, [0]))
+    return Task(train, train.at(np.zeros(0, dtype=int)), rows(hidden, [0]), unit=float(scale[_METALS[0]][1]))
 
 
 def tasks(folder: Path) -> dict[str, Callable[[int], Task]]:

@@ -78,7 +78,7 @@ def test_exact_gps_predict_a_condition_from_two_points(name, most, monkeypatch):
 
 
 def line(task, method, split, squared_error, **more):
-    usual = {"n_test": 4, "log_density": -1.0, "coverage": 0.5, "width": 2.0, "seconds": 1.0}
+    usual = {"n_test": 4, "absolute_error": 0.5, "log_density": -1.0, "coverage": 0.5, "width": 2.0, "seconds": 1.0}
     return {"task": task, "method": method, "split": split, "squared_error": squared_error, **usual, **more}
 
 
@@ -106,6 +106,10 @@ def test_tables_compare_with_the_best_rival_of_each_set(tmp_path):
     # 2 × ½ is 1; one split has no standard error, so their mean has none.
     assert [cell.strip() for cell in row.split("|")[2:7]] == ["2", "1.000", "1.000", "1.000", "50.0 %"]
     assert "### New conditions from one point, by set" in text
+    seeds = [line("Jura", "lvmogp", seed, 1.0, absolute_error=error) for seed, error in enumerate((0.5, 0.25, 0.75))]
+    text = page.tables({"Jura": {"lvmogp": dict(enumerate(seeds))}})
+    row = next(each for each in text.split("as the literature has it")[1].splitlines() if "lvmogp" in each)
+    assert [cell.strip() for cell in row.split("|")[2:6]] == ["3", "0.500", "0.250", "0.750"]
     assert page.tables({}) == "Nothing has been measured yet."
 
 
