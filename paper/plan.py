@@ -15,6 +15,9 @@ from paper.problems import PaperProblem
 OURS = "LVMOGP"
 OURS_OWN = "LVMOGP, own settings"
 OURS_DEFAULT = "lvmogp, defaults"
+OURS_DEFAULT_NUTS = "lvmogp, defaults, NUTS"
+# Whose errors tables compare with those of all others.
+COMPARED = (OURS, OURS_OWN, OURS_DEFAULT)
 OURS_PLAIN = "LVMOGP, plain RBF"
 OURS_NUTS = "LVMOGP, NUTS"
 OURS_NUTS_NOISE = "LVMOGP, NUTS, own noise"
@@ -27,6 +30,7 @@ LMC, ICM, BILINEAR, GPY = "LMC, full rank", "Kronecker ICM", "style and content"
 NOT_QUICK = (
     OURS_OWN,
     OURS_DEFAULT,
+    OURS_DEFAULT_NUTS,
     OURS_PLAIN,
     OURS_NUTS,
     OURS_NUTS_NOISE,
@@ -126,6 +130,7 @@ def _braking() -> Experiment:
         OURS: _ours(_PLAIN, "one latent, RBF", n_latent=1),
         OURS_OWN: _ours(_PLAIN, "one latent, kernel chosen by the bound", n_latent=1, latent_kernel="auto"),
         OURS_DEFAULT: _defaults(_PLAIN, "one latent, shared and own curves, pooled noise", n_latent=1),
+        OURS_DEFAULT_NUTS: _defaults(_PLAIN, "the same, draws from the posterior", n_latent=1, inference="nuts"),
         OURS_NUTS: _ours(_PLAIN, "one latent, RBF, draws from the posterior", n_latent=1, inference="nuts"),
         **_baselines(_PLAIN, {name: _EVERYWHERE[name] for name in (GP_WO, GP_IND, LMC)}),
         GPY: _gpy(_PLAIN, n_latent=1, n_inducing=(10, 10)),
@@ -180,6 +185,13 @@ def _servo() -> Experiment:
         OURS_OWN: _ours(_PLAIN, words, output_transform="log"),
         OURS_DEFAULT: _defaults(
             _PLAIN, "shared and own curves, pooled noise, transform by the bound", output_transform="auto"
+        ),
+        OURS_DEFAULT_NUTS: _defaults(
+            _PLAIN,
+            "the same, draws from the posterior by 32 chains",
+            inference="nuts",
+            output_transform="auto",
+            n_chains=32,
         ),
         OURS_NUTS: _ours(_PLAIN, "draws from the posterior, sizes by the bound", inference="nuts"),
         OURS_NUTS_NOISE: _ours(

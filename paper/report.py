@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lvmogp.ground.writing import replace_file
-from paper.plan import GP_IND, OURS, OURS_OWN, Experiment
+from paper.plan import COMPARED, GP_IND, Experiment
 from paper.records import Result, sealed, summary_path
 
 _MEASURES = ("rmse", "nlpd", "coverage", "seconds")
@@ -119,14 +119,14 @@ def _devices(experiment: Experiment, methods: Mapping[str, Mapping[int, Result]]
 
 def _comparisons(experiment: Experiment, methods: Mapping[str, Mapping[int, Result]]) -> list[str]:
     lines = ["| on the same repeats | ratio of RMSE | ahead in |", "| --- | --- | --- |"]
-    for ours in (OURS, OURS_OWN):
+    for ours in COMPARED:
         for other in experiment.entries:
-            if ours in methods and other in methods and other not in (OURS, OURS_OWN):
+            if ours in methods and other in methods and other not in COMPARED:
                 found = compared(methods[ours], methods[other])
                 lines.append(f"| {ours} / {other} | {found.ratio} | {found.wins} of {found.n_repeats} |")
     pooled = [
         f"{ours} {ratio_of_means(methods[ours], methods[GP_IND]):.3f}"
-        for ours in (OURS, OURS_OWN)
+        for ours in COMPARED
         if ours in methods and GP_IND in methods
     ]
     if pooled:
