@@ -93,8 +93,12 @@ def split(rows: GroupedRows, places: Split) -> Task:
 
 
 def new_from(rows: GroupedRows, number: int, n_points: int) -> Task:
-    """Make a numbered task of predicting new conditions from so many of their points."""
-    return split(rows, new_conditions(rows.conditions, np.random.default_rng([number, n_points]), n_points=n_points))
+    """Make a numbered task of predicting new conditions from so many of their points.
+
+    The conditions are the same ones for every number of points, and the points of a smaller number among those of a
+    larger.
+    """
+    return split(rows, new_conditions(rows.conditions, np.random.default_rng([number, 1]), n_points=n_points))
 
 
 def without(rows: GroupedRows, number: int) -> Task:

@@ -85,9 +85,7 @@ def test_a_fit_is_its_best_restart_and_tells_the_bound_of_its_parameters():
 
 def test_every_start_is_improved_upon_and_counts_and_histories_agree():
     outcome, reports = first_fit()
-    assert [restart.recipe for restart in outcome.restarts] == recipe_names(SETTINGS)
-    assert recipe_names(SETTINGS._replace(n_restarts=2)) == ["isomap of 8 neighbours", "principal components"]
-    assert recipe_names(SETTINGS._replace(n_restarts=9))[-3:] == ["random latents"] * 3  # beyond the table
+    assert [restart.recipe for restart in outcome.restarts] == recipe_names(SETTINGS, 6)
     assert outcome.n_iterations == len(reports) == sum(len(restart.history) for restart in outcome.restarts)
     assert outcome.n_evaluations == sum(restart.n_evaluations for restart in outcome.restarts)
     assert outcome.seconds > max(restart.seconds for restart in outcome.restarts) > 0
@@ -102,6 +100,20 @@ def test_every_start_is_improved_upon_and_counts_and_histories_agree():
         assert {(report.n_restarts, report.recipe) for report in own} == {(3, restart.recipe)}
         assert not any(place + 1 in report.ended for report in own)
         assert restart.n_evaluations > len(restart.history) <= SETTINGS.max_iterations
+
+
+def test_starts_differ_however_few_conditions_there_are():
+    def names(n_restarts, n_conditions):
+        return recipe_names(SETTINGS._replace(n_restarts=n_restarts), n_conditions)
+
+    assert names(2, 50) == ["isomap of 8 neighbours", "principal components"]
+    assert names(9, 50)[-3:] == ["random latents"] * 3  # beyond the table
+    assert len(set(names(6, 50))) == 6
+    # Of ten conditions each has nine neighbours: twelve and twenty are all of them.
+    assert names(6, 10)[-2:] == ["isomap of 3 neighbours", "random latents"]
+    # Of six all Isomaps but that of three neighbours are alike.
+    assert [name for name in names(6, 6) if "isomap" in name] == ["isomap of 8 neighbours", "isomap of 3 neighbours"]
+    assert names(6, 6).count("random latents") == 3
 
 
 def test_inducing_inputs_grow_while_the_bound_of_the_model_gains():

@@ -33,10 +33,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "dtype": ("float64", "float32"),
 }
 # Inducing inputs double from the one number to the other while the bound gains. Where they have few latent features
-# beside them, they begin with more: so many pairs cost next to nothing. Starts whose bound factorises a matrix over all
-# pairs have no more than the second number.
-_FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS = 25, 400
-_FEWEST_PAIRS, _MOST_PAIRS_OF_STARTS = 400, 800
+# beside them, they begin with more: so many pairs cost next to nothing.
+_FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS, _FEWEST_PAIRS = 25, 400, 400
 # Operations of one bound up to which own curves on a grid vary as they like; beyond, they vary as the noise does.
 _MOST_WITH_OWN_VARIANCES = 1e8
 # Inducing latents by the number of coordinates of a condition. Beside shared or own curves, which leave less to tell by
@@ -370,7 +368,8 @@ def fit_settings(
             f'inference="full" keeps a covariance over all pairs of inducing points, here {most * n_features}; it is '
             f'limited to {_MOST_FULL}: use fewer inducing points, or inference="collapsed"'
         )
-    at_start = most if is_grid and kernels.is_plain else max(min(most, _MOST_PAIRS_OF_STARTS // n_features), fewest)
+    # Where a bound factorises a matrix over all pairs, only the best start goes on with more of them.
+    at_start = most if is_grid and kernels.is_plain else fewest
     fastest = "collapsed" if is_kronecker or most * n_features <= _MOST_COLLAPSED else "kronecker"
     inference = fastest if options.inference in (AUTO, NUTS) else options.inference
     n_latents = most_latents

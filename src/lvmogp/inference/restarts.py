@@ -250,7 +250,7 @@ def fit(
     with threadpool_limits(limits=1 if settings.operations(data) < _LARGE else None):
         independent, curves = independent_start(data, inputs, input_scale, settings)
         starts: dict[int, Parameters] = {}
-        for number, name in enumerate(recipe_names(settings)):
+        for number, name in enumerate(recipe_names(settings, data.n_conditions)):
             rng = np.random.default_rng([settings.seed, number])
             begin = start(name, independent, curves, settings, rng, coordinates)
             explicit = settings.inference != "collapsed"
@@ -283,7 +283,8 @@ def _optimised(
     starts: dict[int, Parameters], data: Data, settings: Settings, on_progress: Report, keep: _Keep
 ) -> dict[int, _Ended]:
     # What became of each start. Bounds that run on one thread leave cores idle, on which other starts can run.
-    (checkpoints, series), names, cost = keep, recipe_names(settings), settings.operations(data)
+    (checkpoints, series), cost = keep, settings.operations(data)
+    names = recipe_names(settings, data.n_conditions)
     found = {number: checkpoints and checkpoints.one_of(series, number, _Ended) for number in starts}
     ended = {number: each for number, each in found.items() if each is not None}
     iterations = Counter[int]()

@@ -235,13 +235,19 @@ def random_latents(values: HostFloat, n_latent: int, rng: np.random.Generator) -
     return rng.standard_normal((len(values), n_latent)), np.ones(n_latent)
 
 
-# In the order in which they have earned their place.
+_ISOMAPS = {f"isomap of {number} neighbours": number for number in (8, 5, 12, 3, 20)}
+_RANDOM = "random latents"
 RECIPES: dict[str, Callable[[HostFloat, int, np.random.Generator], Embedding]] = {
-    "isomap of 8 neighbours": partial(isomap, n_neighbours=8),
     "principal components": principal_components,
-    **{f"isomap of {number} neighbours": partial(isomap, n_neighbours=number) for number in (5, 12, 3, 20)},
-    "random latents": random_latents,
+    **{name: partial(isomap, n_neighbours=number) for name, number in _ISOMAPS.items()},
+    _RANDOM: random_latents,
 }
+# In the order in which they have earned their place. Among few conditions Isomaps of many neighbours are all alike, and
+# random latents often end higher: on two sets of six and five conditions in a third of the fits.
+_FEW_CONDITIONS = 9
+_FIRST, *_OTHER_ISOMAPS = _ISOMAPS
+_ORDER = (_FIRST, "principal components", *_OTHER_ISOMAPS)
+_ORDER_OF_FEW = (_FIRST, _RANDOM, "principal components", "isomap of 3 neighbours")
 # Without latents starts differ in how far features reach.
 FEATURES_ALONE = {
     "features alone": 1.0,
@@ -250,12 +256,20 @@ FEATURES_ALONE = {
 }
 
 
-def recipe_names(settings: Settings) -> list[str]:
+def recipe_names(settings: Settings, n_conditions: int) -> list[str]:
     """Return the names of the recipes of all starts, or the one that is asked for; beyond the table, random latents."""
     if settings.recipe is not None:
         return [settings.recipe]
-    beyond = ["random latents"] * settings.n_restarts
-    return ([*RECIPES, *beyond] if settings.n_latent > 0 else [*FEATURES_ALONE])[: settings.n_restarts]
+    if settings.n_latent == 0:
+        return [*FEATURES_ALONE][: settings.n_restarts]
+    names, neighbourhoods = list[str](), set[int]()
+    for name in _ORDER_OF_FEW if n_conditions <= _FEW_CONDITIONS else _ORDER:
+        neighbours = min(_ISOMAPS.get(name, 0), n_conditions - 1)  # of conditions that there are
+        if neighbours not in neighbourhoods:
+            names.append(name)
+        if name in _ISOMAPS:
+            neighbourhoods.add(neighbours)
+    return [*names, *[_RANDOM] * settings.n_restarts][: settings.n_restarts]
 
 
 def start(
