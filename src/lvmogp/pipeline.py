@@ -13,7 +13,8 @@ from lvmogp.fitted.model_file import encode_setting
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.inference.minibatch.fit import fit_minibatches, shards_of
-from lvmogp.inference.nuts.sampling import sample_posterior
+from lvmogp.inference.minibatch.settings import is_stochastic
+from lvmogp.inference.nuts.sampling import sample_posterior, sampling_settings
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.options import (
     AUTO,
@@ -21,10 +22,8 @@ from lvmogp.inference.options import (
     Options,
     beyond_the_paper,
     checked,
-    is_stochastic,
     log_columns,
     output_transforms,
-    sampling_settings,
     without_open_curves,
 )
 from lvmogp.inference.restarts import Outcome, Report, chosen, search

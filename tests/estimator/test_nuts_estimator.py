@@ -16,7 +16,8 @@ from papers_model import PapersModel
 from lvmogp import LVMOGPRegressor, Priors, SettingError, StopFit
 from lvmogp.errors import ConvergenceWarning
 from lvmogp.inference.nuts.chains import SamplerSettings
-from lvmogp.inference.options import Options, sampling_settings
+from lvmogp.inference.nuts.sampling import sampling_settings
+from lvmogp.inference.options import Options
 from lvmogp.insight.summary import summary
 from lvmogp.model.draws import aligned
 

@@ -10,7 +10,6 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from lvmogp.errors import SettingError, warn
-from lvmogp.inference.nuts.chains import FEW_OBSERVATIONS, SamplerSettings
 from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Matern52, Sum, named, rank
 from lvmogp.model.layouts import Data, GridData
@@ -53,15 +52,6 @@ _RESTARTS_BY_COST = ((1e9, 6), (1e10, 3), (np.inf, 1))
 _MOST_OBSERVATIONS_FOR_RESTARTS = 50_000
 # A gain of the bound that is worth twenty more iterations; of very many observations, this much for each.
 _LEAST_GAIN, _LEAST_GAIN_PER_OBSERVATION, _MANY_OBSERVATIONS = 0.02, 5e-5, 20_000
-# Few data can be explained in many ways, of which each chain finds one, and steps are quick: many chains. Steps in
-# which each learns how to move, and draws that it keeps; where chains are many, they need not be long.
-_CHAINS_WITH_FEW_OBSERVATIONS, _CHAINS = 16, 4
-_LONG_CHAINS, _SHORT_CHAINS = (300, 250), (160, 60)
-# Minibatches: sizes that suit one core as well as a GPU, and the small fit that they start from.
-_MOST_AT_ONCE, _MOST_ON_A_GRID = 200_000, 5_000_000
-_BATCH_SIZE, _MOST_STEPS, _LEAST_STOCHASTIC_GAIN = 2_048, 20_000, 1e-4
-_STOCHASTIC_INDUCING_INPUTS = 100
-_START_INPUTS, _START_LATENTS, _START_ITERATIONS = 25, 16, 60
 
 
 @dataclass(eq=False, repr=False)  # compared and shown as scikit-learn does it with estimators
@@ -201,29 +191,6 @@ def _long_operations(data: Data, n_inputs: int, n_latents: int, *, dense: bool =
     return data.n_observations * n_inputs**2 + conditions + factor
 
 
-def is_stochastic(options: Options, given: Observations, *, beyond: str | None) -> bool:
-    """Return whether to fit by minibatches; ``beyond`` names what was given that they know nothing of yet."""
-    if given.is_streamed and options.inference not in (AUTO, "stochastic"):
-        raise SettingError(
-            f'an ObservationStore is fitted by minibatches; use inference="stochastic" or "auto", not '
-            f"{options.inference!r}"
-        )
-    must = given.is_streamed or options.inference == "stochastic"
-    if must and beyond is not None:
-        raise SettingError(
-            f"minibatches cannot take {beyond}; leave that out, or use arrays in memory with inference "
-            '"auto", "collapsed", "kronecker" or "nuts"'
-        )
-    most = _MOST_ON_A_GRID if given.is_complete_grid else _MOST_AT_ONCE
-    too_many = given.n_rows > most
-    if options.inference == NUTS and too_many:
-        raise SettingError(
-            f'inference="nuts" looks at all observations in every step, here {given.n_rows:,}; it is limited to '
-            f'{most:,}: use inference="auto"'
-        )
-    return must or (too_many and options.inference == AUTO and beyond is None)
-
-
 def latent_dimensions(options: Options, n_conditions: int, *, n_known: int = 0) -> list[int]:
     """Return numbers of latent dimensions to try, from none at all where features give ``n_known`` coordinates."""
     if options.n_latent != AUTO:
@@ -349,7 +316,7 @@ def fit_settings(
     """Return sizes and numbers of starts for these data, ``n_known`` coordinates of each condition being known."""
     is_grid, n_distinct = isinstance(data, GridData), len(np.unique(inputs, axis=0))
     own_noise, own_variances = options.noise == "per-condition", False
-    most_latents = _inducing_latents(options, data.n_conditions, n_latent + n_known, kernels.of_latents)
+    most_latents = inducing_latents(options, data.n_conditions, n_latent + n_known, kernels.of_latents)
     n_features = most_latents * len(kernels.of_inputs) + (kernels.shared is not None)  # of latents, in all terms
     if options.n_inducing_inputs != AUTO:
         fewest = most = _capped("n_inducing_inputs", options, n_distinct, "different inputs")
@@ -389,7 +356,7 @@ def fit_settings(
         own_variances=own_variances,
         inference=inference,
         n_restarts=1,
-        max_iterations=_or_default(options.max_iter, _MAX_ITERATIONS),
+        max_iterations=or_default(options.max_iter, _MAX_ITERATIONS),
         seed=options.random_state,
         tolerance=max(_LEAST_GAIN, _LEAST_GAIN_PER_OBSERVATION * (n_scattered - _MANY_OBSERVATIONS)),
     )
@@ -401,45 +368,13 @@ def fit_settings(
     return settings._replace(n_restarts=next(count for limit, count in _RESTARTS_BY_COST if cost <= limit))
 
 
-def sampling_settings(options: Options, n_observations: int) -> tuple[Priors, SamplerSettings]:
-    """Return what Markov chains need to know."""
-    usual = _CHAINS_WITH_FEW_OBSERVATIONS if n_observations <= FEW_OBSERVATIONS else _CHAINS
-    n_chains = _or_default(options.n_chains, usual)
-    n_warmup, n_draws = _LONG_CHAINS if n_chains < _CHAINS_WITH_FEW_OBSERVATIONS else _SHORT_CHAINS
-    n_warmup, n_draws = _or_default(options.n_warmup, n_warmup), _or_default(options.n_draws, n_draws)
-    return options.priors or Priors(), SamplerSettings(n_chains, n_warmup, n_draws, seed=options.random_state)
-
-
-def minibatch_settings(options: Options, n_observations: int) -> tuple[int, int, float]:
-    """Return the size of a minibatch, the most steps, and what a trend of the bound must gain to be worth more."""
-    most_steps = _or_default(options.max_iter, _MOST_STEPS)
-    return _or_default(options.batch_size, _BATCH_SIZE), most_steps, _LEAST_STOCHASTIC_GAIN * n_observations
-
-
-def minibatch_inducing(options: Options, n_conditions: int, *, n_latent: int, latent_kernel: Kernel) -> tuple[int, int]:
-    """Return the numbers of inducing inputs and of inducing latents of a fit by minibatches."""
-    n_inputs = _or_default(options.n_inducing_inputs, _STOCHASTIC_INDUCING_INPUTS)
-    return n_inputs, _inducing_latents(options, n_conditions, n_latent, latent_kernel)
-
-
-def minibatch_start_options(options: Options, data: Data, inputs: HostFloat) -> Options:
-    """Return the options of the small fit that minibatches start from."""
-    n_inputs, n_latents = options.n_inducing_inputs, options.n_inducing_latents
-    return replace(
-        options,
-        inference="collapsed",
-        n_inducing_inputs=min(_or_default(n_inputs, _START_INPUTS), _START_INPUTS, len(np.unique(inputs, axis=0))),
-        n_inducing_latents=min(_or_default(n_latents, _START_LATENTS), _START_LATENTS, data.n_conditions),
-        n_restarts=1,
-        max_iter=_START_ITERATIONS,
-    )
-
-
-def _or_default(asked: int | str, default: int) -> int:
+def or_default(asked: int | str, default: int) -> int:
+    """Return the number that was asked for, if any was."""
     return default if asked == AUTO else int(asked)
 
 
-def _inducing_latents(options: Options, n_conditions: int, n_latent: int, kernel: Kernel) -> int:
+def inducing_latents(options: Options, n_conditions: int, n_latent: int, kernel: Kernel) -> int:
+    """Return the number of inducing latents, at most as many as there are conditions."""
     if options.n_inducing_latents == AUTO:
         enough = min(_INDUCING_LATENTS.get(n_latent, _MOST_INDUCING_LATENTS), rank(kernel, n_latent))
         return int(min(n_conditions, enough))

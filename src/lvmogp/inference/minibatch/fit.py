@@ -18,7 +18,8 @@ from lvmogp.ground.compiling import compiled
 from lvmogp.inference.minibatch.descent import STAGES, STEPS_PER_WINDOW, Running, begin, begin_schedule, run
 from lvmogp.inference.minibatch.distributed import gathered
 from lvmogp.inference.minibatch.minibatches import Feed, Shards, ranks
-from lvmogp.inference.options import Options, minibatch_inducing, minibatch_settings, minibatch_start_options
+from lvmogp.inference.minibatch.settings import inducing_numbers, start_options, step_settings
+from lvmogp.inference.options import Options
 from lvmogp.inference.restarts import MINIBATCHES, Outcome, Progress, Report, Restart, chosen, jitters, search
 from lvmogp.inference.starts import representatives
 from lvmogp.kernels.psi_statistics import LatentGaussians
@@ -77,7 +78,7 @@ def fit_minibatches(
     """Fit by minibatches, from a small fit or from where a checkpoint left off."""
     began = last_written = time.perf_counter()
     n_observations = int(shards.counts.sum())
-    batch_size, most_steps, least_gain = minibatch_settings(options, n_observations)
+    batch_size, most_steps, least_gain = step_settings(options, n_observations)
     running = None if checkpoints is None else _resumed(checkpoints)
     if running is None:
         shared, table = _started(shards, options, on_progress)
@@ -139,12 +140,12 @@ def _started(shards: Shards, options: Options, on_progress: Report) -> tuple[Par
     rows = drawn._replace(inputs=scaling.inputs(drawn.inputs), outputs=scaling.outputs(drawn.outputs))
     few, fitted = some_conditions(rows, n_conditions, options.random_state)
     data = long_data(few.inputs, few.outputs, few.conditions, len(fitted))
-    reduced = minibatch_start_options(options, data, few.inputs)
+    reduced = start_options(options, data, few.inputs)
     found = chosen(search(reduced, data, few.inputs, scaling.input_scale, on_progress)).parameters
     latents = placed(_posterior(found, data), rows, n_conditions, fitted)
     means, kernel = np.asarray(latents.mean), found.kernels.of_latents[0]
     n_latent = means.shape[1]
-    n_inputs, n_latents = minibatch_inducing(options, n_conditions, n_latent=n_latent, latent_kernel=kernel)
+    n_inputs, n_latents = inducing_numbers(options, n_conditions, n_latent=n_latent, latent_kernel=kernel)
     columns, noise_variance = [means, np.log(np.asarray(latents.variance))], found.noise_variance
     if options.noise == "per-condition":
         noise = np.full((n_conditions, 1), np.mean(np.log(noise_variance)))

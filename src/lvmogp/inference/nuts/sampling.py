@@ -13,6 +13,7 @@ from lvmogp.inference.nuts.chains import FEW_OBSERVATIONS, Chain, SamplerSetting
 from lvmogp.inference.nuts.diagnostics import Convergence, SamplingDiagnostics, agreement, chain_weights, diagnostics
 from lvmogp.inference.nuts.likelihoods import fitted_values
 from lvmogp.inference.nuts.parameters import ChainParameters, OwnNoise, Priors, chain_parameters
+from lvmogp.inference.options import Options, or_default
 from lvmogp.inference.restarts import SAMPLING, Progress, Report
 from lvmogp.kernels.covariances import gram
 from lvmogp.model.draws import Draws, NoiseSpread
@@ -20,11 +21,24 @@ from lvmogp.model.layouts import Data, GridData, SparseData, likelihood_data
 from lvmogp.model.parameters import Parameters
 from lvmogp.typing import Array, Float, HostFloat, Int
 
+# Few data can be explained in many ways, of which each chain finds one, and steps are quick: many chains. Steps in
+# which each learns how to move, and draws that it keeps; where chains are many, they need not be long.
+_CHAINS_WITH_FEW_OBSERVATIONS, _CHAINS = 16, 4
+_LONG_CHAINS, _SHORT_CHAINS = (300, 250), (160, 60)
 # Guesses of the posterior variance of the logarithms of hyperparameters, and of ε_d of noise variances.
 _LOG_VARIANCE = 0.05
 _DEVIATION_VARIANCE = 0.5
 # Observations and pairs of conditions whose values are followed.
 _MOST_FOLLOWED = 64
+
+
+def sampling_settings(options: Options, n_observations: int) -> tuple[Priors, SamplerSettings]:
+    """Return what Markov chains need to know."""
+    usual = _CHAINS_WITH_FEW_OBSERVATIONS if n_observations <= FEW_OBSERVATIONS else _CHAINS
+    n_chains = or_default(options.n_chains, usual)
+    n_warmup, n_draws = _LONG_CHAINS if n_chains < _CHAINS_WITH_FEW_OBSERVATIONS else _SHORT_CHAINS
+    n_warmup, n_draws = or_default(options.n_warmup, n_warmup), or_default(options.n_draws, n_draws)
+    return options.priors or Priors(), SamplerSettings(n_chains, n_warmup, n_draws, seed=options.random_state)
 
 
 def sample_posterior(
