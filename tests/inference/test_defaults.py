@@ -8,7 +8,7 @@ import pytest
 from lvmogp import PAPERS_MODEL, RBF, Linear, LVMOGPRegressor
 from lvmogp.inference import restarts
 from lvmogp.inference.optimise import Status
-from lvmogp.inference.options import Options, checked, without_open_curves
+from lvmogp.inference.options import Options, checked, described_kernels, fit_settings, without_open_curves
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.model.layouts import long_data
 
@@ -109,3 +109,22 @@ def test_inducing_inputs_that_are_all_inputs_stay_where_they_are(model):
 
 def test_options_are_those_of_the_estimator():
     assert {field.name for field in dataclasses.fields(Options)} >= set(PAPERS_MODEL)
+
+
+def most_inducing_inputs(n_conditions, n_each):
+    rng = np.random.default_rng(3)
+    ids = np.repeat(np.arange(n_conditions), n_each)
+    x = rng.uniform(size=(len(ids), 1))
+    options = checked(Options(latent_kernel="linear"))
+    kernels = described_kernels(options, Linear(), RBF(), np.ones(1))
+    rows = long_data(x, rng.standard_normal(len(ids)), ids, n_conditions)
+    return fit_settings(options, rows, x, n_latent=2, kernels=kernels).most_inducing_inputs
+
+
+def test_inducing_inputs_beside_own_curves_grow_as_far_as_a_bound_stays_affordable():
+    assert most_inducing_inputs(3, 300) == 400  # a map of three metals can have all
+    # Eighteen sensors: all three kernels' sums over rows, a factor for each condition, and one over all pairs.
+    found = most_inducing_inputs(18, 140)
+    assert 133 < found < 400
+    assert 2520 * (3 * found) ** 2 + 180 * found**3 + (3 * found) ** 3 < 5e9
+    assert most_inducing_inputs(200, 100) == 400 // 3  # never fewer than a start has

@@ -276,7 +276,7 @@ def test_the_page_puts_a_picture_where_it_belongs_and_says_where_repeats_are_mis
     assert "(there/synthetic-missing-errors.png)" in second
     found = [result(OURS, 0, 0.2), result(GP_IND, 0, 0.3), result(GP_IND, 1, 0.5)]
     row = page.summary_table({"servo": found}).splitlines()[-1]
-    assert ".52 ± .16 | 0.200 ± 0.000 (1 of 2 repeats) |  | 0.400 ± 0.100 |" in row
+    assert ".52 ± .16 | 0.200 ± 0.000 (1 of 2 repeats) |  |  | 0.400 ± 0.100 |" in row
 
 
 def test_baselines_see_the_added_rows_and_answer_in_the_units_of_the_problem():

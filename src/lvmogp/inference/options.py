@@ -34,6 +34,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 # Inducing inputs double from the one number to the other while the bound gains. Where they have few latent features
 # beside them, they begin with more: so many pairs cost next to nothing.
 _FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS, _FEWEST_PAIRS = 25, 400, 400
+# Operations of one bound up to which inducing inputs grow beside own curves: half a second, with its gradient.
+_MOST_OPERATIONS_WITH_OWN = 5e9
 # Operations of one bound up to which own curves on a grid vary as they like; beyond, they vary as the noise does.
 _MOST_WITH_OWN_VARIANCES = 1e8
 # Inducing latents by the number of coordinates of a condition. Beside shared or own curves, which leave less to tell by
@@ -191,6 +193,13 @@ def _long_operations(data: Data, n_inputs: int, n_latents: int, *, dense: bool =
     return data.n_observations * n_inputs**2 + conditions + factor
 
 
+def _operations_with_own(data: Data, n_inputs: int, n_kernels: int, n_features: int) -> float:
+    # Of a bound that integrates own curves out: sums over observations, a factor with its products for each condition,
+    # and one over all pairs.
+    sums = data.n_observations * (n_kernels * n_inputs) ** 2.0
+    return sums + 10.0 * data.n_conditions * n_inputs**3.0 + float(n_inputs * n_features) ** 3
+
+
 def latent_dimensions(options: Options, n_conditions: int, *, n_known: int = 0) -> list[int]:
     """Return numbers of latent dimensions to try, from none at all where features give ``n_known`` coordinates."""
     if options.n_latent != AUTO:
@@ -330,6 +339,10 @@ def fit_settings(
         # A grid of the paper's model never forms a matrix over all pairs; with a shared curve, or own ones, answers do.
         limit = _MOST_ANSWERING if is_kronecker else _MOST_COLLAPSED
         most = most if is_grid and kernels.is_plain else max(min(most, limit // n_features), fewest)
+    if options.n_inducing_inputs == AUTO and kernels.own is not None and not is_kronecker:
+        n_kernels = len(kernels.of_inputs) + (kernels.shared is not None) + 1
+        while most > fewest and _operations_with_own(data, most, n_kernels, n_features) > _MOST_OPERATIONS_WITH_OWN:
+            most = max(9 * most // 10, fewest)
     if options.inference == "full" and most * n_features > _MOST_FULL:
         raise SettingError(
             f'inference="full" keeps a covariance over all pairs of inducing points, here {most * n_features}; it is '
