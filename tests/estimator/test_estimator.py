@@ -313,7 +313,7 @@ def test_a_fit_cut_short_says_so_in_words_and_leaves_everything_else_alone(capfd
 def test_the_outcome_accounts_for_the_fit(fitted):
     outcome = regressor(n_restarts=2).fit(X, Y, conditions=NAMES).outcome_
     assert outcome.converged
-    assert [restart.recipe for restart in outcome.restarts] == ["isomap of 8 neighbours", "principal components"]
+    assert [restart.recipe for restart in outcome.restarts] == ["isomap of 8 neighbours", "random latents"]
     assert outcome.bound == max(restart.bound for restart in outcome.restarts)
     assert outcome.restarts[0].bound == fitted.outcome_.bound
     assert outcome.n_evaluations >= outcome.n_iterations == sum(len(restart.history) for restart in outcome.restarts)

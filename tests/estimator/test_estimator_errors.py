@@ -99,7 +99,7 @@ BEFORE_ANY_WORK = [
 @pytest.mark.parametrize(("settings", "data", "text"), BEFORE_ANY_WORK, ids=lambda value: str(value)[:50])
 def test_what_is_wrong_fails_in_words_before_any_work(monkeypatch, settings, data, text):
     monkeypatch.setattr("lvmogp.inference.restarts.fit", failing(AssertionError("fitting started")))
-    monkeypatch.setattr("lvmogp.inference.options._MOST_ON_A_GRID", 3999)
+    monkeypatch.setattr("lvmogp.inference.minibatch.settings._MOST_ON_A_GRID", 3999)
     with pytest.raises(ValueError, match=text) as caught:
         regressor(**settings).fit(*data)
     if "random_state" not in settings:

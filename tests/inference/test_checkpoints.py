@@ -178,7 +178,7 @@ def short_course():
         patch.setattr("lvmogp.inference.minibatch.fit.STEPS_PER_WINDOW", 10)
         patch.setattr("lvmogp.inference.minibatch.descent._FEWEST_WINDOWS", 2)
         patch.setattr("lvmogp.inference.minibatch.descent._SIGNIFICANT", 1e9)
-        patch.setattr("lvmogp.inference.options._START_ITERATIONS", 5)
+        patch.setattr("lvmogp.inference.minibatch.settings._START_ITERATIONS", 5)
         yield
 
 
