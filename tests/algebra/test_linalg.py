@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import block_diag, solve_triangular
 from matrices import assert_same, assert_same_with_gradients, normal, random_covariance, random_factor
 from numpy.testing import assert_allclose
 
@@ -158,17 +158,19 @@ def test_whitened_products_and_their_derivatives_are_those_of_a_solve(rng, n_ker
     )
 
 
-@pytest.mark.parametrize("n_rows", [3, 9], ids=["fewer rows than columns", "more rows than columns"])
-def test_block_products_and_their_derivatives_are_those_of_a_loop(rng, n_rows):
+@pytest.mark.parametrize("n_kernels", [1, 3])
+@pytest.mark.parametrize("n_rows", [3, 14], ids=["fewer rows than columns", "more rows than columns"])
+def test_block_products_and_their_derivatives_are_those_of_a_loop(rng, n_rows, n_kernels):
     def loop(lower, rows, weights):
-        grams, linear = [], []
+        whole, grams, linear = block_diag(*lower), [], []
         for block, of_block in zip(rows, weights, strict=True):
-            whitened = [solve_triangular(lower, row, lower=True) for row in block]
+            whitened = [solve_triangular(whole, row, lower=True) for row in block]
             grams.append(sum(jnp.outer(row, row) for row in whitened))
             linear.append(sum(weight * row for weight, row in zip(of_block, whitened, strict=True)))
         return jnp.stack(grams), jnp.stack(linear)
 
-    arguments = jnp.asarray(random_factor(rng, 4)), normal(rng, 2, n_rows, 4), normal(rng, 2, n_rows)
+    lower = jnp.stack([random_factor(rng, 4) for _ in range(n_kernels)])
+    arguments = lower, normal(rng, 2, n_rows, 4 * n_kernels), normal(rng, 2, n_rows)
     assert_same_with_gradients(rng, linalg.block_products, loop, *arguments)
 
 

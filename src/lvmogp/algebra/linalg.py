@@ -230,11 +230,11 @@ whitened_products.defvjp(_whitened_forward, _whitened_backward)
 
 @jax.custom_vjp
 def block_products(
-    lower: Float[Array, "m m"], rows: Float[Array, "blocks places m"], weights: Float[Array, "blocks places"]
-) -> tuple[Float[Array, "blocks m m"], Float[Array, "blocks m"]]:
-    """A = Σ a aᵀ and b = Σ e a over the rows kᵀ of each block, with a = L⁻¹k and weights e.
+    lower: Float[Array, "kernels m m"], rows: Float[Array, "blocks places m_A"], weights: Float[Array, "blocks places"]
+) -> tuple[Float[Array, "blocks m_A m_A"], Float[Array, "blocks m_A"]]:
+    """A = Σ a aᵀ and b = Σ e a over the rows kᵀ of each block, with a = L⁻¹k, those of several kernels side by side.
 
-    Backwards, with Δ = dA + dAᵀ,
+    Backwards, with Δ = dA + dAᵀ and L⁻¹ for each kernel,
 
     - dk = L⁻ᵀΔL⁻¹k + e L⁻ᵀdb and de = kᵀL⁻ᵀdb, so that no a is needed again;
     - dL = −tril((Σ dk kᵀ) L⁻ᵀ).
@@ -242,24 +242,35 @@ def block_products(
     return _blocks_forward(lower, rows, weights)[0]
 
 
+def _mapped_by_kernel(rows: Float[Array, "*n m_A"], matrices: Float[Array, "kernels m m"]) -> Float[Array, "*n m_A"]:
+    # Rows times a matrix for each kernel: block by block, since most of their block-diagonal matrix is zeros.
+    parts = jnp.split(rows, len(matrices), axis=-1)
+    return jnp.concatenate([part @ matrix for part, matrix in zip(parts, matrices, strict=True)], axis=-1)
+
+
 def _blocks_forward(lower: Array, rows: Array, weights: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
-    inverse = triangular_inverse(lower)
-    whitened = rows @ inverse.T  # aᵀ
+    inverses = triangular_inverses(lower)
+    whitened = _mapped_by_kernel(rows, inverses.mT)  # aᵀ
     grams = jnp.swapaxes(whitened, 1, 2) @ whitened
-    return (grams, jnp.sum(whitened * weights[..., None], axis=1)), (inverse, rows, weights)
+    return (grams, jnp.sum(whitened * weights[..., None], axis=1)), (inverses, rows, weights)
 
 
 def _blocks_backward(kept: tuple[Array, ...], cotangents: tuple[Array, Array]) -> tuple[Array, Array, Array]:
-    inverse, rows, weights = kept
+    inverses, rows, weights = kept
     d_grams, d_linear = cotangents
     both = d_grams + jnp.swapaxes(d_grams, 1, 2)  # Δ
     n_rows, size = rows.shape[1:]
     # L⁻ᵀΔL⁻¹ costs more than it spares where blocks are small.
-    by_grams = rows @ (inverse.T @ both @ inverse) if n_rows > size else rows @ inverse.T @ both @ inverse
-    mapped = d_linear @ inverse  # (L⁻ᵀdb)ᵀ
+    if n_rows > size:
+        of_rows = jnp.swapaxes(_mapped_by_kernel(both, inverses), 1, 2)  # L⁻ᵀΔ
+        by_grams = rows @ _mapped_by_kernel(of_rows, inverses)
+    else:
+        by_grams = _mapped_by_kernel(_mapped_by_kernel(rows, inverses.mT) @ both, inverses)
+    mapped = _mapped_by_kernel(d_linear, inverses)  # (L⁻ᵀdb)ᵀ
     d_rows = by_grams + weights[:, :, None] * mapped[:, None, :]
-    d_lower = -jnp.tril(d_rows.reshape(-1, size).T @ rows.reshape(-1, size) @ inverse.T)
-    return d_lower, d_rows, jnp.sum(rows * mapped[:, None, :], axis=2)
+    pairs = zip(*(jnp.split(each.reshape(-1, size), len(inverses), axis=1) for each in (d_rows, rows)), strict=True)
+    within = jnp.stack([d_part.T @ part for d_part, part in pairs])  # Σ dk kᵀ
+    return -jnp.tril(within @ inverses.mT), d_rows, jnp.sum(rows * mapped[:, None, :], axis=2)
 
 
 block_products.defvjp(_blocks_forward, _blocks_backward)

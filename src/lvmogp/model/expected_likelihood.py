@@ -35,7 +35,6 @@ from lvmogp.model.features import (
     Basis,
     bases,
     latent_moments,
-    on_diagonal,
     parts_of,
     prior_variances,
     second_moments,
@@ -309,19 +308,18 @@ def condition_sums(input_basis: Basis, data: LongData, noise: Float[Array, " D"]
         places, common = data.present / jnp.sqrt(variances), jnp.ones_like(noise)
         logs = data.sum_by_condition(jnp.sum(-jnp.log(variances) * data.present, axis=1))
     outputs = data.outputs * places
-    factor = on_diagonal(list(input_basis.factors))
 
     def sums_of_blocks(inputs: Array, places: Array, outputs: Array) -> tuple[Array, Array, Array]:
         points = inputs.reshape(-1, inputs.shape[-1])
         covariances = stacked([cross(kernel, points, input_basis.points) for kernel in input_basis.kernels])
         rows = covariances.reshape(*places.shape, -1) * places[..., None]
-        grams, projections = linalg.block_products(factor, rows, outputs)
+        grams, projections = linalg.block_products(input_basis.factors, rows, outputs)
         prior = stacked_diagonal(input_basis.kernels, points).reshape(-1, *places.shape) * places**2
         return grams, projections, jnp.sum(prior, axis=2).T
 
     # Blocks are a small number times a power of two (padding.rounded_up), so that halves are whole.
     elements = _ELEMENTS_ON_CPU if jax.default_backend() == "cpu" else _ELEMENTS_ON_ACCELERATOR
-    most = elements // (data.inputs.shape[1] * len(factor))
+    most = elements // (data.inputs.shape[1] * sum(input_basis.sizes))
     grams, projections, priors = linalg.in_slices(sums_of_blocks, most, data.inputs, places, outputs)
     return ConditionSums(
         grams=data.sum_by_condition(grams) * common[:, None, None],
