@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,18 +13,14 @@ from lvmogp.fitted.model_file import encode_setting
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
 from lvmogp.inference.minibatch.fit import fit_minibatches, shards_of
-from lvmogp.inference.minibatch.settings import is_stochastic
+from lvmogp.inference.minibatch.settings import beyond_the_paper, is_stochastic, without_open_curves
 from lvmogp.inference.nuts.sampling import sample_posterior, sampling_settings
 from lvmogp.inference.optimise import Status
 from lvmogp.inference.options import (
     AUTO,
     NUTS,
     Options,
-    beyond_the_paper,
     checked,
-    log_columns,
-    output_transforms,
-    without_open_curves,
 )
 from lvmogp.inference.restarts import Outcome, Report, chosen, search
 from lvmogp.model.layouts import Data, standardised
@@ -36,8 +32,17 @@ from lvmogp.tables.features import ConditionFeatures, FeatureCoordinates, read_f
 from lvmogp.tables.ids import Id
 from lvmogp.tables.observations import Observations, ObservationStore, canonical_order, in_order
 from lvmogp.tables.reading import read_training
-from lvmogp.tables.scaling import TRANSFORMS, Scaling, Transform, differs_in_last_digits_only, scaling_of
-from lvmogp.typing import Array, Float
+from lvmogp.tables.scaling import (
+    TRANSFORMS,
+    Logarithm,
+    Scaling,
+    Transform,
+    check_positive,
+    differs_in_last_digits_only,
+    scaling_of,
+    spans_a_magnitude,
+)
+from lvmogp.typing import Array, Float, HostFloat
 
 _posterior = compiled(posterior)
 # Single precision that costs more is worth knowing of, in standard deviations of the output.
@@ -251,6 +256,52 @@ def _trained_means(model: Posterior) -> Float[Array, "M_X D"]:
     # Curves of all conditions at the inducing inputs.
     curves = curve_moments(model, model.parameters.latents)
     return grid_means(model.input_basis, curves, model.input_basis.points)
+
+
+def output_transforms(options: Options, outputs: HostFloat) -> list[Transform | None]:
+    """Return transforms of the output to try: with ``"auto"`` all of them where outputs are positive.
+
+    Not the logarithm where draws answer: under an uncertain variance of the logarithm an output has no mean.
+    """
+    if options.output_transform != AUTO:
+        return [TRANSFORMS[options.output_transform]]
+    if not np.all(outputs > 0):
+        return [None]
+    left_out = Logarithm() if options.inference == NUTS else None
+    return [transform for transform in TRANSFORMS.values() if transform is None or transform != left_out]
+
+
+def log_columns(options: Options, given: Observations) -> list[tuple[int, ...]]:
+    """Return sets of input columns whose logarithms to try, a single one unless the options leave it open.
+
+    With ``"auto"`` these are none, and all that are positive and span an order of magnitude.
+    """
+    keys, asked = given.column_keys, options.input_transform
+    if not isinstance(asked, Mapping):
+        apt = [
+            column
+            for column, key in enumerate(keys)
+            if asked == AUTO and key not in given.date_columns and spans_a_magnitude(given.inputs[:, column])
+        ]
+        return [(), tuple(apt)] if apt else [()]
+    columns = set[int]()
+    for name, value in asked.items():
+        key = name if given.columns is None else str(name)
+        if isinstance(name, bool) or key not in keys:
+            raise SettingError(
+                f"input_transform names a column {name!r}, which is none of the inputs; name some of {list(keys)}"
+            )
+        if value is not None and key in given.date_columns:
+            raise SettingError(
+                f"column {name!r} of X holds dates or durations, which have no logarithm; leave it out of "
+                "input_transform"
+            )
+        if value is not None:
+            columns.add(keys.index(key))
+    found = tuple(sorted(columns))
+    if not given.is_streamed:  # a store is read through later
+        check_positive(given.inputs, found, keys, "; leave the column out of input_transform, or shift it")
+    return [found]
 
 
 def _by_minibatches(

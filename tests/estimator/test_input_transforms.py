@@ -10,7 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from papers_model import PapersModel
 
 from lvmogp import DataError, LVMOGPRegressor, ObservationStore, SettingError, StopFit
-from lvmogp.inference.options import Options, log_columns
+from lvmogp.inference.options import Options
+from lvmogp.pipeline import log_columns
 from lvmogp.tables.observations import Observations
 
 # Rates of enzyme batches: v = V s/(K + s), substrate from 0.1 to 100, noise in proportion; the pH has little to say.

@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from test_estimator import FACTORS, X_NEW, D, N, X, regressor
 
 from lvmogp import DataError, LVMOGPRegressor, StopFit
-from lvmogp.inference.options import Options, output_transforms
+from lvmogp.inference.options import Options
+from lvmogp.pipeline import output_transforms
 from lvmogp.tables.scaling import Logarithm, SquareRoot
 
 ROOTS = 1.2 + np.sin(X + 0.5 * FACTORS) * (1 + 0.3 * FACTORS)  # some near zero

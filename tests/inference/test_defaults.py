@@ -7,8 +7,9 @@ import pytest
 
 from lvmogp import PAPERS_MODEL, RBF, Linear, LVMOGPRegressor
 from lvmogp.inference import restarts
+from lvmogp.inference.minibatch.settings import without_open_curves
 from lvmogp.inference.optimise import Status
-from lvmogp.inference.options import Options, checked, described_kernels, fit_settings, without_open_curves
+from lvmogp.inference.options import Options, checked, described_kernels, fit_settings
 from lvmogp.inference.restarts import Outcome, Restart
 from lvmogp.model.layouts import long_data
 

@@ -105,22 +105,6 @@ def triangular_inverses(lower: Float[Array, "*D m m"]) -> Float[Array, "*D m m"]
     return jax.vmap(triangular_inverse)(flat).reshape(lower.shape)
 
 
-@jax.custom_jvp
-def inverse_with_quick_derivative(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
-    """L⁻¹, whose derivatives are products instead of solves.
-
-    For programs that run by themselves: the compiler joins products with others around them, so that two programs
-    need not agree to the last bit, as those of a model and of its copy from a file must.
-    """
-    return triangular_inverse(lower)
-
-
-@inverse_with_quick_derivative.defjvp
-def _inverse_jvp(primals, tangents):
-    inverse = inverse_with_quick_derivative(*primals)
-    return inverse, -inverse @ jnp.tril(tangents[0]) @ inverse  # dL⁻¹ = −L⁻¹ dL L⁻¹
-
-
 def whiten(lower: Float[Array, "m m"], columns: Float[Array, "m ..."]) -> Float[Array, "m ..."]:
     """L⁻¹ C, for any number of trailing axes of C."""
     flat = columns.reshape(columns.shape[0], -1)

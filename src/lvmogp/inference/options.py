@@ -14,8 +14,7 @@ from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.kernels.covariances import RBF, Constant, Kernel, Linear, Matern52, Sum, named, rank
 from lvmogp.model.layouts import Data, GridData
 from lvmogp.model.parameters import Parameters
-from lvmogp.tables.observations import Observations
-from lvmogp.tables.scaling import TRANSFORMS, Logarithm, Transform, check_positive, spans_a_magnitude
+from lvmogp.tables.scaling import TRANSFORMS
 from lvmogp.typing import Array, HostFloat
 
 AUTO = "auto"
@@ -207,58 +206,12 @@ def latent_dimensions(options: Options, n_conditions: int, *, n_known: int = 0) 
     return list(range(0 if n_known else 1, min(_MOST_AUTO_LATENT, max(n_conditions - 1, 1)) + 1))
 
 
-def output_transforms(options: Options, outputs: HostFloat) -> list[Transform | None]:
-    """Return transforms of the output to try: with ``"auto"`` all of them where outputs are positive.
-
-    Not the logarithm where draws answer: under an uncertain variance of the logarithm an output has no mean.
-    """
-    if options.output_transform != AUTO:
-        return [TRANSFORMS[options.output_transform]]
-    if not np.all(outputs > 0):
-        return [None]
-    left_out = Logarithm() if options.inference == NUTS else None
-    return [transform for transform in TRANSFORMS.values() if transform is None or transform != left_out]
-
-
-def log_columns(options: Options, given: Observations) -> list[tuple[int, ...]]:
-    """Return sets of input columns whose logarithms to try, a single one unless the options leave it open.
-
-    With ``"auto"`` these are none, and all that are positive and span an order of magnitude.
-    """
-    keys, asked = given.column_keys, options.input_transform
-    if not isinstance(asked, Mapping):
-        apt = [
-            column
-            for column, key in enumerate(keys)
-            if asked == AUTO and key not in given.date_columns and spans_a_magnitude(given.inputs[:, column])
-        ]
-        return [(), tuple(apt)] if apt else [()]
-    columns = set[int]()
-    for name, value in asked.items():
-        key = name if given.columns is None else str(name)
-        if isinstance(name, bool) or key not in keys:
-            raise SettingError(
-                f"input_transform names a column {name!r}, which is none of the inputs; name some of {list(keys)}"
-            )
-        if value is not None and key in given.date_columns:
-            raise SettingError(
-                f"column {name!r} of X holds dates or durations, which have no logarithm; leave it out of "
-                "input_transform"
-            )
-        if value is not None:
-            columns.add(keys.index(key))
-    found = tuple(sorted(columns))
-    if not given.is_streamed:  # a store is read through later
-        check_positive(given.inputs, found, keys, "; leave the column out of input_transform, or shift it")
-    return [found]
-
-
 def latent_kernels(options: Options) -> list[Kernel]:
     """Return latent kernels to try: with ``"auto"``, curves that change in proportion to the latents, or smoothly.
 
     The constant, a part that latents do not change, is the shared curve where there is one.
     """
-    if _is_auto(options.latent_kernel):
+    if is_auto(options.latent_kernel):
         return [Linear() + Constant() if options.shared_kernel is None else Linear(), RBF()]
     return [named(options.latent_kernel)]
 
@@ -266,7 +219,7 @@ def latent_kernels(options: Options) -> list[Kernel]:
 def input_kernels(options: Options) -> list[Kernel]:
     """Return what ``"auto"`` may stand for in kernels over inputs: very smooth curves and less smooth ones."""
     asked = (options.shared_kernel, options.own_kernel) if options.input_kernel is None else (options.input_kernel,)
-    return [RBF(), Matern52()] if any(map(_is_auto, asked)) else [RBF()]
+    return [RBF(), Matern52()] if any(map(is_auto, asked)) else [RBF()]
 
 
 def described_kernels(options: Options, latent_kernel: Kernel, auto: Kernel, scale: HostFloat) -> DescribedKernels:
@@ -276,11 +229,11 @@ def described_kernels(options: Options, latent_kernel: Kernel, auto: Kernel, sca
     """
     asked = options.input_kernel
     terms = () if asked is None else (asked,) if isinstance(asked, str | Kernel) else tuple(asked)
-    of_inputs = tuple(auto if _is_auto(each) else named(each) for each in terms)
+    of_inputs = tuple(auto if is_auto(each) else named(each) for each in terms)
     first = of_inputs[0] if of_inputs else auto
 
     def optional(kernel: str | Kernel | None) -> Kernel | None:
-        return first if _is_auto(kernel) else None if kernel is None else named(kernel)
+        return first if is_auto(kernel) else None if kernel is None else named(kernel)
 
     found = DescribedKernels(
         optional(options.shared_kernel), of_inputs, optional(options.own_kernel), latent_kernel, scale
@@ -293,23 +246,8 @@ def described_kernels(options: Options, latent_kernel: Kernel, auto: Kernel, sca
     return found
 
 
-def beyond_the_paper(options: Options) -> str | None:
-    """Return which setting insists on more than the paper's model, if any does."""
-    asked = {"shared_kernel": options.shared_kernel, "own_kernel": options.own_kernel}
-    named_first = next((name for name, kernel in asked.items() if kernel is not None and not _is_auto(kernel)), None)
-    one_term = isinstance(options.input_kernel, str | Kernel) or len(options.input_kernel or ()) == 1
-    return named_first if named_first is not None or one_term else "several input kernels"
-
-
-def without_open_curves(options: Options) -> Options:
-    """Return options in which shared and own curves that are left open are none, where they cannot be told apart."""
-    open_ones = [name for name in ("shared_kernel", "own_kernel") if _is_auto(getattr(options, name))]
-    if options.input_kernel is None:  # something has to remain
-        open_ones = [name for name in open_ones if name != "shared_kernel"]
-    return replace(options, **dict.fromkeys(open_ones))
-
-
-def _is_auto(kernel: Any) -> bool:
+def is_auto(kernel: Any) -> bool:
+    """Return whether a kernel is left open."""
     return isinstance(kernel, str) and kernel == AUTO
 
 

@@ -300,13 +300,7 @@ def _optimised(
         if checkpoints is not None and run.status is not Status.INTERRUPTED:
             checkpoints.save(series, number, ended[number], _Ended, keep_all=True)
 
-    maximised = partial(
-        maximise,
-        collapsed_objective if settings.inference == "collapsed" else explicit_objective,
-        max_iterations=settings.max_iterations,
-        tolerance=settings.tolerance,
-        one_thread=cost < _LARGE,
-    )
+    maximised = _maximiser(data, settings)
     several = _SIDE_BY_SIDE <= cost < _LARGE and jax.default_backend() == "cpu"
     first = list(starts)[:_AGREEING_STARTS]
     for some in (first, list(starts)[len(first) :]):
@@ -315,6 +309,16 @@ def _optimised(
         if _is_enough([ended[number][1] for number in first if number in ended], settings):
             break
     return ended
+
+
+def _maximiser(data: Data, settings: Settings) -> Callable[..., Run]:
+    return partial(
+        maximise,
+        collapsed_objective if settings.inference == "collapsed" else explicit_objective,
+        max_iterations=settings.max_iterations,
+        tolerance=settings.tolerance,
+        one_thread=settings.operations(data) < _LARGE,
+    )
 
 
 def _is_enough(first: list[Restart], settings: Settings) -> bool:
@@ -332,8 +336,8 @@ def grown(outcome: Outcome, data: Data, inputs: HostFloat, settings: Settings, o
     """
     began = time.perf_counter()
     worth = max(_LEAST_GAIN_OF_GROWING, _LEAST_GAIN_OF_GROWING_PER_POINT * data.n_observations)
-    place = max(range(len(outcome.restarts)), key=lambda number: outcome.restarts[number].bound)
-    parameters, found, status = outcome.parameters, outcome.restarts[place], outcome.status
+    place, first = max(enumerate(outcome.restarts), key=lambda numbered: numbered[1].bound)
+    parameters, found, status = outcome.parameters, first, outcome.status
 
     def report(bound: float) -> None:
         if on_progress is not None:
@@ -342,36 +346,31 @@ def grown(outcome: Outcome, data: Data, inputs: HostFloat, settings: Settings, o
     can_grow = settings.inference == "collapsed" and status in (Status.CONVERGED, Status.ITERATION_LIMIT)
     for larger in (_more_latents, _more_inputs) if can_grow else ():
         gain = np.inf
-        while (
-            gain >= worth
-            and status is not Status.INTERRUPTED
-            and (enlarged := larger(parameters, inputs, settings)) is not None
-        ):
+        while gain >= worth and (enlarged := larger(parameters, inputs, settings)) is not None:
             begin, words = enlarged
             sizes = {"n_inducing_inputs": len(begin.inducing_inputs), "n_inducing_latents": len(begin.inducing_latents)}
-            cost = settings._replace(**sizes).operations(data)
-            with threadpool_limits(limits=1 if cost < _LARGE else None):
-                run = maximise(
-                    collapsed_objective,
-                    begin,
-                    data,
-                    report,
-                    max_iterations=settings.max_iterations,
-                    tolerance=settings.tolerance,
-                    one_thread=cost < _LARGE,
-                )
-            gain, status = run.bound - found.bound, run.status
+            own = settings._replace(**sizes)
+            with threadpool_limits(limits=1 if own.operations(data) < _LARGE else None):
+                run = _maximiser(data, own)(begin, data, report)
+            gain = run.bound - found.bound
             if gain > 0:
                 parameters, history = run.tree, found.history + run.history
                 evaluations, seconds = found.n_evaluations + run.n_evaluations, found.seconds + run.seconds
                 found = Restart(found.recipe, run.bound, run.status, history, evaluations, seconds)
-    if found is outcome.restarts[place]:
-        return outcome._replace(status=status) if status is Status.INTERRUPTED else outcome
+            if run.status is Status.INTERRUPTED:
+                return _went_on(outcome, place, parameters, found, Status.INTERRUPTED, began)
+    return outcome if found is first else _went_on(outcome, place, parameters, found, found.status, began)
+
+
+def _went_on(
+    outcome: Outcome, place: int, parameters: Parameters, found: Restart, status: Status, began: float
+) -> Outcome:
+    # An outcome with what became of its best start.
     on_inputs, on_latents = map(float, jitters(parameters))
     return outcome._replace(
         parameters=dataclasses.replace(parameters, fixed=()),
         bound=found.bound,
-        status=status if status is Status.INTERRUPTED else found.status,
+        status=status,
         restarts=(*outcome.restarts[:place], found, *outcome.restarts[place + 1 :]),
         jitter_inputs=on_inputs,
         jitter_latents=on_latents,

@@ -49,17 +49,12 @@ class Basis(eqx.Module):
     def whitener(self) -> Float[Array, "F F"]:
         """L⁻¹ of all features at once."""
         inverses = [linalg.triangular_inverse(factor) for factor in self.factors]
-        return on_diagonal([*inverses, *[jnp.ones((1, 1), self.points.dtype)] * self.constant])
+        return block_diag(*inverses, *[jnp.ones((1, 1), self.points.dtype)] * self.constant)
 
 
 def stacked(parts: list[Float[Array, "*n _"]]) -> Float[Array, "*n F"]:
     """Features of several kernels side by side."""
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
-
-
-def on_diagonal(matrices: list[Float[Array, "_ _"]]) -> Float[Array, "F F"]:
-    """Matrices of several kernels as blocks on the diagonal of one."""
-    return matrices[0] if len(matrices) == 1 else block_diag(*matrices)
 
 
 def parts_of(sizes: tuple[int, ...]) -> list[slice]:

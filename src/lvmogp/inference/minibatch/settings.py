@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from lvmogp.errors import SettingError
-from lvmogp.inference.options import AUTO, NUTS, Options, inducing_latents, or_default
+from lvmogp.inference.options import AUTO, NUTS, Options, inducing_latents, is_auto, or_default
 from lvmogp.kernels.covariances import Kernel
 from lvmogp.model.layouts import Data
 from lvmogp.tables.observations import Observations
@@ -39,6 +39,22 @@ def is_stochastic(options: Options, given: Observations, *, beyond: str | None) 
             f'{most:,}: use inference="auto"'
         )
     return must or (too_many and options.inference == AUTO and beyond is None)
+
+
+def beyond_the_paper(options: Options) -> str | None:
+    """Return which setting insists on more than the paper's model, if any does."""
+    asked = {"shared_kernel": options.shared_kernel, "own_kernel": options.own_kernel}
+    named_first = next((name for name, kernel in asked.items() if kernel is not None and not is_auto(kernel)), None)
+    one_term = isinstance(options.input_kernel, str | Kernel) or len(options.input_kernel or ()) == 1
+    return named_first if named_first is not None or one_term else "several input kernels"
+
+
+def without_open_curves(options: Options) -> Options:
+    """Return options in which shared and own curves that are left open are none, where they cannot be told apart."""
+    open_ones = [name for name in ("shared_kernel", "own_kernel") if is_auto(getattr(options, name))]
+    if options.input_kernel is None:  # something has to remain
+        open_ones = [name for name in open_ones if name != "shared_kernel"]
+    return replace(options, **dict.fromkeys(open_ones))
 
 
 def step_settings(options: Options, n_observations: int) -> tuple[int, int, float]:

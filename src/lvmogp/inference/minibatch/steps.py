@@ -28,7 +28,7 @@ import numpy as np
 from lvmogp.algebra.constraints import FreeStructure, join
 from lvmogp.algebra.evidence import kronecker_shrinkage
 from lvmogp.algebra.gaussians import LOG_2PI, kl_to_standard_normal
-from lvmogp.algebra.linalg import inverse_with_quick_derivative, packed_counts, quadratic_forms, unpack_symmetric
+from lvmogp.algebra.linalg import packed_counts, quadratic_forms, triangular_inverse, unpack_symmetric
 from lvmogp.inference.minibatch.minibatches import Minibatch
 from lvmogp.kernels.covariances import cross, diagonal
 from lvmogp.kernels.psi_statistics import packed_psi2, psi0, psi1
@@ -46,6 +46,22 @@ _FIRST_STEPS, _WARM_UP = 4, 25
 
 
 # The bound of a minibatch
+
+
+@jax.custom_jvp
+def inverse_with_quick_derivative(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
+    """L⁻¹, whose derivatives are products instead of solves.
+
+    For programs that run by themselves: the compiler joins products with others around them, so that two programs
+    need not agree to the last bit, as those of a model and of its copy from a file must.
+    """
+    return triangular_inverse(lower)
+
+
+@inverse_with_quick_derivative.defjvp
+def _inverse_jvp(primals, tangents):
+    inverse = inverse_with_quick_derivative(*primals)
+    return inverse, -inverse @ jnp.tril(tangents[0]) @ inverse  # dL⁻¹ = −L⁻¹ dL L⁻¹
 
 
 class Grams(eqx.Module):
