@@ -14,12 +14,12 @@ from drawn_models import with_draws
 from papers_model import PapersModel
 
 from lvmogp import LVMOGPRegressor, Priors, SettingError, StopFit
+from lvmogp.conditions.ensemble import aligned
 from lvmogp.errors import ConvergenceWarning
 from lvmogp.inference.nuts.chains import SamplerSettings
 from lvmogp.inference.nuts.sampling import sampling_settings
 from lvmogp.inference.options import Options
 from lvmogp.insight.summary import summary
-from lvmogp.model.draws import aligned
 
 N, D = 9, 5
 X = np.linspace(0, 3, N)[:, None]

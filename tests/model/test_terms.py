@@ -10,6 +10,7 @@ import pytest
 import references
 from dense_terms import exact, mixture_moments, optimal, quadratic, rows
 from numpy.testing import assert_allclose
+from scipy.stats import norm
 from small_models import D, as_long, build, grid_as_long, lower_factor, number, rbf
 
 from lvmogp.algebra.constraints import join, split
@@ -18,11 +19,13 @@ from lvmogp.conditions.ensemble import ensemble_of_fit
 from lvmogp.conditions.predictive import trained_curves
 from lvmogp.ground.compiling import compiled
 from lvmogp.ground.precision import in_precision
+from lvmogp.inference.nuts.parameters import Priors
 from lvmogp.kernels.covariances import Linear, Matern52, cross, gram
 from lvmogp.kernels.psi_statistics import LatentGaussians, feature_covariance
 from lvmogp.model.bounds import collapsed, collapsed_objective, explicit
 from lvmogp.model.layouts import GridData
 from lvmogp.model.parameters import (
+    LENGTHSCALE_PRIOR,
     SPREAD_PRIOR,
     FullInducing,
     Kernels,
@@ -227,6 +230,17 @@ def dense_log_pooled(parameters, information):
     return total
 
 
+def dense_log_lengthscales(kernels):
+    """Of the lengthscales of terms and of own curves, one column after the other, log ℓ ~ N(log √Q, 1)."""
+    kernels_of_inputs = [term.input_kernel for term in kernels.terms] + ([kernels.own] if kernels.own else [])
+    densities = [
+        norm.logpdf(np.log(value), np.log(len(kernel.lengthscale)) / 2, 1) - norm.logpdf(0)
+        for kernel in kernels_of_inputs
+        for value in kernel.lengthscale
+    ]
+    return sum(densities)
+
+
 def dense_deviations(information, spreads, open_median):
     """Deviations of the first of each condition and of the median that is not known, by one precision matrix of all.
 
@@ -256,10 +270,10 @@ def test_noise_and_own_variances_are_pooled():
         if noise == "many":  # all of R_d goes with σ_d²
             counts = [len(y) for _, y in observations_of("long")]
             information = np.array(counts)[:, None, None] / 2
-        expected = dense_log_pooled(parameters, information)
+        expected = dense_log_pooled(parameters, information) + dense_log_lengthscales(parameters.kernels)
         found = bound_of(parameters, data_of("long"))
-        assert_allclose(found.pooled, expected, rtol=1e-7)
-        assert_allclose(found.penalised + 5e-7 * found.signal, found.total + found.pooled, rtol=1e-12)
+        assert_allclose(found.prior, expected, rtol=1e-7)
+        assert_allclose(found.penalised + 5e-7 * found.signal, found.total + found.prior, rtol=1e-12)
         pooled_ones = posterior(parameters, data_of("long")).pooled
         of_noise, of_median = dense_deviations(information, list(spreads.values()), open_median=0)
         assert_allclose(pooled_ones.of_noise, of_noise, rtol=1e-7)
@@ -267,14 +281,19 @@ def test_noise_and_own_variances_are_pooled():
         if "own_spread" in spreads:
             _, of_own_median = dense_deviations(information, list(spreads.values()), open_median=1)
             assert_allclose(pooled_ones.of_own_median, of_own_median, rtol=1e-7)
-    assert float(bound_of(parameters_of("all", "many, free"), data_of("long")).pooled) == 0  # without spreads
+    alone = parameters_of("all", "many, free")  # without spreads
+    assert_allclose(bound_of(alone, data_of("long")).prior, dense_log_lengthscales(alone.kernels), rtol=1e-12)
+    papers = dataclasses.replace(parameters_of("two latent terms", "one noise"), kernels=Kernels((LATENT,)))
+    assert float(bound_of(papers, data_of("long")).prior) == 0
+    assert Priors().input_lengthscale == LENGTHSCALE_PRIOR
+    assert Priors().noise_spread == SPREAD_PRIOR
     assert posterior(parameters_of("all", "many, free"), data_of("long")).pooled is None
 
 
 def test_errors_of_measurements_tell_less_of_the_noise():
     parameters, observations = pooled("many, free", noise_spread=0.3, own_spread=0.8), observations_of("long")
     errors = np.full(sum(len(y) for _, y in observations), 0.2)
-    found = bound_of(parameters, as_long(observations, errors)).pooled
+    found = bound_of(parameters, as_long(observations, errors)).prior - dense_log_lengthscales(parameters.kernels)
     assert_allclose(found, dense_log_pooled(parameters, dense_information(parameters, observations, 0.2)), rtol=1e-7)
 
 

@@ -11,14 +11,13 @@ import pandas as pd
 
 from lvmogp.conditions import closed_form, joint, predictive
 from lvmogp.conditions.condition import Condition, mean_noise
-from lvmogp.conditions.ensemble import ClosedForm, Ensemble
+from lvmogp.conditions.ensemble import ClosedForm, Ensemble, aligned
 from lvmogp.errors import SettingError
 from lvmogp.fitted.model import FittedModel, all_features, all_latents, find_condition
 from lvmogp.fitted.queries import Query
 from lvmogp.ground.compiling import compiled
 from lvmogp.kernels.covariances import Kernel, cross, diagonal, leaves, stacked_diagonal
 from lvmogp.kernels.psi_statistics import LatentGaussians, expected_cross, psi0
-from lvmogp.model.draws import aligned
 from lvmogp.model.parameters import Kernels
 from lvmogp.tables.ids import Id
 from lvmogp.typing import Array, Float, HostFloat, HostInt

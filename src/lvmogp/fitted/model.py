@@ -14,7 +14,7 @@ import scipy
 from lvmogp.__about__ import __version__
 from lvmogp.conditions import condition as conditions
 from lvmogp.conditions.curves import FewObservations, few_observations, no_observations
-from lvmogp.conditions.ensemble import Ensemble, ensemble_of_draws, ensemble_of_fit
+from lvmogp.conditions.ensemble import Ensemble, ensemble_of_draws, ensemble_of_fit, thinned
 from lvmogp.conditions.infer import infer, infer_gaussian
 from lvmogp.errors import DataError, NumericalError, SettingError
 from lvmogp.ground.compiling import compiled
@@ -23,7 +23,7 @@ from lvmogp.ground.rules import ANY_VALUE, NOT_KEPT, NOT_NEGATIVE
 from lvmogp.inference.nuts.diagnostics import SamplingDiagnostics
 from lvmogp.inference.restarts import Outcome
 from lvmogp.kernels.psi_statistics import LatentGaussians, of_all_conditions
-from lvmogp.model.draws import Draws, thinned
+from lvmogp.model.draws import Draws
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import Data, LongData, long_data, standardised
 from lvmogp.model.parameters import Parameters, PooledDeviations, known_coordinates

@@ -344,28 +344,29 @@ def grown(outcome: Outcome, data: Data, inputs: HostFloat, settings: Settings, o
             on_progress(Progress(settings.n_latent, 1, 1, words, len(found.history), bound))
 
     can_grow = settings.inference == "collapsed" and status in (Status.CONVERGED, Status.ITERATION_LIMIT)
-    for larger in (_more_latents, _more_inputs) if can_grow else ():
-        gain = np.inf
-        while gain >= worth and (enlarged := larger(parameters, inputs, settings)) is not None:
-            begin, words = enlarged
-            sizes = {"n_inducing_inputs": len(begin.inducing_inputs), "n_inducing_latents": len(begin.inducing_latents)}
-            own = settings._replace(**sizes)
-            with threadpool_limits(limits=1 if own.operations(data) < _LARGE else None):
-                run = _maximiser(data, own)(begin, data, report)
-            gain = run.bound - found.bound
-            if gain > 0:
-                parameters, history = run.tree, found.history + run.history
-                evaluations, seconds = found.n_evaluations + run.n_evaluations, found.seconds + run.seconds
-                found = Restart(found.recipe, run.bound, run.status, history, evaluations, seconds)
-            if run.status is Status.INTERRUPTED:
-                return _went_on(outcome, place, parameters, found, Status.INTERRUPTED, began)
-    return outcome if found is first else _went_on(outcome, place, parameters, found, found.status, began)
-
-
-def _went_on(
-    outcome: Outcome, place: int, parameters: Parameters, found: Restart, status: Status, began: float
-) -> Outcome:
-    # An outcome with what became of its best start.
+    larger = [_more_latents, _more_inputs] if can_grow else []
+    while larger:
+        enlarged = larger[0](parameters, inputs, settings)
+        if enlarged is None:
+            del larger[0]
+            continue
+        begin, words = enlarged
+        sizes = {"n_inducing_inputs": len(begin.inducing_inputs), "n_inducing_latents": len(begin.inducing_latents)}
+        own = settings._replace(**sizes)
+        with threadpool_limits(limits=1 if own.operations(data) < _LARGE else None):
+            run = _maximiser(data, own)(begin, data, report)
+        gain = run.bound - found.bound
+        if gain > 0:
+            parameters, history = run.tree, found.history + run.history
+            evaluations, seconds = found.n_evaluations + run.n_evaluations, found.seconds + run.seconds
+            found, status = Restart(found.recipe, run.bound, run.status, history, evaluations, seconds), run.status
+        if run.status is Status.INTERRUPTED:
+            status = run.status
+            break
+        if not gain >= worth:
+            del larger[0]
+    if found is first and status is outcome.status:
+        return outcome
     on_inputs, on_latents = map(float, jitters(parameters))
     return outcome._replace(
         parameters=dataclasses.replace(parameters, fixed=()),

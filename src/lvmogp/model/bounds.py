@@ -11,7 +11,7 @@ from lvmogp.algebra.gaussians import kl_kronecker_to_standard_normal
 from lvmogp.algebra.linalg import vec
 from lvmogp.model.expected_likelihood import quadratic
 from lvmogp.model.layouts import Data
-from lvmogp.model.parameters import KroneckerInducing, Parameters, log_pooled
+from lvmogp.model.parameters import KroneckerInducing, Parameters, log_lengthscales, log_pooled
 from lvmogp.typing import Scalar
 
 # Variance of the function, as a share of its prior variance, that a search takes for unexplained.
@@ -23,13 +23,14 @@ class Bound(eqx.Module):
 
     ``fit`` is ⟨log p(Y|F)⟩ − KL(q(U) ‖ p(U)) and ``kl_latents`` KL(q(H) ‖ p(H)). ``signal`` is the prior variance of
     the function over that of the noise, summed over observations: what multiplies rounding errors of ``fit``.
-    ``pooled`` is the log evidence of the conditions' noise and own variances among those of all (equation 62).
+    ``prior`` is the log density of what is known beforehand: of the conditions' noise and own variances among those of
+    all (equation 62), and of lengthscales (equation 64).
     """
 
     fit: Scalar
     kl_latents: Scalar
     signal: Scalar
-    pooled: Scalar
+    prior: Scalar
 
     @property
     def total(self) -> Scalar:
@@ -38,11 +39,11 @@ class Bound(eqx.Module):
 
     @property
     def penalised(self) -> Scalar:
-        """The bound as if the function had a little variance that nothing explains, with what is pooled: to search by.
+        """The bound as if the function had a little variance that nothing explains, with the prior: to search by.
 
         Unexplained variance costs more than rounding errors can seem to gain, wherever they are large (equation 51).
         """
-        return self.total + self.pooled - _UNEXPLAINED * self.signal / 2
+        return self.total + self.prior - _UNEXPLAINED * self.signal / 2
 
 
 def collapsed(parameters: Parameters, data: Data) -> Bound:
@@ -50,8 +51,8 @@ def collapsed(parameters: Parameters, data: Data) -> Bound:
     expected = quadratic(parameters, data)
     log_det, explained = expected.evidence()
     fit = expected.constant.log_likelihood(explained) - log_det / 2
-    pooled = log_pooled(parameters, expected.information)
-    return Bound(fit, parameters.kl_latents, expected.constant.signal, pooled)
+    prior = log_pooled(parameters, expected.information) + log_lengthscales(parameters)
+    return Bound(fit, parameters.kl_latents, expected.constant.signal, prior)
 
 
 def explicit(parameters: Parameters, data: Data) -> Bound:
@@ -70,8 +71,8 @@ def explicit(parameters: Parameters, data: Data) -> Bound:
         second_moment = mean @ gram @ mean + jnp.sum((gram @ factor) * factor)
     explained = 2 * jnp.sum(expected.linear * inducing.mean) - second_moment
     fit = expected.constant.log_likelihood(explained) - divergence
-    pooled = log_pooled(parameters, expected.information)
-    return Bound(fit, parameters.kl_latents, expected.constant.signal, pooled)
+    prior = log_pooled(parameters, expected.information) + log_lengthscales(parameters)
+    return Bound(fit, parameters.kl_latents, expected.constant.signal, prior)
 
 
 def collapsed_objective(parameters: Parameters, data: Data) -> Scalar:

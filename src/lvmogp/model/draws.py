@@ -3,7 +3,6 @@
 from typing import Annotated
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -51,39 +50,6 @@ class Draws(eqx.Module):
     def own_per_condition(self) -> Float[Array, "*draws D"]:
         """ρ_d² of every condition, by which own curves differ; one where all have the same noise."""
         return in_proportion(self.noise_per_condition) if self.own_scale is None else self.own_scale
-
-
-def thinned(draws: Draws, most: int) -> Draws:
-    """At most so many draws: all of them, or some of the same weight, as many of a chain as it counts, evenly spaced.
-
-    They are chosen by systematic resampling, without chance; one that counts for much may be chosen several times.
-    """
-    if draws.n_draws <= most:
-        return draws
-    shares = np.cumsum(np.exp(np.asarray(draws.log_weight, dtype=float)))
-    places = np.searchsorted(shares / shares[-1], (np.arange(most) + 0.5) / most)
-    kept = jax.tree.map(lambda leaf: leaf[places], draws)
-    log_weight = jnp.full((most,), -np.log(most), draws.log_weight.dtype)
-    return eqx.tree_at(lambda tree: tree.log_weight, kept, log_weight)
-
-
-def rotations(draws: Draws, reference: Float[Array, "D Q_L"]) -> Float[Array, "draws Q_H Q_H"]:
-    """Orthogonal R of each draw that brings its latents nearest to the reference (equation 28).
-
-    A latent h of a draw has the aligned coordinates hR; what is g in aligned coordinates is gRᵀ in those of the draw.
-    Coordinates of features, which follow the latents, stay as they are.
-    """
-    n_latent, n_coordinates = reference.shape[1], draws.latents.shape[2]
-    turned = jnp.broadcast_to(jnp.eye(n_coordinates, dtype=reference.dtype), (draws.n_draws, *[n_coordinates] * 2))
-    # The R that makes ‖H_s R − μ‖ smallest is the product of both sides' singular vectors of H_sᵀ μ.
-    products = jnp.einsum("sdp,dq->spq", draws.latents[:, :, :n_latent], reference)
-    left, _, right = jnp.linalg.svd(products, full_matrices=False)
-    return turned.at[:, :n_latent, :n_latent].set(left @ right)
-
-
-def aligned(draws: Draws, reference: Float[Array, "D Q_L"]) -> Float[Array, "draws D Q_H"]:
-    """Latents of all draws, turned and mirrored to lie nearest to the reference; the data know no orientation."""
-    return draws.latents @ rotations(draws, reference)
 
 
 def covering_subset(latents: HostFloat, n_wanted: int) -> HostInt:

@@ -10,10 +10,13 @@ import numpy as np
 from lvmogp.algebra.constraints import LOWER_TRIANGULAR, POINTS, positive
 from lvmogp.algebra.gaussians import kl_to_standard_normal
 from lvmogp.ground.rules import Below
-from lvmogp.kernels.covariances import Kernel
+from lvmogp.kernels.covariances import Kernel, Stationary, leaves
 from lvmogp.kernels.psi_statistics import LatentGaussians
 from lvmogp.typing import Array, Float, HostFloat, HostInt, Int, Scalar
 
+# What is known beforehand of lengthscales over one input, and of their spread: median and spread of a log-normal
+# distribution, in standardised units. It keeps them from running away where observations are few.
+LENGTHSCALE_PRIOR = (1.0, 1.0)
 # What is known beforehand of the standard deviations τ, among conditions, of the logarithms of their noise and of the
 # variance of their own curves: median and spread of a log-normal distribution.
 SPREAD_PRIOR = (0.5, 0.5)
@@ -218,6 +221,18 @@ def log_pooled(parameters: Parameters, information: Information) -> Scalar:
 def _log_spread(spread: Scalar) -> Scalar:
     median, deviation = SPREAD_PRIOR
     return -(((jnp.log(spread) - jnp.log(median)) / deviation) ** 2) / 2
+
+
+def log_lengthscales(parameters: Parameters) -> Scalar:
+    """Log density of the lengthscales over inputs, up to a constant (equation 64); the paper's model has none."""
+    (median, spread), total = LENGTHSCALE_PRIOR, jnp.zeros((), parameters.latent_mean.dtype)
+    for kernel in () if parameters.kernels.is_plain else parameters.kernels.of_inputs:
+        for leaf in leaves(kernel):
+            if isinstance(leaf, Stationary):
+                # −½ Σ_q log²(ℓ_q/(m √Q))/s²: distances grow with the root of the number of columns
+                relative = leaf.lengthscale / (median * leaf.lengthscale.size**0.5)
+                total -= jnp.sum((jnp.log(relative) / spread) ** 2) / 2
+    return total
 
 
 class PooledDeviations(eqx.Module):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy.linalg import orthogonal_procrustes
 
+from lvmogp.conditions.ensemble import aligned, rotations, thinned
 from lvmogp.kernels.covariances import RBF
-from lvmogp.model.draws import Draws, aligned, covering_subset, rotations, thinned
+from lvmogp.model.draws import Draws, covering_subset
 from lvmogp.model.parameters import plain_kernels
 
 
