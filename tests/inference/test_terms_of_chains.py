@@ -4,6 +4,7 @@ import dataclasses
 import warnings
 from functools import cache
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from papers_model import PapersModel
 
 from lvmogp.inference.nuts import likelihoods
 from lvmogp.inference.nuts.parameters import Priors, chain_parameters, log_prior
+from lvmogp.kernels.covariances import RBF, Linear
 from lvmogp.model.layouts import SparseData, scattered, standardised
+from lvmogp.model.parameters import Term
 
 FORMS = {"grid": "shared", "long": "per-condition"}
 
@@ -96,6 +99,40 @@ def test_the_prior_of_own_variances_is_that_of_their_deviations():
         log_prior(point, priors) - log_prior(dataclasses.replace(point, own=None), priors), expected, rtol=1e-9
     )
     assert_allclose(point.own_per_condition, [1.2, 0.6, 0.9, 1.7, 0.8], rtol=1e-12)
+
+
+@pytest.mark.parametrize("part", ["latents", "shared", "own"])
+def test_a_part_may_all_but_vanish(part):
+    point, priors = setting("long")[0], Priors()
+    median, spread = priors.part_variance
+    place = {
+        "latents": lambda point: point.kernels.terms[0].input_kernel.variance,
+        "shared": lambda point: point.kernels.terms[-1].input_kernel.variance,
+        "own": lambda point: point.kernels.own.variance,
+    }[part]
+
+    def log_density(variance):
+        return log_prior(eqx.tree_at(place, point, jnp.asarray(variance)), priors)
+
+    scores = (np.log(np.array([1e-3, 1.0])) - np.log(median)) / spread
+    assert_allclose(log_density(1e-3) - log_density(1.0), (scores[1] ** 2 - scores[0] ** 2) / 2, rtol=1e-8)
+    assert log_density(1.0) - log_density(1e-3) < 2
+
+
+def test_of_a_product_with_proportions_one_variance_is_free():
+    """k_H k_X stays the same when one is doubled and the other halved."""
+    parameters = fitted("long", answers="fit", noise="per-condition", own=True).model_.posterior.parameters
+    term = Term(RBF(jnp.array([0.7]), jnp.asarray(1.8)), Linear(jnp.array([0.4])))
+    changed = eqx.tree_at(lambda tree: tree.kernels.terms, parameters, (term, *parameters.kernels.terms[1:]))
+    found = chain_parameters(changed, changed.latent_mean).kernels.terms[0]
+    assert_allclose(found.input_kernel.variance, 1.0)
+    assert "variance" in found.input_kernel.fixed
+    assert_allclose(found.latent_kernel.variance, [0.4 * 1.8])
+    held = Term(RBF(jnp.array([0.7]), jnp.asarray(1.8), fixed=("variance",)), term.latent_kernel)
+    changed = eqx.tree_at(lambda tree: tree.kernels.terms, parameters, (held, *parameters.kernels.terms[1:]))
+    kept = chain_parameters(changed, changed.latent_mean).kernels.terms[0]
+    assert_allclose(kept.input_kernel.variance, 1.8)
+    assert_allclose(kept.latent_kernel.variance, [0.4])
 
 
 # Whole fits

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from lvmogp.algebra.constraints import positive
 from lvmogp.errors import SettingError
-from lvmogp.kernels.covariances import Kernel, Periodic, Stationary, leaves, scaled_kernel
+from lvmogp.kernels.covariances import Kernel, Linear, Periodic, Stationary, leaves, scaled_kernel
 from lvmogp.model.parameters import Kernels, KnownCoordinates, Parameters, Term, in_proportion
 from lvmogp.typing import Array, Float, Scalar
 
@@ -111,13 +111,18 @@ def chain_parameters(parameters: Parameters, latents: Float[Array, "D Q_L"]) -> 
 def _identified(term: Term) -> Term:
     # k_H k_X stays the same when one is doubled and the other halved: where the latent kernel is a correlation times a
     # variance, that variance is one.
-    latent_kernel = term.latent_kernel
-    if isinstance(latent_kernel, Stationary | Periodic) and "variance" not in latent_kernel.fixed:
-        scaled = scaled_kernel(term.input_kernel, latent_kernel.variance)
-        if scaled is not None:
-            one, fixed = jnp.ones_like(latent_kernel.variance), (*latent_kernel.fixed, "variance")
-            return Term(scaled, dataclasses.replace(latent_kernel, variance=one, fixed=fixed))
+    of_inputs, of_latents = term.input_kernel, term.latent_kernel
+    if isinstance(of_latents, Stationary | Periodic) and "variance" not in of_latents.fixed:
+        scaled = scaled_kernel(of_inputs, of_latents.variance)
+        return term if scaled is None else Term(scaled, _of_unit_variance(of_latents))
+    if isinstance(of_latents, Linear) and isinstance(of_inputs, Stationary | Periodic):
+        scaled = None if "variance" in of_inputs.fixed else scaled_kernel(of_latents, of_inputs.variance)
+        return term if scaled is None else Term(_of_unit_variance(of_inputs), scaled)
     return term
+
+
+def _of_unit_variance(kernel: Stationary | Periodic) -> Kernel:
+    return dataclasses.replace(kernel, variance=jnp.ones_like(kernel.variance), fixed=(*kernel.fixed, "variance"))
 
 
 class Priors(NamedTuple):
@@ -135,7 +140,10 @@ class Priors(NamedTuple):
     latent_lengthscale : (median, spread)
         Lengthscales of the latent kernel, for one dimension; the median grows likewise.
     variance : (median, spread)
-        Variances of the terms of the kernels.
+        Variances of the paper's model: those of the terms of its kernels.
+    part_variance : (median, spread)
+        Variances of any other model, which is a sum of parts: shared, latent and own curves. So wide that a part that the
+        data do not call for can all but vanish.
     other : (median, spread)
         Periods that are not held fixed, lengthscales of periodic terms (pure numbers), shapes.
     noise_variance : (median, spread)
@@ -148,6 +156,7 @@ class Priors(NamedTuple):
     input_lengthscale: tuple[float, float] = (1.0, 1.0)
     latent_lengthscale: tuple[float, float] = (1.5, 1.0)
     variance: tuple[float, float] = (1.0, 1.0)
+    part_variance: tuple[float, float] = (0.1, 2.5)
     other: tuple[float, float] = (1.0, 1.0)
     noise_variance: tuple[float, float] = (0.05, 1.5)
     noise_spread: tuple[float, float] = (0.5, 0.5)
@@ -166,6 +175,8 @@ class Priors(NamedTuple):
 def log_prior(point: ChainParameters, priors: Priors) -> Scalar:
     """Return the log density of a point (equation 29), of positive numbers as that of their logarithms."""
     total = -jnp.sum(point.latents**2) / 2  # h_d ~ N(0, I)
+    if not point.kernels.is_plain:
+        priors = priors._replace(variance=priors.part_variance)
     for kernel in point.kernels.of_inputs:
         total = total + _log_prior_of_kernel(kernel, priors, priors.input_lengthscale)
     for kernel in point.kernels.of_latents:
