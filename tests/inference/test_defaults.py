@@ -112,20 +112,29 @@ def test_options_are_those_of_the_estimator():
     assert {field.name for field in dataclasses.fields(Options)} >= set(PAPERS_MODEL)
 
 
-def most_inducing_inputs(n_conditions, n_each):
+def inducing_inputs(n_conditions, n_each):
+    """With how many a fit begins, and how many it may have."""
     rng = np.random.default_rng(3)
     ids = np.repeat(np.arange(n_conditions), n_each)
     x = rng.uniform(size=(len(ids), 1))
     options = checked(Options(latent_kernel="linear"))
     kernels = described_kernels(options, Linear(), RBF(), np.ones(1))
     rows = long_data(x, rng.standard_normal(len(ids)), ids, n_conditions)
-    return fit_settings(options, rows, x, n_latent=2, kernels=kernels).most_inducing_inputs
+    settings = fit_settings(options, rows, x, n_latent=2, kernels=kernels)
+    return settings.n_inducing_inputs, settings.most_inducing_inputs
 
 
 def test_inducing_inputs_beside_own_curves_grow_as_far_as_a_bound_stays_affordable():
-    assert most_inducing_inputs(3, 300) == 400  # a map of three metals can have all
+    assert inducing_inputs(3, 300)[1] == 400  # a map of three metals can have all
     # Eighteen sensors: all three kernels' sums over rows, a factor for each condition, and one over all pairs.
-    found = most_inducing_inputs(18, 140)
+    found = inducing_inputs(18, 140)[1]
     assert 133 < found < 400
     assert 2520 * (3 * found) ** 2 + 180 * found**3 + (3 * found) ** 3 < 5e9
-    assert most_inducing_inputs(200, 100) == 400 // 3  # never fewer than a start has
+
+
+def test_fits_begin_with_as_many_inducing_inputs_as_cost_next_to_nothing():
+    assert inducing_inputs(3, 100)[0] == 400 // 3  # as many pairs as 25 have beside sixteen latent features
+    found = inducing_inputs(18, 140)[0]
+    assert 25 < found < 100
+    assert 2520 * (3 * found) ** 2 + 180 * found**3 + (3 * found) ** 3 < 3e8
+    assert inducing_inputs(800, 100)[0] == 25

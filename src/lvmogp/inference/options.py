@@ -31,10 +31,11 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "dtype": ("float64", "float32"),
 }
 # Inducing inputs double from the one number to the other while the bound gains. Where they have few latent features
-# beside them, they begin with more: so many pairs cost next to nothing.
+# beside them, they begin with more: so many pairs cost next to nothing, unless many conditions have own curves.
 _FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS, _FEWEST_PAIRS = 25, 400, 400
-# Operations of one bound up to which inducing inputs grow beside own curves: half a second, with its gradient.
-_MOST_OPERATIONS_WITH_OWN = 5e9
+# Operations of one bound up to which a fit begins with more inducing inputs beside own curves, and up to which they
+# grow: half a second, with its gradient.
+_MOST_OPERATIONS_AT_START, _MOST_OPERATIONS_WITH_OWN = 3e8, 5e9
 # Operations of one bound up to which own curves on a grid vary as they like; beyond, they vary as the noise does.
 _MOST_WITH_OWN_VARIANCES = 1e8
 # Inducing latents by the number of coordinates of a condition. Beside shared or own curves, which leave less to tell by
@@ -141,6 +142,11 @@ class DescribedKernels(NamedTuple):
         return self.shared is None and self.own is None and len(self.of_inputs) == 1
 
     @property
+    def has_shared(self) -> bool:
+        """Whether there is a curve that all conditions share."""
+        return self.shared is not None
+
+    @property
     def first(self) -> Kernel:
         """The kernel from which independent GPs start, and all that are described alike."""
         return next(each for each in (*self.of_inputs, self.shared, self.own) if each is not None)
@@ -180,6 +186,8 @@ class Settings(NamedTuple):
         """Operations of one bound with its gradient, to the order of magnitude."""
         n_inputs, n_latents = self.n_inducing_inputs, self.n_inducing_latents * max(len(self.kernels.of_inputs), 1)
         if not (isinstance(data, GridData) and len(self.kernels.of_inputs) <= 1) or self.own_variances:
+            if self.kernels.own is not None:
+                return _operations_with_own(data, n_inputs, self.kernels, n_latents + self.kernels.has_shared)
             return _long_operations(data, n_inputs, n_latents, dense=self.inference != "kronecker")
         n_rows, conditions = data.inputs.shape[0], data.n_conditions * n_latents**2
         return n_rows * n_inputs**2 + conditions + data.n_observations * n_inputs + n_inputs**3 + n_latents**3
@@ -192,9 +200,10 @@ def _long_operations(data: Data, n_inputs: int, n_latents: int, *, dense: bool =
     return data.n_observations * n_inputs**2 + conditions + factor
 
 
-def _operations_with_own(data: Data, n_inputs: int, n_kernels: int, n_features: int) -> float:
+def _operations_with_own(data: Data, n_inputs: int, kernels: DescribedKernels, n_features: int) -> float:
     # Of a bound that integrates own curves out: sums over observations, a factor with its products for each condition,
     # and one over all pairs.
+    n_kernels = len(kernels.of_inputs) + kernels.has_shared + 1
     sums = data.n_observations * (n_kernels * n_inputs) ** 2.0
     return sums + 10.0 * data.n_conditions * n_inputs**3.0 + float(n_inputs * n_features) ** 3
 
@@ -264,7 +273,7 @@ def fit_settings(
     is_grid, n_distinct = isinstance(data, GridData), len(np.unique(inputs, axis=0))
     own_noise, own_variances = options.noise == "per-condition", False
     most_latents = inducing_latents(options, data.n_conditions, n_latent + n_known, kernels.of_latents)
-    n_features = most_latents * len(kernels.of_inputs) + (kernels.shared is not None)  # of latents, in all terms
+    n_features = most_latents * len(kernels.of_inputs) + kernels.has_shared  # of latents, in all terms
     if options.n_inducing_inputs != AUTO:
         fewest = most = _capped("n_inducing_inputs", options, n_distinct, "different inputs")
     else:
@@ -273,14 +282,20 @@ def fit_settings(
     if kernels.own is not None and own_noise:
         own_variances = not is_grid or _long_operations(data, fewest, n_features) <= _MOST_WITH_OWN_VARIANCES
     is_kronecker = is_grid and len(kernels.of_inputs) <= 1 and not own_variances
+
+    def affordable(least: int, number: int, operations: float) -> int:
+        # As many inducing inputs as that, or as own curves leave time for.
+        while number > least and _operations_with_own(data, number, kernels, n_features) > operations:
+            number = max(9 * number // 10, least)
+        return number
+
     if options.n_inducing_inputs == AUTO:
         # A grid of the paper's model never forms a matrix over all pairs; with a shared curve, or own ones, answers do.
         limit = _MOST_ANSWERING if is_kronecker else _MOST_COLLAPSED
         most = most if is_grid and kernels.is_plain else max(min(most, limit // n_features), fewest)
     if options.n_inducing_inputs == AUTO and kernels.own is not None and not is_kronecker:
-        n_kernels = len(kernels.of_inputs) + (kernels.shared is not None) + 1
-        while most > fewest and _operations_with_own(data, most, n_kernels, n_features) > _MOST_OPERATIONS_WITH_OWN:
-            most = max(9 * most // 10, fewest)
+        fewest = affordable(min(_FEWEST_INDUCING_INPUTS, n_distinct), fewest, _MOST_OPERATIONS_AT_START)
+        most = affordable(fewest, most, _MOST_OPERATIONS_WITH_OWN)
     if options.inference == "full" and most * n_features > _MOST_FULL:
         raise SettingError(
             f'inference="full" keeps a covariance over all pairs of inducing points, here {most * n_features}; it is '
