@@ -188,10 +188,9 @@ def _servo() -> Experiment:
         ),
         OURS_DEFAULT_NUTS: _defaults(
             _PLAIN,
-            "the same, draws from the posterior by 32 chains",
+            "the same, draws from the posterior",
             inference="nuts",
             output_transform="auto",
-            n_chains=32,
         ),
         OURS_NUTS: _ours(_PLAIN, "draws from the posterior, sizes by the bound", inference="nuts"),
         OURS_NUTS_NOISE: _ours(
