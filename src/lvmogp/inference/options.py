@@ -34,8 +34,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 # beside them, they begin with more: so many pairs cost next to nothing, unless many conditions have own curves.
 _FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS, _FEWEST_PAIRS = 25, 400, 400
 # Operations of one bound up to which a fit begins with more inducing inputs beside own curves, and up to which they
-# grow: half a second, with its gradient.
-_MOST_OPERATIONS_AT_START, _MOST_OPERATIONS_WITH_OWN = 3e8, 5e9
+# grow: a second, with its gradient.
+_MOST_OPERATIONS_AT_START, _MOST_OPERATIONS_WITH_OWN = 1.2e9, 2e10
 # Operations of one bound up to which own curves on a grid vary as they like; beyond, they vary as the noise does.
 _MOST_WITH_OWN_VARIANCES = 1e8
 # Inducing latents by the number of coordinates of a condition. Beside shared or own curves, which leave less to tell by
@@ -202,10 +202,9 @@ def _long_operations(data: Data, n_inputs: int, n_latents: int, *, dense: bool =
 
 def _operations_with_own(data: Data, n_inputs: int, kernels: DescribedKernels, n_features: int) -> float:
     # Of a bound that integrates own curves out: sums over observations, a factor with its products for each condition,
-    # and one over all pairs.
-    n_kernels = len(kernels.of_inputs) + kernels.has_shared + 1
-    sums = data.n_observations * (n_kernels * n_inputs) ** 2.0
-    return sums + 10.0 * data.n_conditions * n_inputs**3.0 + float(n_inputs * n_features) ** 3
+    # and one over all pairs. The first two are many small products, in which an operation takes some four times as long.
+    sums = data.n_observations * ((len(kernels.of_inputs) + kernels.has_shared + 1) * n_inputs) ** 2.0
+    return 4 * (sums + 10.0 * data.n_conditions * n_inputs**3.0) + float(n_inputs * n_features) ** 3
 
 
 def latent_dimensions(options: Options, n_conditions: int, *, n_known: int = 0) -> list[int]:
