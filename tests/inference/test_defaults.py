@@ -101,6 +101,29 @@ def test_an_rbf_over_latents_has_to_gain_three_nats(monkeypatch):
     assert recipes[-3:] == [None, None, "that of ('RBF', 'RBF')"]  # another smoothness starts where the first did best
 
 
+@pytest.mark.parametrize(("gain", "expected"), [(20.0, 25.0), (3.9, 8.9)])
+def test_the_simplest_latent_kernel_may_win_once_it_has_more_inducing_inputs(monkeypatch, gain, expected):
+    """Where another has won with few of them, both grow; that one must still be three nats ahead."""
+    first = {("Linear", "RBF"): 5.0, ("RBF", "RBF"): 8.1, ("RBF", "Matern52"): 8.0}
+
+    def fit(data, inputs, scale, settings, *_, **__):
+        kernels = settings.kernels
+        bound = first[type(kernels.of_latents).__name__, type(kernels.of_inputs[0]).__name__]
+        restart = Restart("some", bound, Status.CONVERGED, (bound,), 1, 0.0)
+        return Outcome(None, bound, Status.CONVERGED, (restart,), 0.0, 0.0, 0.0)
+
+    def grown(outcome, data, inputs, settings, *_):
+        more = {"Linear": gain, "RBF": 0.8}[type(settings.kernels.of_latents).__name__]
+        return outcome._replace(bound=outcome.bound + more)
+
+    monkeypatch.setattr(restarts, "fit", fit)
+    monkeypatch.setattr(restarts, "grown", grown)
+    rng, ids = np.random.default_rng(0), np.repeat(np.arange(12), 8)
+    x = rng.uniform(size=(len(ids), 1))  # more inputs than a fit begins with
+    found = restarts.search(checked(Options()), long_data(x, rng.standard_normal(len(ids)), ids, 12), x, np.ones(1))
+    assert found[0].bound == pytest.approx(expected)
+
+
 def test_inducing_inputs_that_are_all_inputs_stay_where_they_are(model):
     inputs = np.unique(np.asarray(model.model_.observations.inputs), axis=0)
     found = np.sort(np.asarray(model.model_.posterior.parameters.inducing_inputs), axis=0)
@@ -117,7 +140,7 @@ def inducing_inputs(n_conditions, n_each):
     rng = np.random.default_rng(3)
     ids = np.repeat(np.arange(n_conditions), n_each)
     x = rng.uniform(size=(len(ids), 1))
-    options = checked(Options(latent_kernel="linear"))
+    options = checked(Options())
     kernels = described_kernels(options, Linear(), RBF(), np.ones(1))
     rows = long_data(x, rng.standard_normal(len(ids)), ids, n_conditions)
     settings = fit_settings(options, rows, x, n_latent=2, kernels=kernels)
@@ -133,7 +156,7 @@ def test_inducing_inputs_beside_own_curves_grow_as_far_as_a_bound_stays_affordab
 
 
 def test_fits_begin_with_as_many_inducing_inputs_as_cost_next_to_nothing():
-    assert inducing_inputs(3, 100)[0] == 400 // 3  # as many pairs as 25 have beside sixteen latent features
+    assert inducing_inputs(3, 100)[0] == 533 // 4  # whichever latent kernel: an RBF has three latents and a constant
     found = inducing_inputs(18, 140)[0]
     assert 25 < found < 100
     assert 4 * (2520 * (3 * found) ** 2 + 180 * found**3) + (3 * found) ** 3 < 1.2e9

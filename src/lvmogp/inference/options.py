@@ -32,7 +32,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 }
 # Inducing inputs double from the one number to the other while the bound gains. Where they have few latent features
 # beside them, they begin with more: so many pairs cost next to nothing, unless many conditions have own curves.
-_FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS, _FEWEST_PAIRS = 25, 400, 400
+_FEWEST_INDUCING_INPUTS, _MOST_INDUCING_INPUTS, _FEWEST_PAIRS = 25, 400, 533
 # Operations of one bound up to which a fit begins with more inducing inputs beside own curves, and up to which they
 # grow: a second, with its gradient.
 _MOST_OPERATIONS_AT_START, _MOST_OPERATIONS_WITH_OWN = 1.2e9, 2e10
@@ -202,7 +202,7 @@ def _long_operations(data: Data, n_inputs: int, n_latents: int, *, dense: bool =
 
 def _operations_with_own(data: Data, n_inputs: int, kernels: DescribedKernels, n_features: int) -> float:
     # Of a bound that integrates own curves out: sums over observations, a factor with its products for each condition,
-    # and one over all pairs. The first two are many small products, in which an operation takes some four times as long.
+    # and one over all pairs. The first two are many small products, where an operation takes some four times as long.
     sums = data.n_observations * ((len(kernels.of_inputs) + kernels.has_shared + 1) * n_inputs) ** 2.0
     return 4 * (sums + 10.0 * data.n_conditions * n_inputs**3.0) + float(n_inputs * n_features) ** 3
 
@@ -276,7 +276,11 @@ def fit_settings(
     if options.n_inducing_inputs != AUTO:
         fewest = most = _capped("n_inducing_inputs", options, n_distinct, "different inputs")
     else:
-        fewest = min(max(_FEWEST_INDUCING_INPUTS, _FEWEST_PAIRS // n_features), n_distinct)
+        # The same for all latent kernels that are tried: their bounds are compared.
+        tried = latent_kernels(options)
+        widest = max(inducing_latents(options, data.n_conditions, n_latent + n_known, each) for each in tried)
+        enough = _FEWEST_PAIRS // (widest * len(kernels.of_inputs) + kernels.has_shared)
+        fewest = min(max(_FEWEST_INDUCING_INPUTS, enough), n_distinct)
         most = min(_MOST_INDUCING_INPUTS, n_distinct)
     if kernels.own is not None and own_noise:
         own_variances = not is_grid or _long_operations(data, fewest, n_features) <= _MOST_WITH_OWN_VARIANCES
@@ -292,16 +296,17 @@ def fit_settings(
         # A grid of the paper's model never forms a matrix over all pairs; with a shared curve, or own ones, answers do.
         limit = _MOST_ANSWERING if is_kronecker else _MOST_COLLAPSED
         most = most if is_grid and kernels.is_plain else max(min(most, limit // n_features), fewest)
+    # Where a bound factorises a matrix over all pairs, only the best start goes on with more of them.
+    at_start = most if is_grid and kernels.is_plain else fewest
     if options.n_inducing_inputs == AUTO and kernels.own is not None and not is_kronecker:
         fewest = affordable(min(_FEWEST_INDUCING_INPUTS, n_distinct), fewest, _MOST_OPERATIONS_AT_START)
         most = affordable(fewest, most, _MOST_OPERATIONS_WITH_OWN)
+        at_start = affordable(fewest, most, _MOST_OPERATIONS_AT_START)
     if options.inference == "full" and most * n_features > _MOST_FULL:
         raise SettingError(
             f'inference="full" keeps a covariance over all pairs of inducing points, here {most * n_features}; it is '
             f'limited to {_MOST_FULL}: use fewer inducing points, or inference="collapsed"'
         )
-    # Where a bound factorises a matrix over all pairs, only the best start goes on with more of them.
-    at_start = most if is_grid and kernels.is_plain else fewest
     fastest = "collapsed" if is_kronecker or most * n_features <= _MOST_COLLAPSED else "kronecker"
     inference = fastest if options.inference in (AUTO, NUTS) else options.inference
     n_latents = most_latents

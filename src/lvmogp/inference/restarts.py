@@ -189,12 +189,18 @@ def search(
             all_settings.append(settings)
             if found.status is Status.INTERRUPTED:
                 break
-        best = _best_kernels(options, candidates)
+        best, ended = _best_kernels(options, candidates), [candidates[-1]]
         if candidates[-1].status is not Status.INTERRUPTED:
-            settings = next(own for own, found in zip(all_settings, candidates, strict=True) if found is best)
-            best = grown(best, data, inputs, settings, on_progress)
+            # With few inducing inputs bounds may favour a latent kernel that is not the simplest, and no longer with
+            # more: then both grow.
+            may_grow = all_settings[0].n_inducing_inputs < all_settings[0].most_inducing_inputs
+            first_lost = _number_of_latent_kernel(candidates[: len(latent_kernels(options))]) > 0
+            finalists = [candidates[0], best] if may_grow and first_lost else [best]
+            settings_of = {id(found): own for found, own in zip(candidates, all_settings, strict=True)}
+            ended = [grown(each, data, inputs, settings_of[id(each)], on_progress) for each in finalists]
+            best = ended[_number_of_latent_kernel(ended)]
         outcomes.append(best)
-        if Status.INTERRUPTED in (candidates[-1].status, best.status):
+        if Status.INTERRUPTED in [each.status for each in ended]:
             # Whichever is best, the search for it was cut short.
             return [outcome._replace(status=Status.INTERRUPTED) for outcome in outcomes]
         if chosen(outcomes) is not outcomes[-1]:

@@ -142,8 +142,8 @@ class Priors(NamedTuple):
     variance : (median, spread)
         Variances of the paper's model: those of the terms of its kernels.
     part_variance : (median, spread)
-        Variances of any other model, which is a sum of parts: shared, latent and own curves. So wide that a part that the
-        data do not call for can all but vanish.
+        Variances of any other model, which is a sum of parts: shared, latent and own curves. So wide that a part that
+        the data do not call for can all but vanish.
     other : (median, spread)
         Periods that are not held fixed, lengthscales of periodic terms (pure numbers), shapes.
     noise_variance : (median, spread)
