@@ -1,8 +1,9 @@
 """The choices a user leaves open, made from the data, and those a user made, checked."""
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -187,7 +188,7 @@ class Settings(NamedTuple):
         n_inputs, n_latents = self.n_inducing_inputs, self.n_inducing_latents * max(len(self.kernels.of_inputs), 1)
         if not (isinstance(data, GridData) and len(self.kernels.of_inputs) <= 1) or self.own_variances:
             if self.kernels.own is not None:
-                return _operations_with_own(data, n_inputs, self.kernels, n_latents + self.kernels.has_shared)
+                return _operations_with_own(data, self.kernels, n_latents + self.kernels.has_shared, n_inputs)
             return _long_operations(data, n_inputs, n_latents, dense=self.inference != "kronecker")
         n_rows, conditions = data.inputs.shape[0], data.n_conditions * n_latents**2
         return n_rows * n_inputs**2 + conditions + data.n_observations * n_inputs + n_inputs**3 + n_latents**3
@@ -200,7 +201,7 @@ def _long_operations(data: Data, n_inputs: int, n_latents: int, *, dense: bool =
     return data.n_observations * n_inputs**2 + conditions + factor
 
 
-def _operations_with_own(data: Data, n_inputs: int, kernels: DescribedKernels, n_features: int) -> float:
+def _operations_with_own(data: Data, kernels: DescribedKernels, n_features: int, n_inputs: int) -> float:
     # Of a bound that integrates own curves out: sums over observations, a factor with its products for each condition,
     # and one over all pairs. The first two are many small products, where an operation takes some four times as long.
     sums = data.n_observations * ((len(kernels.of_inputs) + kernels.has_shared + 1) * n_inputs) ** 2.0
@@ -286,22 +287,17 @@ def fit_settings(
         own_variances = not is_grid or _long_operations(data, fewest, n_features) <= _MOST_WITH_OWN_VARIANCES
     is_kronecker = is_grid and len(kernels.of_inputs) <= 1 and not own_variances
 
-    def affordable(least: int, number: int, operations: float) -> int:
-        # As many inducing inputs as that, or as own curves leave time for.
-        while number > least and _operations_with_own(data, number, kernels, n_features) > operations:
-            number = max(9 * number // 10, least)
-        return number
-
-    if options.n_inducing_inputs == AUTO:
-        # A grid of the paper's model never forms a matrix over all pairs; with a shared curve, or own ones, answers do.
-        limit = _MOST_ANSWERING if is_kronecker else _MOST_COLLAPSED
-        most = most if is_grid and kernels.is_plain else max(min(most, limit // n_features), fewest)
-    # Where a bound factorises a matrix over all pairs, only the best start goes on with more of them.
-    at_start = most if is_grid and kernels.is_plain else fewest
-    if options.n_inducing_inputs == AUTO and kernels.own is not None and not is_kronecker:
-        fewest = affordable(min(_FEWEST_INDUCING_INPUTS, n_distinct), fewest, _MOST_OPERATIONS_AT_START)
-        most = affordable(fewest, most, _MOST_OPERATIONS_WITH_OWN)
-        at_start = affordable(fewest, most, _MOST_OPERATIONS_AT_START)
+    at_start = fewest
+    if options.n_inducing_inputs == AUTO and is_grid and kernels.is_plain:
+        at_start = most  # a grid of the paper's model never forms a matrix over all pairs
+    elif options.n_inducing_inputs == AUTO:
+        # With a shared curve, or own ones, answers do; where bounds do too, only the best start goes on with more.
+        most = max(min(most, (_MOST_ANSWERING if is_kronecker else _MOST_COLLAPSED) // n_features), fewest)
+        if kernels.own is not None and not is_kronecker:
+            cost = partial(_operations_with_own, data, kernels, n_features)
+            fewest = _affordable(min(_FEWEST_INDUCING_INPUTS, n_distinct), fewest, cost, _MOST_OPERATIONS_AT_START)
+            most = _affordable(fewest, most, cost, _MOST_OPERATIONS_WITH_OWN)
+            at_start = _affordable(fewest, most, cost, _MOST_OPERATIONS_AT_START)
     if options.inference == "full" and most * n_features > _MOST_FULL:
         raise SettingError(
             f'inference="full" keeps a covariance over all pairs of inducing points, here {most * n_features}; it is '
@@ -330,12 +326,17 @@ def fit_settings(
         seed=options.random_state,
         tolerance=max(_LEAST_GAIN, _LEAST_GAIN_PER_OBSERVATION * (n_scattered - _MANY_OBSERVATIONS)),
     )
-    if options.n_restarts != AUTO:
-        return settings._replace(n_restarts=int(options.n_restarts))
-    if data.n_conditions == 1 or n_scattered > _MOST_OBSERVATIONS_FOR_RESTARTS:
+    if options.n_restarts == AUTO and (data.n_conditions == 1 or n_scattered > _MOST_OBSERVATIONS_FOR_RESTARTS):
         return settings
-    cost = settings.operations(data)
-    return settings._replace(n_restarts=next(count for limit, count in _RESTARTS_BY_COST if cost <= limit))
+    enough = next(count for limit, count in _RESTARTS_BY_COST if settings.operations(data) <= limit)
+    return settings._replace(n_restarts=or_default(options.n_restarts, enough))
+
+
+def _affordable(least: int, number: int, cost: Callable[[int], float], most: float) -> int:
+    # As many inducing inputs as that, or as leave the cost of a bound below the most that it may be.
+    while number > least and cost(number) > most:
+        number = max(9 * number // 10, least)
+    return number
 
 
 def or_default(asked: int | str, default: int) -> int:

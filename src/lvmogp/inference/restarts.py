@@ -46,8 +46,7 @@ from lvmogp.typing import Array, Float, HostFloat, Scalar
 MINIBATCHES, SAMPLING = "minibatches", "nuts"
 # Operations of one bound below which threads cost more than they give.
 _LARGE = 2e8
-# Operations of one bound from which starts gain by running side by side, a quarter of the time on two cores; below,
-# Python has them wait for each other.
+# Operations of one bound from which starts gain by running side by side; below, Python has them wait for each other.
 _SIDE_BY_SIDE = 2e5
 # Jitter from which it is worth knowing of, relative to the variance.
 _NOTABLE_JITTER = 1e-5
@@ -182,24 +181,22 @@ def search(
             kernels = described_kernels(options, latent_kernel, input_kernel, input_scale)
             settings = fit_settings(options, data, inputs, n_latent=n_latent, n_known=n_known, kernels=kernels)
             if len(candidates) >= len(latent_kernels(options)):  # another smoothness does not change where to start
-                settings = settings._replace(recipe=_best_kernels(options, candidates).best_restart.recipe)
+                settings = settings._replace(recipe=candidates[_place_of_best(options, candidates)].best_restart.recipe)
             keep = (checkpoints, f"{label}latents{n_latent}kernel{len(candidates)}")
             found = fit(data, inputs, input_scale, settings, on_progress, keep, coordinates=coordinates)
             candidates.append(found)
             all_settings.append(settings)
             if found.status is Status.INTERRUPTED:
                 break
-        best, ended = _best_kernels(options, candidates), [candidates[-1]]
+        ended = [candidates[-1]]
         if candidates[-1].status is not Status.INTERRUPTED:
-            # With few inducing inputs bounds may favour a latent kernel that is not the simplest, and no longer with
-            # more: then both grow.
-            may_grow = all_settings[0].n_inducing_inputs < all_settings[0].most_inducing_inputs
+            # With few inducing inputs a latent kernel that is not the simplest may win, and lose with more: both grow.
+            best, first = _place_of_best(options, candidates), all_settings[0]
             first_lost = _number_of_latent_kernel(candidates[: len(latent_kernels(options))]) > 0
-            finalists = [candidates[0], best] if may_grow and first_lost else [best]
-            settings_of = {id(found): own for found, own in zip(candidates, all_settings, strict=True)}
-            ended = [grown(each, data, inputs, settings_of[id(each)], on_progress) for each in finalists]
-            best = ended[_number_of_latent_kernel(ended)]
-        outcomes.append(best)
+            may_grow = first.n_inducing_inputs < first.most_inducing_inputs
+            places = [0, best] if first_lost and may_grow else [best]
+            ended = [grown(candidates[each], data, inputs, all_settings[each], on_progress) for each in places]
+        outcomes.append(ended[_number_of_latent_kernel(ended)])
         if Status.INTERRUPTED in [each.status for each in ended]:
             # Whichever is best, the search for it was cut short.
             return [outcome._replace(status=Status.INTERRUPTED) for outcome in outcomes]
@@ -217,11 +214,11 @@ def _kernels_to_try(options: Options, candidates: Sequence[Outcome]) -> Iterator
         yield kernels[_number_of_latent_kernel(candidates[: len(kernels)])], input_kernel
 
 
-def _best_kernels(options: Options, candidates: Sequence[Outcome]) -> Outcome:
+def _place_of_best(options: Options, candidates: Sequence[Outcome]) -> int:
     # What was tried with the first input kernel comes first.
     tried = min(len(latent_kernels(options)), len(candidates))
-    first = candidates[_number_of_latent_kernel(candidates[:tried])]
-    return max([first, *candidates[tried:]], key=lambda outcome: outcome.bound)
+    first = _number_of_latent_kernel(candidates[:tried])
+    return max([first, *range(tried, len(candidates))], key=lambda place: candidates[place].bound)
 
 
 def _number_of_latent_kernel(candidates: Sequence[Outcome]) -> int:
@@ -270,6 +267,7 @@ def fit(
         )
     restarts = tuple(restart for _, (_, restart) in sorted(ended.items()))
     interrupted = any(restart.status is Status.INTERRUPTED for restart in restarts)
+    close = [each for each, restart in others if restart.bound > best.bound - _WORTH_KEEPING]
     return Outcome(
         dataclasses.replace(parameters, fixed=()),
         best.bound,
@@ -277,11 +275,7 @@ def fit(
         restarts,
         *map(float, jitters(parameters)),
         seconds=time.perf_counter() - began,
-        runners_up=tuple(
-            dataclasses.replace(each, fixed=())
-            for each, restart in others
-            if restart.bound > best.bound - _WORTH_KEEPING
-        ),
+        runners_up=tuple(dataclasses.replace(each, fixed=()) for each in close),
     )
 
 
@@ -337,8 +331,7 @@ def _is_enough(first: list[Restart], settings: Settings) -> bool:
 def grown(outcome: Outcome, data: Data, inputs: HostFloat, settings: Settings, on_progress: Report = None) -> Outcome:
     """Go on from the best start with more inducing points while the bound gains by them: latents first, then inputs.
 
-    There are twice as many each time, or all. What independent GPs gain by inducing inputs, which is how many the
-    starts have, may be much less.
+    There are twice as many each time, or all; the starts have as many as independent GPs gain by.
     """
     began = time.perf_counter()
     worth = max(_LEAST_GAIN_OF_GROWING, _LEAST_GAIN_OF_GROWING_PER_POINT * data.n_observations)
