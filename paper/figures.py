@@ -52,6 +52,10 @@ def _plain(ax: Axes) -> Axes:
     return ax
 
 
+def _is_ours(name: str) -> bool:
+    return name.casefold().startswith(OURS.casefold())  # the library's name or its model's
+
+
 def box_plot(experiment: Experiment, results: Sequence[Result]) -> Figure:
     """Errors of all methods over the repeats, every repeat a dot."""
     methods = by_method(results)
@@ -68,9 +72,15 @@ def box_plot(experiment: Experiment, results: Sequence[Result]) -> Figure:
         medianprops={"color": "black"},
     )
     for place, values, name in zip(places, errors, names, strict=True):
-        ours = name.startswith(OURS)
         scatter = np.linspace(-0.15, 0.15, len(values))
-        ax.plot(values, place + scatter, linestyle="none", marker=".", color=COLOURS[0] if ours else "0.5", alpha=0.7)
+        ax.plot(
+            values,
+            place + scatter,
+            linestyle="none",
+            marker=".",
+            color=COLOURS[0] if _is_ours(name) else "0.5",
+            alpha=0.7,
+        )
     ax.set_yticks(places, names)
     largest = max(np.median(values) for values in errors)
     if max(map(max, errors)) > 4 * largest:
@@ -98,7 +108,7 @@ def calibration_plot(experiment: Experiment, results: Sequence[Result]) -> Figur
             shares,
             color=COLOURS[number % len(COLOURS)],
             linestyle=_DASHES[number % len(_DASHES)],
-            linewidth=2.2 if name.startswith(OURS) else 1.2,
+            linewidth=2.2 if _is_ours(name) else 1.2,
             label=name,
         )
     ax.set(xlabel="promised share", ylabel="share of test values inside", xlim=(0, 1), ylim=(0, 1), aspect="equal")

@@ -240,6 +240,18 @@ def test_figures_are_drawn_with_names_that_fit(tmp_path):
         plt.close(figure)
 
 
+def test_our_methods_stand_out_in_colour_whatever_their_settings():
+    experiment = experiments()["synthetic"]
+    figure = figures.box_plot(experiment, records.results_in(RESULTS_FOLDER / "synthetic.json"))
+    ax = figure.axes[0]
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    dots = [line.get_color() for line in ax.lines if line.get_marker() == "."]
+    plt.close(figure)
+    coloured = {name for name, colour in zip(names, dots, strict=True) if colour != "0.5"}
+    assert coloured == {name for name in names if name.startswith(("LVMOGP", "lvmogp"))}
+    assert {"LVMOGP", "lvmogp, defaults"} <= coloured
+
+
 def test_figures_show_the_condition_with_few_data():
     problem = problems.synthetic_missing(0, n_groups=2)
     asked = []
