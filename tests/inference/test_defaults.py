@@ -124,6 +124,35 @@ def test_the_simplest_latent_kernel_may_win_once_it_has_more_inducing_inputs(mon
     assert found[0].bound == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("when", ["kernels", "best", "first"])
+def test_what_was_best_is_kept_when_a_search_is_cut_short(monkeypatch, when):
+    """While kernels are tried, while the winner grows, and while the simplest kernel grows beside it."""
+    grows = []
+
+    def outcome(bound, status):
+        restart = Restart("some", bound, status, (bound,), 1, 0.0)
+        return Outcome(None, bound, status, (restart,), 0.0, 0.0, 0.0)
+
+    def fit(data, inputs, scale, settings, *_, **__):
+        if isinstance(settings.kernels.of_latents, Linear):
+            return outcome(5.0, Status.CONVERGED)
+        return outcome(2.0, Status.INTERRUPTED) if when == "kernels" else outcome(9.0, Status.CONVERGED)
+
+    def grown(outcome, data, inputs, settings, *_):
+        name = "first" if isinstance(settings.kernels.of_latents, Linear) else "best"
+        grows.append(name)
+        return outcome._replace(status=Status.INTERRUPTED if name == when else outcome.status)
+
+    monkeypatch.setattr(restarts, "fit", fit)
+    monkeypatch.setattr(restarts, "grown", grown)
+    rng, ids = np.random.default_rng(0), np.repeat(np.arange(12), 8)
+    x = rng.uniform(size=(len(ids), 1))
+    found = restarts.search(checked(Options()), long_data(x, rng.standard_normal(len(ids)), ids, 12), x, np.ones(1))
+    assert [each.status for each in found] == [Status.INTERRUPTED]
+    assert found[0].bound == (5.0 if when == "kernels" else 9.0)
+    assert grows == {"kernels": [], "best": ["best"], "first": ["best", "first"]}[when]
+
+
 def test_inducing_inputs_that_are_all_inputs_stay_where_they_are(model):
     inputs = np.unique(np.asarray(model.model_.observations.inputs), axis=0)
     found = np.sort(np.asarray(model.model_.posterior.parameters.inducing_inputs), axis=0)

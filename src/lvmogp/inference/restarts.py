@@ -50,7 +50,7 @@ _LARGE = 2e8
 _SIDE_BY_SIDE = 2e5
 # Jitter from which it is worth knowing of, relative to the variance.
 _NOTABLE_JITTER = 1e-5
-# Where so many starts end within so much of each other, as they do where conditions have curves of their own, all do.
+# Where so many starts end within so much of each other, as they do beside own curves, all do.
 _AGREEING_STARTS, _SAME_OPTIMUM = 3, 0.1
 # Other restarts are remembered if their bounds are at most so much lower.
 _WORTH_KEEPING = 10.0
@@ -169,8 +169,8 @@ def search(
 ) -> list[Outcome]:
     """Fit with ever more latents, where the options leave their number open, while the bound gains by them.
 
-    Return the best outcome for each number of latents that was tried, of all kernels that the options leave open. The
-    names of checkpoints begin with the label.
+    Return the best outcome for each number of latents that was tried, of all kernels left open. Checkpoints begin with
+    the label.
     """
     outcomes: list[Outcome] = []
     n_known = 0 if coordinates is None else coordinates.values.shape[1]
@@ -188,16 +188,17 @@ def search(
             all_settings.append(settings)
             if found.status is Status.INTERRUPTED:
                 break
-        ended = [candidates[-1]]
+        best, first = _place_of_best(options, candidates), all_settings[0]
+        ended = [candidates[best]]
         if candidates[-1].status is not Status.INTERRUPTED:
             # With few inducing inputs a latent kernel that is not the simplest may win, and lose with more: both grow.
-            best, first = _place_of_best(options, candidates), all_settings[0]
             first_lost = _number_of_latent_kernel(candidates[: len(latent_kernels(options))]) > 0
             may_grow = first.n_inducing_inputs < first.most_inducing_inputs
-            places = [0, best] if first_lost and may_grow else [best]
-            ended = [grown(candidates[each], data, inputs, all_settings[each], on_progress) for each in places]
+            ended = [grown(ended[0], data, inputs, all_settings[best], on_progress)]
+            if first_lost and may_grow and ended[0].status is not Status.INTERRUPTED:
+                ended.insert(0, grown(candidates[0], data, inputs, first, on_progress))
         outcomes.append(ended[_number_of_latent_kernel(ended)])
-        if Status.INTERRUPTED in [each.status for each in ended]:
+        if Status.INTERRUPTED in (candidates[-1].status, ended[0].status):
             # Whichever is best, the search for it was cut short.
             return [outcome._replace(status=Status.INTERRUPTED) for outcome in outcomes]
         if chosen(outcomes) is not outcomes[-1]:
